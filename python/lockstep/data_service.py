@@ -12,7 +12,7 @@ from lockstep._src.compat.horovod.data_service.errors import (
     WrongKeyError,
 )
 from lockstep._src.compat.horovod.data_service.place import own_place
-from lockstep._src.compat.horovod.data_service.reading import send_to_data_service, tf_data_service
+from lockstep._src.compat.horovod.data_service.reading import add_to_datasets, send_to_data_service, tf_data_service
 from lockstep._src.compat.horovod.data_service.registry_messages import new_key
 from lockstep._src.compat.horovod.data_service.service import ComputeService
 
@@ -25,6 +25,7 @@ __all__ = [
     "TimeoutException",
     "UnreachableError",
     "WrongKeyError",
+    "add_to_datasets",
     "main",
     "new_key",
     "own_place",

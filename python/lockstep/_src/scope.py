@@ -25,32 +25,29 @@ import contextlib
 import functools
 import random
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.framework import ops
 
 from lockstep._src.data import sync
 from lockstep._src.engine.context import context
 from lockstep._src.engine.options import OptionValues, takes_options
 from lockstep._src.gradients import in_scope, norms
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.replicas import assignments, batch_statistics, replicated
 from lockstep._src.saving import checkpoint
 from lockstep._src.sessions import session
-from lockstep._src.tables import dynamic, sharded, updates
+from lockstep._src.tables import sharded, updates
 from lockstep._src.tables.updates import keras2
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_lock = threading.Lock()
-_depth = 0  # guarded by _lock
-_interception = Interception()  # guarded by _lock
 # The class that takes the place of Keras 2's `Model` in graphs of TensorFlow 1. It registers itself.
 _model_of_graphs: type | None = None
 
@@ -81,12 +78,8 @@ def scope(**options: Unpack[OptionValues]) -> Iterator[None]:
     ctx = context
     with ctx.scope(**options):
         ctx.ensure_initialized()
-        with _seeded(options.get("seed")):
-            _enter()
-            try:
-                yield
-            finally:
-                _exit()
+        with _seeded(options.get("seed")), _hooks.held():
+            yield
 
 
 @takes_options
@@ -117,46 +110,24 @@ def _seeded(seed: int | None) -> Iterator[None]:
 
         return wrapped
 
-    interception = Interception()
-    interception.replace(ops.Graph, "__init__", init)
-    try:
+    with Interception(symbols.SEED) as interception:
+        interception.replace(symbols.GRAPH_INIT, init)
         yield
-    finally:
-        interception.undo()
 
 
-def _enter() -> None:
-    global _depth
-    with _lock:
-        _depth += 1
-        if _depth > 1:
-            return
-        try:
-            in_scope.intercept_optimizers(_interception)
-            updates.intercept_updates(_interception)
-            checkpoint.intercept_savers(_interception)
-            session.intercept_sessions(_interception)
-            sync.intercept_iterators(_interception)
-            norms.intercept_norms(_interception)
-            batch_statistics.intercept_batch_statistics(_interception)
-            sharded.intercept_creation(_interception, replicated=replicated.create)
-            replicated.intercept_initializers(_interception)
-            sharded.intercept_scatters(_interception)
-            assignments.intercept_assignments(_interception)
-            _intercept_keras(_interception)
-        except BaseException:
-            _interception.undo()
-            _depth = 0
-            raise
-
-
-def _exit() -> None:
-    global _depth
-    with _lock:
-        _depth -= 1
-        if _depth == 0:
-            _interception.undo()
-            dynamic.keep_interception()
+def _intercept(interception: Interception) -> None:
+    in_scope.intercept_optimizers(interception)
+    updates.intercept_updates(interception)
+    checkpoint.intercept_savers(interception)
+    session.intercept_sessions(interception)
+    sync.intercept_iterators(interception)
+    norms.intercept_norms(interception)
+    batch_statistics.intercept_batch_statistics(interception)
+    sharded.intercept_creation(interception, replicated=replicated.create)
+    replicated.intercept_initializers(interception)
+    sharded.intercept_scatters(interception)
+    assignments.intercept_assignments(interception)
+    _intercept_keras(interception)
 
 
 def _has_keras_3() -> bool:
@@ -192,6 +163,7 @@ def _intercept_keras(interception: Interception) -> None:
             return
         if _model_of_graphs is None:
             raise RuntimeError("scope: the program uses Keras 2, but lockstep._assembly has not been imported")
-        keras = tf.compat.v1.keras
-        for owner in (keras, keras.models):
-            interception.replace(owner, "Model", lambda _: _model_of_graphs)
+        interception.replace(symbols.KERAS_2_MODEL, lambda _: _model_of_graphs)
+
+
+_hooks = HookSet(symbols.SCOPE, _intercept)

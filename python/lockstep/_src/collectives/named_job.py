@@ -18,7 +18,8 @@ from lockstep._src.collectives import named
 from lockstep._src.collectives.named_bytes import gather_bytes
 from lockstep._src.engine import at_exit, elastic, error_messages, failures, program_end
 from lockstep._src.engine.cluster import Cluster
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.hook_set import HookSet
 
 
 class NotStartedError(ValueError):
@@ -108,10 +109,11 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
     _settings.update(settings)
     at_exit.register(_stop_at_exit)
     error_messages.put_first("named_job")
-    failures.intercept_savers(_interception)
+    hooks.hold("named_job")
 
 
-_interception = Interception()  # guarded by _lock
+# In force from `start` to `stop`. What later needs more of them in the job adds these.
+hooks = HookSet(symbols.NAMED_JOB, failures.intercept_savers)
 _settings: dict[str, float] = {}  # of lanes of sets that are added later
 
 
@@ -135,7 +137,7 @@ def _leave(how: str) -> None:
             return
         at_exit.unregister(_stop_at_exit)
         error_messages.leave("named_job")
-        _interception.undo()
+        hooks.release("named_job")
         job, _job = _job, None
         for number, members in reversed(job.sets.items()):
             if job.rank in members:

@@ -24,18 +24,17 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.data.ops import dataset_ops, iterator_ops
+from tensorflow.python.data.ops import iterator_ops
 
 from lockstep._src.data import ending, lookahead, micro_batches, sharing
 from lockstep._src.data.frames import Value
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.graph import row_weights
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.saving import data_positions
 
-# Where TensorFlow holds the functions that make iterators of a graph.
-ITERATOR_MAKERS = (tf.compat.v1.data, dataset_ops, dataset_ops.DatasetV1)
 ITERATOR = tf.compat.v1.data.Iterator
 
 # The collection of the operations that take an element in agreement with the other workers. All operations that take
@@ -302,8 +301,8 @@ def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def intercept_iterators(interception: Interception) -> None:
     """Makes iterators synchronized ones while the interception lasts: those of graphs, and shares' eager ones."""
-    for owner in (dataset_ops.DatasetV2, dataset_ops.DatasetV1Adapter):
-        interception.replace(owner, "__iter__", _wrap_iter)
+    for hook in symbols.ITERATIONS:
+        interception.replace(hook, _wrap_iter)
 
     def replace(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -313,11 +312,10 @@ def intercept_iterators(interception: Interception) -> None:
         wrapped._synchronizes = True  # type: ignore[attr-defined]
         return wrapped
 
-    for owner in ITERATOR_MAKERS:
-        for name in ("make_one_shot_iterator", "make_initializable_iterator"):
-            interception.replace(owner, name, replace)
-    for name in ("from_structure", "from_string_handle"):
-        interception.replace(ITERATOR, name, lambda original: staticmethod(_of_structure(original)))
+    for hook in (*symbols.ONE_SHOT_ITERATORS, *symbols.INITIALIZABLE_ITERATORS):
+        interception.replace(hook, replace)
+    for hook in symbols.STRUCTURED_ITERATORS:
+        interception.replace(hook, lambda original: staticmethod(_of_structure(original)))
 
 
 def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:

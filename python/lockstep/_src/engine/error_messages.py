@@ -16,20 +16,14 @@ from __future__ import annotations
 
 import functools
 import re
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import core
-from tensorflow.python.eager.polymorphic_function import atomic_function
-from tensorflow.python.framework import error_interpolation
 
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception
-
-_lock = threading.Lock()
-_users: set[str] = set()  # guarded by _lock
-_interception = Interception()  # guarded by _lock
 
 _FUNCTIONS = re.compile(r"^(?:\{\{function_node [^}]*\}\} ?)+")
 _OF_ONE_OPERATION = re.compile(r"\{\{function_node __wrapped__[^}]*\}\} ?")
@@ -40,20 +34,12 @@ _WHERE = re.compile(r"\s*(?:\n\n|\[\[\{\{(?:function_)?node|\[Op:)")
 
 def put_first(user: str) -> None:
     """Lets errors begin with their sentence, until each `user` that asked for it has called `leave`."""
-    with _lock:
-        if not _users:
-            _interception.replace(error_interpolation, "interpolate_graph", _wrap_interpolate_graph)
-            _interception.replace(atomic_function.InterpolateRuntimeError, "__exit__", _wrap_exit)
-            _interception.replace(core, "_status_to_exception", _wrap_status)
-        _users.add(user)
+    _hooks.hold(user)
 
 
 def leave(user: str) -> None:
     """Puts TensorFlow's functions back, when the last user has left."""
-    with _lock:
-        _users.discard(user)
-        if not _users:
-            _interception.undo()
+    _hooks.release(user)
 
 
 def sentence(message: str) -> str:
@@ -98,3 +84,12 @@ def _wrap_status(to_exception: Callable[[Any], Exception]) -> Callable[[Any], Ex
         return to_exception(status)
 
     return wrapped
+
+
+def _intercept(interception: Interception) -> None:
+    interception.replace(symbols.INTERPOLATE_GRAPH, _wrap_interpolate_graph)
+    interception.replace(symbols.INTERPOLATE_RUNTIME, _wrap_exit)
+    interception.replace(symbols.STATUS_TO_EXCEPTION, _wrap_status)
+
+
+_hooks = HookSet(symbols.JOB, _intercept)

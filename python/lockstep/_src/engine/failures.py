@@ -17,15 +17,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.training import saver as tf_saver
 
 from lockstep._src.engine import error_messages, library
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.hook import Hook
 from lockstep._src.hooks.interception import Interception
 
 # What takes the place of a class that sessions and loops don't raise.
@@ -112,8 +113,8 @@ def of_restoring(save_path: Any) -> Iterator[None]:
 
 def intercept_savers(interception: Interception) -> None:
     """Has all of TensorFlow's savers, and with them its sessions and estimators, raise errors while this lasts."""
-    interception.replace(tf_saver.Saver, "save", _wrap_save)
-    interception.replace(tf_saver.Saver, "restore", _wrap_restore)
+    interception.replace(symbols.SAVER_SAVE, _wrap_save)
+    interception.replace(symbols.SAVER_RESTORE, _wrap_restore)
 
 
 def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,16 +135,15 @@ def _wrap_restore(restore: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def intercept_callbacks(interception: Interception, callback_list: type) -> None:
+def intercept_callbacks(interception: Interception, hooks: Iterable[Hook]) -> None:
     """Has a Keras raise errors of what its callbacks write in a batch, while this lasts.
 
     Args:
-      interception: to be undone.
-      callback_list: its class `CallbackList`.
+      interception: takes the replacements.
+      hooks: the methods of its `CallbackList`.
     """
-    for name in ("train", "test", "predict"):
-        for moment in ("begin", "end"):
-            interception.replace(callback_list, f"on_{name}_batch_{moment}", _wrap_callbacks)
+    for hook in hooks:
+        interception.replace(hook, _wrap_callbacks)
 
 
 def _wrap_callbacks(tell: Callable[..., Any]) -> Callable[..., Any]:

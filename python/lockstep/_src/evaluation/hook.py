@@ -26,14 +26,13 @@ import numpy as np
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.python.ops import variable_scope
-from tensorflow.python.training import moving_averages
 
 from lockstep._src.collectives import agreement
-from lockstep._src.data import sync
 from lockstep._src.engine import arguments
 from lockstep._src.engine.context import context
 from lockstep._src.evaluation.batches import takes_data
 from lockstep._src.evaluation.counters import combine_counters
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.scope import scope
 from lockstep._src.sessions import session
@@ -343,14 +342,9 @@ def _fresh_default_names() -> Iterator[None]:
 @contextlib.contextmanager
 def _resting_averages() -> Iterator[None]:
     """Inside, moving averages are not moved: those that the evaluated model would move are training's."""
-    interception = Interception()
-    interception.replace(
-        moving_averages, "assign_moving_average", lambda _: lambda variable, *args, **kwargs: tf.identity(variable)
-    )
-    try:
+    with Interception(symbols.EVALUATION) as interception:
+        interception.replace(symbols.RESTING_AVERAGE, lambda _: lambda variable, *args, **kwargs: tf.identity(variable))
         yield
-    finally:
-        interception.undo()
 
 
 @contextlib.contextmanager
@@ -386,15 +380,13 @@ def _restartable_iterators() -> Iterator[list[tf.Operation]]:
 
         return wrapped
 
-    interception = Interception()
-    try:
-        interception.replace(sync.ITERATOR, "make_initializer", of_structure)
-        for owner in sync.ITERATOR_MAKERS:
-            interception.replace(owner, "make_initializable_iterator", initializable)
-            interception.replace(owner, "make_one_shot_iterator", one_shot)
+    with Interception(symbols.EVALUATION) as interception:
+        interception.replace(symbols.MAKE_INITIALIZER, of_structure)
+        for hook in symbols.INITIALIZABLE_ITERATORS:
+            interception.replace(hook, initializable)
+        for hook in symbols.ONE_SHOT_ITERATORS:
+            interception.replace(hook, one_shot)
         yield initializers
-    finally:
-        interception.undo()
 
 
 session.evaluate_with(EvaluationHook)

@@ -26,6 +26,7 @@ import tensorflow as tf
 from lockstep._src.collectives import ordered, wire
 from lockstep._src.engine.context import context
 from lockstep._src.graph import alike, ancestry, row_weights
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.replicas import replicated
 from lockstep._src.tables import sharded
@@ -207,36 +208,26 @@ def _wrap_once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _WRAPS = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
 
 
-def all_subclasses(cls: type) -> list[type]:
-    """All classes below `cls`, at any depth."""
-    direct = cls.__subclasses__()
-    return direct + [sub for d in direct for sub in all_subclasses(d)]
-
-
 def intercept_optimizers(interception: Interception) -> None:
     """Makes every `tf.compat.v1.train.Optimizer` exchange its gradients while the interception lasts.
 
     Classes that exist are wrapped where they define `compute_gradients` or `apply_gradients` themselves, classes that
     are defined later as they are defined. An optimizer that is made while it lasts keeps exchanging after it.
     """
-    base = tf.compat.v1.train.Optimizer
     wraps = _WRAPS
-
-    for cls in [base, *all_subclasses(base)]:
-        for name, wrap in wraps.items():
-            if name in vars(cls):
-                interception.replace(cls, name, wrap)
+    interception.replace(symbols.COMPUTE_GRADIENTS, wraps["compute_gradients"])
+    interception.replace(symbols.APPLY_GRADIENTS, wraps["apply_gradients"])
 
     def init_subclass(previous: Any) -> Any:
         def wrap_new(cls: type, **kwargs: Any) -> None:
             previous(**kwargs)
             for name, wrap in wraps.items():
                 if name in vars(cls):
-                    setattr(cls, name, wrap(vars(cls)[name]))
+                    interception.replace_attribute(cls, name, wrap)
 
         return classmethod(wrap_new)
 
-    interception.replace(base, "__init_subclass__", init_subclass)
+    interception.replace(symbols.OPTIMIZER_SUBCLASS, init_subclass)
 
     def init(original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -249,7 +240,7 @@ def intercept_optimizers(interception: Interception) -> None:
 
         return wrapped
 
-    interception.replace(base, "__init__", init)
+    interception.replace(symbols.OPTIMIZER_INIT, init)
 
 
 def exchange_in(optimizer: type, lazy: bool | None = None) -> None:

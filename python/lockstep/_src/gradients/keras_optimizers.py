@@ -16,11 +16,14 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from lockstep._src.collectives import named_job
 from lockstep._src.engine import program_end
 from lockstep._src.gradients import keras_patches
 from lockstep._src.gradients.exchange import Exchange
 from lockstep._src.gradients.reducer import Gradient
 from lockstep._src.gradients.wrapped_updates import Updates
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.interception import Interception
 
 _UPDATES = "_lockstep_updates"
 
@@ -245,9 +248,9 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
     }
     cls = types.new_class(base.__name__, (mixin, base), exec_body=lambda namespace: namespace.update(members))
     if mixin is _Keras3:
-        keras_patches.patch_keras3(is_exchanging)
+        named_job.hooks.add(_intercept_keras3)
     else:
-        keras_patches.patch_keras2(keras_patches.root_of(base), is_exchanging)
+        named_job.hooks.add(_intercept_keras2(keras_patches.root_of(base)))
     made = None if _has_state(optimizer) else _from_config(cls, optimizer)
     if made is None:
         made = object.__new__(cls)
@@ -258,6 +261,15 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
         # Of a LossScaleOptimizer that had state; once is enough.
         inner.__class__ = inner._lockstep_base
     return made
+
+
+def _intercept_keras3(interception: Interception) -> None:
+    keras_patches.intercept_keras3(interception, is_exchanging)
+
+
+@functools.cache
+def _intercept_keras2(root: str) -> Callable[[Interception], None]:
+    return functools.partial(keras_patches.intercept_keras2, root=root, is_exchanging=is_exchanging)
 
 
 def _has_state(optimizer: Any) -> bool:
@@ -284,14 +296,20 @@ def _iterations(optimizer: Any) -> Any:
     return optimizer.iterations if found is None else found
 
 
-@functools.cache
 def make_variables_callable() -> None:
     """Has `variables` of all optimizers of Keras 3 be a list that may be called, as in Keras 2, if Keras 3 is loaded.
 
-    For programs that say `optimizer.variables()`, as Horovod's documents do.
+    For programs that say `optimizer.variables()`, as Horovod's documents do. It lasts as long as the job.
     """
-    for module, name in (("base_optimizer", "BaseOptimizer"), ("loss_scale_optimizer", "LossScaleOptimizer")):
-        cls = getattr(sys.modules.get(f"keras.src.optimizers.{module}"), name, None)
-        if cls is not None and "variables" in vars(cls):
-            getter = vars(cls)["variables"].fget
-            cls.variables = property(functools.wraps(getter)(lambda self, getter=getter: CallableList(getter(self))))
+    if "keras.src.optimizers.loss_scale_optimizer" in sys.modules:
+        named_job.hooks.add(_intercept_variables)
+
+
+def _intercept_variables(interception: Interception) -> None:
+    for hook in symbols.KERAS_OPTIMIZER_VARIABLES:
+        interception.replace(hook, _wrap_variables)
+
+
+def _wrap_variables(variables: property) -> property:
+    getter = variables.fget
+    return property(functools.wraps(getter)(lambda self: CallableList(getter(self))))

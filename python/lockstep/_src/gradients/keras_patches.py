@@ -1,4 +1,4 @@
-"""What is changed in Keras itself, so that its own classes do right by optimizers that exchange gradients.
+"""Hooks in Keras, so that its own classes do right by optimizers that exchange gradients.
 
 Nothing changes for other optimizers. Files that callbacks cannot write are errors, and never taken for the end of data.
 Imports no Keras that is not loaded.
@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from lockstep._src.engine import failures
 from lockstep._src.gradients.graphs import Track
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 
 IsExchanging = Callable[[Any], bool]
@@ -31,15 +32,24 @@ def tracker(cls: type) -> Track | None:
     return getattr(sys.modules.get(f"{root_of(cls)}.src.backend"), "track_variable", None)
 
 
-@functools.cache
-def patch_keras3(is_exchanging: IsExchanging) -> None:
-    """Loss scales, callbacks' errors, and models that compile their steps by XLA where there is a GPU."""
-    from keras.src.callbacks.callback_list import CallbackList
-    from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
-    from keras.src.trainers.trainer import Trainer
+def intercept_keras3(interception: Interception, is_exchanging: IsExchanging) -> None:
+    """Hooks loss scales, callbacks' errors, and models that compile their steps by XLA where there is a GPU."""
+    interception.replace(symbols.KERAS_SCALED_APPLY, functools.partial(_wrap_apply, is_exchanging))
+    failures.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
+    interception.replace(symbols.KERAS_SCALED_INIT, functools.partial(_tell_of_skipped_steps, is_exchanging))
+    interception.replace(symbols.AUTO_JIT, functools.partial(_wrap_resolve, is_exchanging))
 
-    apply, resolve = LossScaleOptimizer.apply, getattr(Trainer, "_resolve_auto_jit_compile", None)
 
+def intercept_keras2(interception: Interception, root: str, is_exchanging: IsExchanging) -> None:
+    """Hooks loss scales and callbacks' errors of the Keras in the package `root`."""
+    for hook in symbols.KERAS_2_SCALED_APPLY:
+        interception.replace(hook.of(root), functools.partial(_exchanging_first, is_exchanging))
+    for hook in symbols.KERAS_2_SCALED_INIT:
+        interception.replace(hook.of(root), functools.partial(_tell_of_skipped_steps, is_exchanging))
+    failures.intercept_callbacks(interception, [hook.of(root) for hook in symbols.KERAS_2_CALLBACKS])
+
+
+def _wrap_apply(is_exchanging: IsExchanging, apply: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(apply)
     @tf.autograph.experimental.do_not_convert
     def exchange_and_apply(outer: Any, grads: Any, trainable_variables: Any = None) -> Any:
@@ -52,33 +62,22 @@ def patch_keras3(is_exchanging: IsExchanging) -> None:
 
         return inner.apply_exchanged(outer, grads, trainable_variables, apply_all)
 
-    LossScaleOptimizer.apply = exchange_and_apply
-    failures.intercept_callbacks(Interception(), CallbackList)
-    _tell_of_skipped_steps(LossScaleOptimizer, is_exchanging)
-    if resolve is not None:
-
-        @functools.wraps(resolve)
-        def resolve_or_not(model: Any) -> bool:
-            # "auto"; XLA cannot compile exchanges.
-            optimizer = getattr(model, "optimizer", None)
-            if is_exchanging(optimizer) or is_exchanging(getattr(optimizer, "inner_optimizer", None)):
-                return False
-            return resolve(model)
-
-        Trainer._resolve_auto_jit_compile = resolve_or_not
+    return exchange_and_apply
 
 
-@functools.cache
-def patch_keras2(root: str, is_exchanging: IsExchanging) -> None:
-    """Loss scales and callbacks' errors of the Keras in the package `root`."""
-    module = sys.modules[f"{root}.src.mixed_precision.loss_scale_optimizer"]
-    for cls in (module.LossScaleOptimizer, module.LossScaleOptimizerV3):
-        cls.apply_gradients = _exchanging_first(cls.apply_gradients, is_exchanging)
-        _tell_of_skipped_steps(cls, is_exchanging)
-    failures.intercept_callbacks(Interception(), sys.modules[f"{root}.src.callbacks"].CallbackList)
+def _wrap_resolve(is_exchanging: IsExchanging, resolve: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    @functools.wraps(resolve)
+    def resolve_or_not(model: Any) -> bool:
+        # "auto"; XLA cannot compile exchanges.
+        optimizer = getattr(model, "optimizer", None)
+        if is_exchanging(optimizer) or is_exchanging(getattr(optimizer, "inner_optimizer", None)):
+            return False
+        return resolve(model)
+
+    return resolve_or_not
 
 
-def _exchanging_first(apply: Callable[..., Any], is_exchanging: IsExchanging) -> Callable[..., Any]:
+def _exchanging_first(is_exchanging: IsExchanging, apply: Callable[..., Any]) -> Callable[..., Any]:
     """Exchanges before a `LossScaleOptimizer` looks whether gradients are finite.
 
     Keras calls the optimizer inside on ranks alone whose own gradients are: the others would be waited for in vain.
@@ -95,9 +94,8 @@ def _exchanging_first(apply: Callable[..., Any], is_exchanging: IsExchanging) ->
     return wrapped
 
 
-def _tell_of_skipped_steps(cls: type, is_exchanging: IsExchanging) -> None:
+def _tell_of_skipped_steps(is_exchanging: IsExchanging, init: Callable[..., None]) -> Callable[..., None]:
     """Has the optimizer in a `LossScaleOptimizer` know that steps may be skipped."""
-    init = cls.__init__
 
     @functools.wraps(init)
     def wrapped(outer: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -105,4 +103,4 @@ def _tell_of_skipped_steps(cls: type, is_exchanging: IsExchanging) -> None:
         if is_exchanging(inner_optimizer):
             inner_optimizer._updates.reducer.skips_steps = True
 
-    cls.__init__ = wrapped
+    return wrapped

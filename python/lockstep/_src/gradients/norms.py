@@ -15,25 +15,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import clip_ops
-from tensorflow.python.training.experimental import loss_scale
 
 from lockstep._src.collectives import ordered
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import sharded as sharding
 
 
 def intercept_norms(interception: Interception) -> None:
     """Makes TensorFlow's norms and clipping by norm right for gradients of sharded tables while it lasts."""
-    v1, v2 = tf.compat.v1, tf.compat.v2
-    for name, wrap, namespaces in (
-        ("global_norm", _wrap_global_norm, (clip_ops, tf.linalg, v1, v1.linalg, v2.linalg)),
-        ("clip_by_norm", _wrap_clip_by_norm, (clip_ops, tf, v1, v2)),
-    ):
-        interception.replace_alike(namespaces, name, wrap)
-
-    interception.replace(loss_scale, "_is_all_finite", _wrap_is_all_finite)
+    interception.replace(symbols.GLOBAL_NORM, _wrap_global_norm)
+    interception.replace(symbols.CLIP_BY_NORM, _wrap_clip_by_norm)
+    interception.replace(symbols.IS_ALL_FINITE, _wrap_is_all_finite)
 
 
 def _wrap_is_all_finite(is_all_finite: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:

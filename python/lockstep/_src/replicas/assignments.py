@@ -20,26 +20,21 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import ref_variable, resource_variable_ops, state_ops
 
 from lockstep._src.collectives import ordered
 from lockstep._src.engine.context import context
 from lockstep._src.graph import alike, row_weights
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import sharded
 
-_NAMES = ("assign", "assign_add", "assign_sub")
 _Aggregation = tf.VariableAggregation
 
 
 def intercept_assignments(interception: Interception) -> None:
     """Has assignments to variables that all workers hold assign the same on all while it lasts."""
-    for name in _NAMES:
-        # TensorFlow gives ResourceVariable some of its base's methods anew.
-        resource = resource_variable_ops
-        for owner in (resource.BaseResourceVariable, resource.ResourceVariable, ref_variable.RefVariable):
-            interception.replace(owner, name, functools.partial(_wrap, name))
-        interception.replace_alike((state_ops, tf.compat.v1), name, functools.partial(_wrap, name))
+    for hook in symbols.ASSIGNMENTS:
+        interception.replace(hook, functools.partial(_wrap, hook.name))
 
 
 def _wrap(name: str, assign: Callable[..., Any]) -> Callable[..., Any]:

@@ -22,12 +22,11 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import nn_impl
-from tensorflow.python.training import moving_averages
 
 from lockstep._src.collectives import ordered
 from lockstep._src.engine.context import context
 from lockstep._src.graph import alike, row_weights
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 
 # The collection of pairs (moving average, operation that updates it).
@@ -36,15 +35,10 @@ _MOVED = ("lockstep", "moved_averages")
 
 def intercept_batch_statistics(interception: Interception) -> None:
     """Makes statistics of a batch those of all workers' batches while it lasts."""
-    v1, v2 = tf.compat.v1, tf.compat.v2
     # tf.nn.moments of TensorFlow 2 calls what the module holds.
-    for name, wrap, namespaces in (
-        ("moments", _wrap_moments, (nn_impl, v1.nn)),
-        ("fused_batch_norm", _wrap_fused_batch_norm, (nn_impl, v1.nn)),
-    ):
-        interception.replace_alike(namespaces, name, wrap)
-    owners = (moving_averages, v2.__internal__.train)
-    interception.replace_alike(owners, "assign_moving_average", _wrap_moving_average)
+    interception.replace(symbols.MOMENTS, _wrap_moments)
+    interception.replace(symbols.FUSED_BATCH_NORM, _wrap_fused_batch_norm)
+    interception.replace(symbols.MOVING_AVERAGE, _wrap_moving_average)
 
 
 def _batches_are_partial() -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.ops import variables as tf_variables
 
 from lockstep._src.collectives import ordered
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import sharded
 
@@ -128,9 +128,7 @@ def intercept_initializers(interception: Interception) -> None:
 
         return wrapped
 
-    for owner in (tf_variables, tf.compat.v1, tf.compat.v1.initializers):
-        name = "variables" if owner is tf.compat.v1.initializers else "variables_initializer"
-        interception.replace(owner, name, replace)
+    interception.replace(symbols.VARIABLES_INITIALIZER, replace)
 
 
 def _replicated(var_list: Sequence[tf.Variable]) -> list[tf.Variable]:

@@ -25,7 +25,6 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import variables
-from tensorflow.python.training import checkpoint_utils
 from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
@@ -33,6 +32,7 @@ from lockstep._src.collectives import ordered
 from lockstep._src.engine import failures
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.saving import data_positions
 from lockstep._src.saving import table_saveables as dynamic_tables
@@ -315,7 +315,7 @@ def build_of_tables(original: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-tensorflow1_adapter.also_intercept(tf_saver.Saver, "_build", build_of_tables)
+tensorflow1_adapter.hooks.add(lambda interception: interception.replace(symbols.SAVER_BUILD, build_of_tables))
 
 
 def intercept_savers(interception: Interception) -> None:
@@ -323,9 +323,9 @@ def intercept_savers(interception: Interception) -> None:
 
     A job of one worker, too, writes its checkpoints aside, and syncs and renames them.
     """
-    interception.replace(tf_saver.Saver, "__init__", _init_as_options_say)
-    interception.replace(tf_saver.Saver, "_build", _build_for_the_job)
-    interception.replace(checkpoint_utils, "_set_checkpoint_initializer", _initialize_rows)
+    interception.replace(symbols.SAVER_INIT, _init_as_options_say)
+    interception.replace(symbols.SAVER_BUILD, _build_for_the_job)
+    interception.replace(symbols.CHECKPOINT_INITIALIZER, _initialize_rows)
 
 
 def _initialize_rows(original: Callable[..., None]) -> Callable[..., None]:

@@ -31,6 +31,7 @@ from lockstep._src.engine import failures, program_end
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 from lockstep._src.graph.ancestry import communicates
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.saving import data_positions
 from lockstep._src.sessions import resumed, stop_together
@@ -286,7 +287,8 @@ class PeriodicJobHook(ByWorker0sClock):
                 self._hook.begin()
         else:
             # The hook's begin would open an event file for this worker.
-            with _replaced(basic_session_run_hooks.SummaryWriterCache, "get", staticmethod(lambda _: _NoWriter())):
+            with Interception(symbols.BEGIN) as interception:
+                interception.replace(symbols.SUMMARY_WRITER, lambda _: staticmethod(lambda logdir: _NoWriter()))
                 self._hook.begin()
             if self._hook._summary_writer is not None:  # a writer that the program passed
                 self._hook._summary_writer = _NoWriter()
@@ -311,20 +313,6 @@ class PeriodicJobHook(ByWorker0sClock):
     def _acts_on_all(self) -> bool:
         # The scaffold's summary operation is known only after the session is created.
         return isinstance(self._hook, _SAVER_HOOK) or communicates(self._hook._get_summary_op() or ())
-
-
-class _replaced:  # noqa: N801
-    """An attribute replaced within a `with` block."""
-
-    def __init__(self, owner: Any, name: str, value: Any) -> None:
-        self._interception = Interception()
-        self._args = (owner, name, lambda _: value)
-
-    def __enter__(self) -> None:
-        self._interception.replace(*self._args)
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._interception.undo()
 
 
 class _NanHookOfRows(_tf1.train.SessionRunHook):

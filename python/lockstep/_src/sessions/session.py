@@ -19,6 +19,7 @@ from tensorflow.python.training import monitored_session
 from lockstep._src.collectives import agreement
 from lockstep._src.data import ending, sharing, sync
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.saving import data_positions, incremental, latest
 from lockstep._src.sessions import job_hooks, policies
@@ -202,5 +203,4 @@ def monitored_training_session(*args: Any, **kwargs: Any) -> Any:
 
 def intercept_sessions(interception: Interception) -> None:
     """Makes `tf.compat.v1.train.MonitoredTrainingSession` the job's while the interception lasts."""
-    for owner in (tf.compat.v1.train, monitored_session):
-        interception.replace(owner, "MonitoredTrainingSession", of_the_job)
+    interception.replace(symbols.MONITORED_SESSION, of_the_job)

@@ -1,8 +1,13 @@
 """Datasets processed by a data service; gives `tf.data.Dataset` the method `send_to_data_service`."""
 
-import tensorflow as tf
-
-from lockstep.data_service import TfDataServiceConfig, own_place, run_worker, send_to_data_service, tf_data_service
+from lockstep.data_service import (
+    TfDataServiceConfig,
+    add_to_datasets,
+    own_place,
+    run_worker,
+    send_to_data_service,
+    tf_data_service,
+)
 
 __all__ = ["TfDataServiceConfig", "compute_worker_fn", "send_to_data_service", "tf_data_service"]
 
@@ -15,4 +20,4 @@ def compute_worker_fn(compute_config: TfDataServiceConfig) -> None:
     run_worker(compute_config, own_place().rank)
 
 
-tf.data.Dataset.send_to_data_service = send_to_data_service
+add_to_datasets()

@@ -22,13 +22,12 @@ from typing import Any
 
 import tensorflow as tf
 from keras.src import callbacks
-from keras.src.callbacks import backup_and_restore, csv_logger, model_checkpoint, tensorboard
 from keras.src.callbacks.callback_list import CallbackList
-from keras.src.saving import saving_api
 from keras.src.utils import file_utils
 
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
 
@@ -40,21 +39,22 @@ def intercept_callbacks(interception: Interception) -> None:
     """Has worker 0 alone write the files of Keras' callbacks while the interception lasts."""
     if context.world_size == 1:
         return
-    for module in (backup_and_restore, model_checkpoint):
-        interception.replace(module, "file_utils", lambda _: _FilesOfTheJob())
+    for hook in symbols.SAVED_FILES:
+        interception.replace(hook, lambda _: _FilesOfTheJob())
     restoring = _Restoring()
-    interception.replace(callbacks.BackupAndRestore, "on_train_begin", restoring.wrap)
-    interception.replace(saving_api, "load_weights", restoring.wrap_load)
-    interception.replace(callbacks.ModelCheckpoint, "_should_save_model", _wrap_decision)
-    interception.replace(CallbackList, "on_train_begin", _wrap_begin)
-    interception.replace(tensorboard.TensorBoard, "_log_weights", _wrap_histograms)
+    interception.replace(symbols.RESTORE_BACKUP, restoring.wrap)
+    interception.replace(symbols.LOAD_WEIGHTS, restoring.wrap_load)
+    interception.replace(symbols.SHOULD_SAVE, _wrap_decision)
+    interception.replace(symbols.TRAIN_BEGIN, _wrap_begin)
+    interception.replace(symbols.LOG_WEIGHTS, _wrap_histograms)
     if context.is_chief:
         return
-    for module in (csv_logger, tensorboard):
-        interception.replace(module, "file_utils", lambda _: _NoFiles())
-    for name in ("train", "val"):
-        interception.replace(tensorboard.TensorBoard, f"_{name}_writer", functools.partial(_without_file, name))
-    interception.replace(tensorboard.TensorBoard, "_start_profiler", lambda _: lambda self, logdir: None)
+    for hook in symbols.DROPPED_FILES:
+        interception.replace(hook, lambda _: _NoFiles())
+    for hook in symbols.SUMMARY_WRITERS:
+        name = hook.name.removeprefix("_").removesuffix("_writer")
+        interception.replace(hook, functools.partial(_without_file, name))
+    interception.replace(symbols.START_PROFILER, lambda _: lambda self, logdir: None)
 
 
 class _Files:

@@ -10,10 +10,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from keras.src.saving import saving_api
-
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
 from lockstep._src.tables.dynamic import is_dynamic, serialized
@@ -23,8 +22,8 @@ from lockstep.launch.base import notes
 def intercept_saving(interception: Interception) -> None:
     """Makes `model.save` and `model.save_weights` save for the job while the interception lasts."""
     if context.world_size > 1:
-        for name in ("save_model", "save_weights"):
-            interception.replace(saving_api, name, _wrap_save)
+        for hook in symbols.SAVE_MODEL:
+            interception.replace(hook, _wrap_save)
 
 
 def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,56 +24,40 @@ import numpy as np
 import tensorflow as tf
 from keras.src import backend, tree
 from keras.src.backend.common.stateless_scope import StatelessScope
-from keras.src.backend.tensorflow import trainer as backend_trainer
-from keras.src.callbacks.callback_list import CallbackList
-from keras.src.layers.normalization.batch_normalization import BatchNormalization
-from keras.src.losses import loss as loss_module
-from keras.src.metrics.reduction_metrics import Mean
-from keras.src.optimizers import base_optimizer
-from keras.src.trainers import trainer as base_trainer
-from keras.src.trainers.compile_utils import CompileLoss
 
 from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
 from lockstep._src.engine import failures, program_end
 from lockstep._src.engine.context import context
 from lockstep._src.gradients import in_scope, norms
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.keras.hooks import stopping
 from lockstep._src.tables import sharded as sharding
 from lockstep._src.tables.updates import keras3 as updates
 
-_Trainer = backend_trainer.TensorFlowTrainer
-
 
 def intercept_training(interception: Interception) -> None:
     """Makes models of Keras 3 train, evaluate and predict for the job while the interception lasts."""
-    applying, base = _Applying(), base_optimizer.BaseOptimizer
-    _replace_in_all(interception, base, "apply", applying.wrap)
-    interception.replace(base_trainer, "model_supports_jit", _wrap_supports_jit)
-    failures.intercept_callbacks(interception, CallbackList)
+    interception.replace(symbols.KERAS_APPLY, _Applying().wrap)
+    interception.replace(symbols.SUPPORTS_JIT, _wrap_supports_jit)
+    failures.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     if context.world_size == 1:
         return
     step = _Step()
-    _replace_in_all(interception, base, "scale_loss", step.wrap_scale_loss)
-    interception.replace(loss_module, "reduce_values", _wrap_reduction)
-    interception.replace(CompileLoss, "call", step.wrap_losses)
-    interception.replace(Mean, "update_state", step.wrap_mean)
-    interception.replace(backend_trainer.TFEpochIterator, "_enumerate_iterator", lambda _: step.enumerate_batches)
-    for name in stopping.ATTRIBUTES:
-        interception.replace(_Trainer, name, step.passes.wrap(name))
-    for name in ("train", "test", "predict"):
-        interception.replace(CallbackList, f"on_{name}_batch_end", step.passes.wrap_batch_end)
-    interception.replace(CallbackList, "on_epoch_end", step.passes.wrap_epoch_end)
-    interception.replace(base_trainer.Trainer, "_get_metrics_result_or_logs", _wrap_results)
-    interception.replace(BatchNormalization, "_moments", lambda _: _moments_of_all)
-    interception.replace(base_optimizer, "global_norm", _wrap_global_norm)
-
-
-def _replace_in_all(interception: Interception, base: type, name: str, wrap: Callable[[Any], Any]) -> None:
-    for cls in [base, *in_scope.all_subclasses(base)]:
-        if name in vars(cls):
-            interception.replace(cls, name, wrap)
+    interception.replace(symbols.KERAS_SCALE_LOSS, step.wrap_scale_loss)
+    interception.replace(symbols.REDUCE_VALUES, _wrap_reduction)
+    interception.replace(symbols.COMPILE_LOSS, step.wrap_losses)
+    interception.replace(symbols.MEAN_UPDATE, step.wrap_mean)
+    interception.replace(symbols.ENUMERATE_BATCHES, lambda _: step.enumerate_batches)
+    for hook in symbols.KERAS_PASSES:
+        interception.replace(hook, step.passes.wrap(hook.name))
+    for hook in symbols.BATCH_ENDS:
+        interception.replace(hook, step.passes.wrap_batch_end)
+    interception.replace(symbols.EPOCH_END, step.passes.wrap_epoch_end)
+    interception.replace(symbols.METRICS_RESULT, _wrap_results)
+    interception.replace(symbols.BATCH_MOMENTS, lambda _: _moments_of_all)
+    interception.replace(symbols.KERAS_GLOBAL_NORM, _wrap_global_norm)
 
 
 class _Batch(NamedTuple):

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from keras.src import backend
-from keras.src.backend.tensorflow import numpy as backend_numpy
-from keras.src.backend.tensorflow import optimizer as backend_optimizer
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.replicas.replicated import EagerVariables, allow_eager
 from lockstep._src.tables.sharded import RowShardedTable, Shard, lookup_steps
@@ -137,11 +136,11 @@ allow_eager(EagerVariables(is_making, begins_as_worker_0s))
 
 def intercept_variables(interception: Interception) -> None:
     """Makes layers, lookups and optimizers of Keras 3 know of sharded tables while the interception lasts."""
-    for name in ("_initialize", "_initialize_with_initializer"):
-        interception.replace(backend.Variable, name, _wrap_initialize)
-    interception.replace(backend_numpy, "take", _wrap_take)
-    interception.replace(backend_optimizer.TFOptimizer, "add_variable_from_reference", _wrap_add_slot)
-    interception.replace(backend_optimizer.TFOptimizer, "_backend_update_step", _wrap_update_step)
+    for hook in symbols.KERAS_INITIALIZE:
+        interception.replace(hook, _wrap_initialize)
+    interception.replace(symbols.KERAS_TAKE, _wrap_take)
+    interception.replace(symbols.KERAS_ADD_SLOT, _wrap_add_slot)
+    interception.replace(symbols.KERAS_BACKEND_UPDATE, _wrap_update_step)
 
 
 @contextlib.contextmanager

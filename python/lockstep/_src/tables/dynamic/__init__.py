@@ -16,7 +16,6 @@ from lockstep._src.tables.dynamic.table_options import (
     StorageType,
     TimeEvict,
 )
-from lockstep._src.tables.dynamic.tensorflow1_adapter import keep_interception
 from lockstep._src.tables.dynamic.variable import TABLES, DynamicVariable, dynamic_tables, is_dynamic
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "evaluating",
     "get_embedding_variable",
     "is_dynamic",
-    "keep_interception",
     "make_table",
     "tables_made_by",
 ]

@@ -134,5 +134,6 @@ def make_table(*args: Any, **kwargs: Any) -> DynamicVariable:
     """A `DynamicVariable` of these arguments, which optimizers know what to do with."""
     if _making.instead is not None:
         return _making.instead(*args, **kwargs)
-    tensorflow1_adapter.ensure_interception()
-    return DynamicVariable(*args, **kwargs)
+    table = DynamicVariable(*args, **kwargs)
+    tensorflow1_adapter.know(table)
+    return table

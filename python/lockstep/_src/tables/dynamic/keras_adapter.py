@@ -1,6 +1,6 @@
 """Where optimizers of Keras 3 meet dynamic tables.
 
-Keras asks nobody how a variable is optimized; so methods of its optimizers are replaced when the first table is made
+Keras asks nobody how a variable is optimized; so methods of its optimizers are replaced while there are tables
 (`tensorflow1_adapter.py`). What they do for a table: its gradient is applied by a fused rule, or by a stand-in
 (`standins.py`), and then the step ends in the table. Slots are columns of the table; those that Keras makes for it, of
 one row, are where a stand-in's values pass through.
@@ -20,6 +20,9 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.collectives import ordered
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.hook_set import HookSet
+from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic
@@ -29,23 +32,21 @@ _stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tuple[tf.Variable, list[sta
 _stand_ins = weakref.WeakKeyDictionary()
 
 
-def ensure_interception(intercept: Callable[[Any, str, Callable[[Any], Any]], None]) -> None:
-    """Makes optimizers of Keras 3 know of dynamic tables, where the program has it.
+def know(table: DynamicVariable) -> None:
+    """Makes optimizers of Keras 3, where the program has it, know of dynamic tables while this one is in use."""
+    if hasattr(sys.modules.get("keras.src.backend.tensorflow.optimizer"), "TFOptimizer"):
+        _hooks.hold_for(table)
 
-    Args:
-      intercept: replaces `owner.name` by what the last argument makes of it, once.
-    """
-    module = sys.modules.get("keras.src.backend.tensorflow.optimizer")
-    if module is None or not hasattr(module, "TFOptimizer"):
-        return
-    for name, wrap in (
-        ("_backend_update_step", _wrap_update_step),
-        ("_backend_apply_gradients", _wrap_apply),
-        ("_clip_gradients", _wrap_clip),
-        ("add_variable_from_reference", _wrap_add_slot),
-    ):
-        intercept(module.TFOptimizer, name, wrap)
-    intercept(sys.modules["keras"].optimizers.LossScaleOptimizer, "check_finite", _wrap_check_finite)
+
+def _intercept(interception: Interception) -> None:
+    interception.replace(symbols.KERAS_BACKEND_UPDATE, _wrap_update_step)
+    interception.replace(symbols.KERAS_BACKEND_APPLY, _wrap_apply)
+    interception.replace(symbols.KERAS_CLIP, _wrap_clip)
+    interception.replace(symbols.KERAS_ADD_SLOT, _wrap_add_slot)
+    interception.replace(symbols.KERAS_CHECK_FINITE, _wrap_check_finite)
+
+
+_hooks = HookSet(symbols.TABLES, _intercept)
 
 
 def _table_of(variable: Any) -> Any:

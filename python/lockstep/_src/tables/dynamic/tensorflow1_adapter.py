@@ -1,7 +1,7 @@
 """Where optimizers of `tf.compat.v1.train` meet dynamic tables.
 
-TensorFlow asks nobody how a variable is optimized, so some things are replaced when the first table is made, and when
-a scope that has replaced them itself ends; for other variables they do what they did:
+TensorFlow asks nobody how a variable is optimized, so some things are replaced for as long as there are tables. For
+other variables they do what they did:
 
 | what | does for a table |
 | --- | --- |
@@ -17,66 +17,40 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import embedding_ops, gen_resource_variable_ops, handle_data_util
+from tensorflow.python.ops import handle_data_util
 from tensorflow.python.training import optimizer as tf_optimizer
 
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.hook_set import HookSet
+from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import keras_adapter, local_lookup, standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, shapes_of_one_row
 
-_lock = threading.Lock()
-_wanted = False  # guarded by _lock
-_of_others: list[tuple[Any, str, Callable[[Any], Any]]] = []  # guarded by _lock
 # Of each optimizer: table -> its stand-in.
 _stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tf.Variable]] = weakref.WeakKeyDictionary()
 
 
-def ensure_interception() -> None:
-    """Makes optimizers know of dynamic tables, from now on. Called again, it replaces what has been put back."""
-    global _wanted
-    with _lock:
-        _wanted = True
-        _intercept(tf_optimizer, "_get_processor", _wrap_get_processor)
-        _intercept(tf_optimizer.Optimizer, "apply_gradients", _wrap_apply)
-        _intercept(embedding_ops, "embedding_lookup_sparse_impl", _wrap_pooling)
-        _intercept(gen_resource_variable_ops, "variable_shape", _wrap_variable_shape)
-        keras_adapter.ensure_interception(_intercept)
-        for owner, name, wrap in _of_others:
-            _intercept(owner, name, wrap)
+def know(table: DynamicVariable) -> None:
+    """Makes optimizers know of dynamic tables, for as long as this one is in use."""
+    hooks.hold_for(table)
+    keras_adapter.know(table)
 
 
-def also_intercept(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Registers a replacement of `owner.name` by `wrap(owner.name)` wherever there are dynamic tables.
-
-    For modules above this one that know of tables: savers do.
-    """
-    with _lock:
-        _of_others.append((owner, name, wrap))
-        if _wanted:
-            _intercept(owner, name, wrap)
+def _intercept(interception: Interception) -> None:
+    interception.replace(symbols.GET_PROCESSOR, _wrap_get_processor)
+    interception.replace(symbols.END_STEP, _wrap_apply)
+    interception.replace(symbols.POOLING, _wrap_pooling)
+    interception.replace(symbols.VARIABLE_SHAPE, _wrap_variable_shape)
 
 
-def keep_interception() -> None:
-    """To be called when a scope has put back what was there when it began."""
-    if _wanted:
-        ensure_interception()
-
-
-def _intercept(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    present = function = getattr(owner, name)
-    while function is not None:
-        if getattr(function, "_lockstep_knows_tables", False):
-            return
-        function = getattr(function, "__wrapped__", None)
-    wrapped = wrap(present)
-    wrapped._lockstep_knows_tables = True
-    setattr(owner, name, wrapped)
+# Modules above this one that know of tables add theirs: savers do.
+hooks = HookSet(symbols.TABLES, _intercept)
 
 
 def _wrap_pooling(pool: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.sharded import shard_of
 from lockstep._src.tables.sharded.table_test import ids, plain_table, sharded_table
@@ -57,7 +58,7 @@ def trained(make_optimizer, make_table, ranks):
 def train_on_worker():
     context.ensure_initialized()
     results = {(name, False): trained(make, sharded_table, [context.rank]) for name, make in OPTIMIZERS.items()}
-    intercept_updates(Interception())  # for as long as this process lives
+    intercept_updates(Interception(symbols.SCOPE))  # for as long as this process lives
     return results | {(name, True): trained(make, sharded_table, [context.rank]) for name, make in OPTIMIZERS.items()}
 
 

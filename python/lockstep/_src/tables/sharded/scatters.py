@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import state_ops
 
 from lockstep._src.engine.context import context
 from lockstep._src.graph import ancestry
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.sharded import shard
 
@@ -48,9 +48,8 @@ def check_scatter(variable: Any, indices: Any, what: str) -> None:
 
 def intercept_scatters(interception: Interception) -> None:
     """Makes TensorFlow's functions that scatter into a variable refuse what they would get wrong, while it lasts."""
-    for name in dir(state_ops):
-        if name.startswith(("scatter_", "batch_scatter_")):
-            interception.replace_alike((state_ops, tf.compat.v1), name, functools.partial(_guard, name))
+    for hook in symbols.SCATTERS:
+        interception.replace(hook, functools.partial(_guard, hook.name))
 
 
 def _guard(name: str, scatter: Callable[..., Any]) -> Callable[..., Any]:

@@ -15,12 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
-from tensorflow.python.ops import embedding_ops
-from tensorflow.python.ops import variable_scope as tf_variable_scope
-from tensorflow.python.training import slot_creator
 
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.sharded import initial_values, shard
 from lockstep._src.tables.sharded.table import RowShardedTable
@@ -88,12 +85,9 @@ def sharding_scope(rules: ShardingRules | None = None) -> Iterator[None]:
     Args:
       rules: None for those of the context's options at the time of creation.
     """
-    interception = Interception()
-    intercept_creation(interception, lambda: rules or ShardingRules.from_options())
-    try:
+    with Interception(symbols.SCOPE) as interception:
+        intercept_creation(interception, lambda: rules or ShardingRules.from_options())
         yield
-    finally:
-        interception.undo()
 
 
 def intercept_creation(
@@ -136,11 +130,10 @@ def intercept_creation(
         lasting = False
 
     interception.on_undo(end)
-    interception.replace(ops.Graph, "_variable_creator_stack", stack)
-    wrap_store = functools.partial(_wrap_store, current_rules)
-    interception.replace(tf_variable_scope._VariableStore, "get_variable", wrap_store)
-    interception.replace(slot_creator, "_create_slot_var", making.wrap)
-    interception.replace(embedding_ops, "_embedding_lookup_and_transform", _wrap_lookup)
+    interception.replace(symbols.CREATOR_STACK, stack)
+    interception.replace(symbols.GET_VARIABLE, functools.partial(_wrap_store, current_rules))
+    interception.replace(symbols.CREATE_SLOT, making.wrap)
+    interception.replace(symbols.LOOKUP, _wrap_lookup)
 
 
 class _Making(threading.local):

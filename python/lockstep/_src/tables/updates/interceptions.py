@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.training import optimizer as tf_optimizer
 
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.updates.known_rules import apply_sparse
 
@@ -19,7 +19,7 @@ def intercept_updates(interception: Interception) -> None:
 
     It is asked once for each variable, before the optimizer's own methods are.
     """
-    interception.replace(tf_optimizer._DenseResourceVariableProcessor, "update_op", _wrap_update)
+    interception.replace(symbols.UPDATE_OP, _wrap_update)
 
 
 def _wrap_update(update_op: Callable[..., Any]) -> Callable[..., Any]:

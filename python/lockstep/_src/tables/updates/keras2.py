@@ -15,18 +15,19 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.updates import keras_rules
 from lockstep._src.tables.updates.apply import apply_rule
 from lockstep._src.tables.updates.rules import Rule, Slot, has_method_of
 
 _DESCRIPTIONS: dict[str, keras_rules.Description] = {
-    "sgd.SGD": keras_rules.sgd_with_slot,
-    "adagrad.Adagrad": keras_rules.adagrad,
-    "adam.Adam": keras_rules.adam,
-    "adamw.AdamW": keras_rules.adam,
-    "ftrl.Ftrl": keras_rules.ftrl,
-    "rmsprop.RMSprop": keras_rules.rmsprop,
+    "SGD": keras_rules.sgd_with_slot,
+    "Adagrad": keras_rules.adagrad,
+    "Adam": keras_rules.adam,
+    "AdamW": keras_rules.adam,
+    "Ftrl": keras_rules.ftrl,
+    "RMSprop": keras_rules.rmsprop,
 }
 
 
@@ -38,12 +39,11 @@ def intercept_updates(interception: Interception, keras: ModuleType) -> None:
       keras: the package, `keras` or `tf_keras`.
     """
     for name, describe in _DESCRIPTIONS.items():
-        wrap = functools.partial(_wrap_update_step, describe)
-        interception.replace(_class(keras, name), "update_step", wrap)
+        hook = symbols.KERAS_2_UPDATE_STEPS[name].of(keras.__name__)
+        interception.replace(hook, functools.partial(_wrap_update_step, describe))
     known = {_class(keras, f"legacy.{name}"): describe for name, describe in _LEGACY.items()}
-    wrap_sparse = functools.partial(_wrap_sparse, known)
-    for name in ("legacy.optimizer_v2.OptimizerV2", "legacy.gradient_descent.SGD"):
-        interception.replace(_class(keras, name), "_resource_apply_sparse_duplicate_indices", wrap_sparse)
+    for hook in symbols.KERAS_2_LEGACY_APPLY:
+        interception.replace(hook.of(keras.__name__), functools.partial(_wrap_sparse, known))
 
 
 def _class(keras: ModuleType, name: str) -> type:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras.src.optimizers import adagrad, adam, base_optimizer, ftrl, rmsprop, sgd
 
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.updates import keras_rules
 from lockstep._src.tables.updates.apply import apply_rule, is_fit
@@ -76,7 +77,11 @@ def intercept_updates(interception: Interception) -> None:
     gradient of its own making gets that applied.
     """
     for cls, describe in _KNOWN.items():
-        interception.replace(cls, "update_step", functools.partial(_wrap_update_step, describe))
+        wrap = functools.partial(_wrap_update_step, describe)
+        if cls is LazyAdam:
+            interception.replace_attribute(cls, "update_step", wrap)
+        else:
+            interception.replace(symbols.KERAS_UPDATE_STEPS[cls.__name__], wrap)
 
 
 def _wrap_update_step(describe: keras_rules.Description, update_step: Callable[..., None]) -> Any:

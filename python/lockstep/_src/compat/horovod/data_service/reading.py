@@ -14,6 +14,9 @@ from lockstep._src.compat.horovod.data_service import servers
 from lockstep._src.compat.horovod.data_service.client import ComputeClient
 from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
 from lockstep._src.compat.horovod.data_service.errors import DataServiceError, TimeoutException
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.hook_set import HookSet
+from lockstep._src.hooks.interception import Interception
 
 _LOG = logging.getLogger("lockstep")
 
@@ -106,6 +109,18 @@ def send_to_data_service(
                 num_consumers=size if round_robin else None,
             )
         )
+
+
+def add_to_datasets() -> None:
+    """Gives `tf.data.Dataset` the method `send_to_data_service`, from now on."""
+    _hooks.hold("add_to_datasets")
+
+
+def _add_method(interception: Interception) -> None:
+    interception.replace(symbols.SEND_TO_DATA_SERVICE, lambda _: send_to_data_service)
+
+
+_hooks = HookSet(symbols.FACADE, _add_method)
 
 
 def _tell_of_failure(client: ComputeClient) -> None:

@@ -1,0 +1,128 @@
+"""Rows of the table of replaced symbols: where a symbol is, and the signature that is relied on."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pkgutil
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep._src.hooks import signatures
+
+# In place of a signature: a name that the library does not have, and that is added.
+ABSENT = "absent"
+
+
+class HookError(RuntimeError):
+    """A symbol is missing or has another signature than a hook relies on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Period:
+    """A time in which symbols are replaced.
+
+    Attributes:
+      name: identifies the period.
+      installed: the event that replaces the symbols.
+      undone: the event that restores them.
+    """
+
+    name: str
+    installed: str
+    undone: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hook:
+    """A symbol of TensorFlow or Keras that is replaced.
+
+    Attributes:
+      symbol: "module:name", where the name may have dots. Modules of Keras 2 are written as those of `tf_keras`.
+      signature: what is relied on, see `signatures.is_as_relied_on`; or ABSENT.
+      why: the reason, for each period in which the symbol is replaced.
+      also: other places that hold the same object, and get the same replacement.
+      subclasses: whether it is a method that is replaced in all subclasses that define it, too.
+      only: the condition under which it is replaced; "" for always.
+      optional: whether supported versions may lack the symbol.
+    """
+
+    symbol: str
+    signature: str
+    why: Mapping[Period, str]
+    also: tuple[str, ...] = ()
+    subclasses: bool = False
+    only: str = ""
+    optional: bool = False
+
+    @property
+    def name(self) -> str:
+        """The last component of the symbol."""
+        return _split(self.symbol)[1]
+
+    @property
+    def library(self) -> str:
+        """The library of the symbol: "TensorFlow", "Keras 2" or "Keras 3"."""
+        root = self.symbol.partition(":")[0].partition(".")[0]
+        return {"tf_keras": "Keras 2", "keras": "Keras 3"}.get(root, "TensorFlow")
+
+    def of(self, keras: str) -> Hook:
+        """Returns the hook for Keras 2 in the package `keras`."""
+        return dataclasses.replace(self, symbol=self.symbol.replace("tf_keras", keras, 1))
+
+    def places(self) -> list[tuple[Any, str]]:
+        """Returns the owner of each place of the symbol, a class or a module, and the attribute's name there.
+
+        Raises:
+          HookError: there is no such owner, or no such attribute.
+        """
+        found = []
+        for symbol in (self.symbol, *self.also):
+            owner, name = _split(symbol)
+            try:
+                found.append((pkgutil.resolve_name(owner), name))
+                if self.signature != ABSENT:
+                    getattr(*found[-1])
+            except (ImportError, AttributeError) as error:
+                raise self._error(str(error)) from error
+        return found
+
+    def exists(self) -> bool:
+        """Returns whether the symbol exists."""
+        try:
+            self.places()
+        except HookError:
+            return False
+        return True
+
+    def check(self) -> None:
+        """Checks that the symbol is there, with the signature that is relied on.
+
+        Raises:
+          HookError: it is not.
+        """
+        owner, name = self.places()[0]
+        if self.signature == ABSENT:
+            return
+        raw, value = inspect.getattr_static(owner, name), getattr(owner, name)
+        if not signatures.is_as_relied_on(raw, value, self.signature):
+            raise self._error(f"found {signatures.describe(raw, value)}")
+
+    def _error(self, found: str) -> HookError:
+        return HookError(
+            f"cannot replace {self.symbol}: wanted {self.signature}, {found}; with {_versions()}. Use a version of "
+            f"{self.library} that is supported"
+        )
+
+
+def _split(symbol: str) -> tuple[str, str]:
+    """Returns the symbol of the owner, and the attribute's name."""
+    module, _, name = symbol.partition(":")
+    owner, _, attribute = name.rpartition(".")
+    return (f"{module}:{owner}" if owner else module), attribute
+
+
+def _versions() -> str:
+    loaded = {name: sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras")}
+    return ", ".join(f"{name} {getattr(module, '__version__', '?')}" for name, module in loaded.items() if module)

@@ -1,0 +1,574 @@
+"""The table of all symbols of TensorFlow and Keras that are replaced.
+
+A row is a constant, by which the code that replaces the symbol names it. `TABLE` has all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from lockstep._src.hooks.hook import ABSENT, Hook, Period
+from lockstep._src.hooks.signatures import CLASS, MODULE, PROPERTY
+
+SCOPE = Period("scope", "the outermost `scope()` is entered", "the last `scope()` ends")
+SEED = Period("seed", "a `scope(seed=...)` is entered", "that scope ends")
+JOB = Period("job", "the process joins a job, by the first scope or collective or by `hvd.init()`", "it leaves the job")
+NAMED_JOB = Period("named job", "`hvd.init()`, or later in the job where the reason says so", "`hvd.shutdown()`")
+TABLES = Period(
+    "growing tables",
+    "the first growing table is made",
+    "a scope or the job ends, and no growing table is in use any more",
+)
+EVALUATION = Period("evaluation", "an `EvaluationHook` begins to build its graph", "the graph is built")
+BEGIN = Period("begin", "a hook of a session begins on a worker other than 0", "it has begun")
+FACADE = Period(
+    "façade",
+    "`horovod.tensorflow.data.compute_service` is imported",
+    "never: TensorFlow has no such name, so no code of its own can meet it",
+)
+PERIODS = (SCOPE, SEED, JOB, NAMED_JOB, TABLES, EVALUATION, BEGIN, FACADE)
+
+_SEVERAL = "several workers"
+_OTHERS = "workers other than 0"
+_GRAPH = "Keras 2, outside of eager mode"
+
+_rows: list[Hook] = []
+
+
+def _row(
+    symbol: str,
+    signature: str,
+    why: str | dict[Period, str],
+    *,
+    also: tuple[str, ...] = (),
+    subclasses: bool = False,
+    only: str = "",
+    optional: bool = False,
+) -> Hook:
+    """Returns a row, and adds it to the table. A reason without a period is that of a scope."""
+    reasons = {SCOPE: why} if isinstance(why, str) else why
+    hook = Hook(symbol, signature, reasons, also, subclasses, only, optional)
+    _rows.append(hook)
+    return hook
+
+
+def _alike(
+    owner: str, names: Iterable[str], signature: str, why: str | dict[Period, str], also: str = "", only: str = ""
+) -> tuple[Hook, ...]:
+    """Returns rows of one owner, "module:" or "module:Class.", that differ in name alone."""
+    return tuple(_row(owner + name, signature, why, also=(also + name,) if also else (), only=only) for name in names)
+
+
+# Optimizers of TensorFlow 1.
+
+_OPTIMIZER = "tensorflow.python.training.optimizer:"
+OPTIMIZER_INIT = _row(
+    _OPTIMIZER + "Optimizer.__init__",
+    "(self, ...)",
+    "An optimizer that is made in a scope exchanges gradients after it as well.",
+)
+OPTIMIZER_SUBCLASS = _row(
+    _OPTIMIZER + "Optimizer.__init_subclass__",
+    "(...)",
+    "Optimizers whose class the program defines in a scope exchange gradients there.",
+)
+COMPUTE_GRADIENTS = _row(
+    _OPTIMIZER + "Optimizer.compute_gradients",
+    "(self, ...)",
+    "Gradients are exchanged where they are computed.",
+    subclasses=True,
+)
+APPLY_GRADIENTS = _row(
+    _OPTIMIZER + "Optimizer.apply_gradients",
+    "(self, grads_and_vars, ...)",
+    "Gradients that the program computed by itself are exchanged before they are applied.",
+    subclasses=True,
+)
+UPDATE_OP = _row(
+    _OPTIMIZER + "_DenseResourceVariableProcessor.update_op",
+    "(self, optimizer, g)",
+    "A gradient of slices is applied by one fused operation.",
+)
+GET_PROCESSOR = _row(
+    _OPTIMIZER + "_get_processor",
+    "(v)",
+    {TABLES: "A growing table gets its gradient by a fused rule or through a stand-in."},
+)
+END_STEP = _row(
+    _OPTIMIZER + "Optimizer.apply_gradients",
+    "(self, grads_and_vars, global_step=None, name=None, ...)",
+    {TABLES: "The step ends in growing tables when all updates have been made."},
+)
+
+# Variables.
+
+_RESOURCE = "tensorflow.python.ops.resource_variable_ops:"
+_STATE = "tensorflow.python.ops.state_ops:"
+_V1 = "tensorflow:compat.v1."
+CREATOR_STACK = _row(
+    "tensorflow.python.framework.ops:Graph._variable_creator_stack",
+    PROPERTY,
+    "Variables become sharded tables, or begin as worker 0's.",
+)
+GET_VARIABLE = _row(
+    "tensorflow.python.ops.variable_scope:_VariableStore.get_variable",
+    "(self, name, shape=None, dtype=tf.float32, initializer=None, ...)",
+    "A sharded table is reused by its logical shape, and no partitioner splits it.",
+)
+CREATE_SLOT = _row(
+    "tensorflow.python.training.slot_creator:_create_slot_var",
+    "(primary, ...)",
+    "A slot of a sharded table has the shape of the shard, and values of its own on each worker.",
+)
+VARIABLES_INITIALIZER = _row(
+    "tensorflow.python.ops.variables:variables_initializer",
+    "(var_list, name='init')",
+    "Variables that were made before the scope begin as worker 0's.",
+    also=(_V1 + "variables_initializer", _V1 + "initializers.variables"),
+)
+_ASSIGNED = "What differs between workers is averaged, summed or taken from worker 0 before it is assigned."
+_ASSIGN_METHODS = tuple(
+    _row(f"{owner}.{name}", f"(self, {value}, ...)", _ASSIGNED)
+    for owner in (
+        _RESOURCE + "BaseResourceVariable",
+        _RESOURCE + "ResourceVariable",
+        "tensorflow.python.ops.ref_variable:RefVariable",
+    )
+    for name, value in (("assign", "value"), ("assign_add", "delta"), ("assign_sub", "delta"))
+)
+ASSIGNMENTS = _ASSIGN_METHODS + _alike(
+    _STATE, ("assign", "assign_add", "assign_sub"), "(ref, value, ...)", _ASSIGNED, also=_V1
+)
+_SCATTERED = "Ids of a sharded table are refused where rows of the shard are meant."
+SCATTERS = (
+    *_alike(
+        _STATE,
+        (f"scatter_{name}" for name in ("add", "div", "max", "min", "mul", "nd_add", "nd_sub", "nd_update", "sub")),
+        "(ref, indices, ...)",
+        _SCATTERED,
+        also=_V1,
+    ),
+    *_alike(_STATE, ("scatter_update", "batch_scatter_update"), "(ref, indices, ...)", _SCATTERED, also=_V1),
+    *_alike(_STATE, ("scatter_nd_max", "scatter_nd_min"), "(ref, indices, updates, ...)", _SCATTERED),
+)
+LOOKUP = _row(
+    "tensorflow.python.ops.embedding_ops:_embedding_lookup_and_transform",
+    "(params, ids, partition_strategy='mod', ...)",
+    "A list of sharded tables is looked up by `mod` alone; other strategies would read other rows.",
+)
+POOLING = _row(
+    "tensorflow.python.ops.embedding_ops:embedding_lookup_sparse_impl",
+    "(params, segment_ids, sp_weights, ids, ...)",
+    {TABLES: "A growing table counts the ids of a batch before duplicates are dropped."},
+)
+VARIABLE_SHAPE = _row(
+    "tensorflow.python.ops.gen_resource_variable_ops:variable_shape",
+    "(input, out_type=tf.int32, name=None)",
+    {TABLES: "Gradients of TensorFlow 1's branches ask for the shape of a growing table, which is [0, D]."},
+)
+GRAPH_INIT = _row(
+    "tensorflow.python.framework.ops:Graph.__init__",
+    "(self)",
+    {SEED: "Graphs that are made inside draw random numbers from the scope's seed."},
+)
+
+# Norms of gradients, and statistics of a batch.
+
+_SPREAD = "A gradient of a sharded table is spread over the workers, and its norm is that of all parts."
+GLOBAL_NORM = _row(
+    "tensorflow.python.ops.clip_ops:global_norm",
+    "(t_list, name=None)",
+    _SPREAD,
+    also=("tensorflow:linalg.global_norm", _V1 + "global_norm", _V1 + "linalg.global_norm")
+    + ("tensorflow:compat.v2.linalg.global_norm",),
+)
+CLIP_BY_NORM = _row(
+    "tensorflow.python.ops.clip_ops:clip_by_norm",
+    "(t, clip_norm, axes=None, name=None)",
+    _SPREAD,
+    also=("tensorflow:clip_by_norm", _V1 + "clip_by_norm", "tensorflow:compat.v2.clip_by_norm"),
+)
+IS_ALL_FINITE = _row(
+    "tensorflow.python.training.experimental.loss_scale:_is_all_finite",
+    "(grads)",
+    "Workers skip the same steps where a gradient is not finite on one of them.",
+)
+MOMENTS = _row(
+    "tensorflow.python.ops.nn_impl:moments",
+    "(x, axes, shift=None, name=None, keep_dims=None, keepdims=None)",
+    "Moments over a batch are those of all workers' batches.",
+    also=(_V1 + "nn.moments",),
+)
+FUSED_BATCH_NORM = _row(
+    "tensorflow.python.ops.nn_impl:fused_batch_norm",
+    "(x, scale, offset, mean=None, variance=None, epsilon=0.001, data_format='NHWC', is_training=True, name=None,"
+    " exponential_avg_factor=1.0)",
+    "Batch normalization is by the moments of all workers' batches.",
+    also=(_V1 + "nn.fused_batch_norm",),
+)
+MOVING_AVERAGE = _row(
+    "tensorflow.python.training.moving_averages:assign_moving_average",
+    "(variable, value, ...)",
+    "Moving averages are of all workers' batches.",
+    also=("tensorflow:compat.v2.__internal__.train.assign_moving_average",),
+)
+RESTING_AVERAGE = _row(
+    "tensorflow.python.training.moving_averages:assign_moving_average",
+    "(variable, ...)",
+    {EVALUATION: "The evaluated model leaves training's moving averages alone."},
+)
+
+# Data.
+
+_DATASETS = "tensorflow.python.data.ops.dataset_ops:"
+_ENDS = "Data ends on all workers together."
+ITERATIONS = _alike(_DATASETS, ("DatasetV2.__iter__", "DatasetV1Adapter.__iter__"), "(self)", _ENDS)
+_MAKES = {SCOPE: _ENDS, EVALUATION: "Data of an evaluation start anew for each evaluation."}
+ONE_SHOT_ITERATORS = (
+    _row(_DATASETS + "make_one_shot_iterator", "(dataset)", _MAKES, also=(_V1 + "data.make_one_shot_iterator",)),
+    _row(_DATASETS + "DatasetV1.make_one_shot_iterator", "(self)", _MAKES),
+)
+INITIALIZABLE_ITERATORS = (
+    _row(
+        _DATASETS + "make_initializable_iterator",
+        "(dataset, ...)",
+        _MAKES,
+        also=(_V1 + "data.make_initializable_iterator",),
+    ),
+    _row(_DATASETS + "DatasetV1.make_initializable_iterator", "(self, ...)", _MAKES),
+)
+_ITERATOR = "tensorflow.python.data.ops.iterator_ops:Iterator."
+STRUCTURED_ITERATORS = (
+    _row(
+        _ITERATOR + "from_structure", "(output_types, output_shapes=None, shared_name=None, output_classes=None)", _ENDS
+    ),
+    _row(
+        _ITERATOR + "from_string_handle",
+        "(string_handle, output_types, output_shapes=None, output_classes=None)",
+        _ENDS,
+    ),
+)
+MAKE_INITIALIZER = _row(_ITERATOR + "make_initializer", "(self, dataset, name=None)", {EVALUATION: _MAKES[EVALUATION]})
+SEND_TO_DATA_SERVICE = _row(
+    "tensorflow:data.Dataset.send_to_data_service",
+    ABSENT,
+    {FACADE: "Horovod adds this method to datasets."},
+)
+
+# Sessions and checkpoints.
+
+_SAVER = "tensorflow.python.training.saver:Saver."
+SAVER_INIT = _row(_SAVER + "__init__", "(self, ...)", "Savers keep as many checkpoints as the job's options say.")
+SAVER_BUILD = _row(
+    _SAVER + "_build",
+    "(self, checkpoint_path, build_save, build_restore)",
+    {
+        SCOPE: "All workers save and restore one checkpoint together.",
+        TABLES: "A saver of a graph with growing tables saves their keys and rows.",
+    },
+)
+SAVER_SAVE = _row(
+    _SAVER + "save",
+    "(self, sess, save_path, global_step=None, ...)",
+    {NAMED_JOB: "Errors of files end the program. TensorFlow takes some of them for the end of data."},
+)
+SAVER_RESTORE = _row(
+    _SAVER + "restore",
+    "(self, sess, save_path)",
+    {NAMED_JOB: "An error says which checkpoint is damaged or cannot be read."},
+)
+CHECKPOINT_INITIALIZER = _row(
+    "tensorflow.python.training.checkpoint_utils:_set_checkpoint_initializer",
+    "(variable, ckpt_file, tensor_name, ...)",
+    "`init_from_checkpoint` reads a worker's own rows of a sharded table.",
+)
+MONITORED_SESSION = _row(
+    "tensorflow.python.training.monitored_session:MonitoredTrainingSession",
+    "(master='', is_chief=True, checkpoint_dir=None, scaffold=None, hooks=None, chief_only_hooks=None, ...)",
+    "Hooks and checkpoints of a session run on all workers in step.",
+    also=(_V1 + "train.MonitoredTrainingSession",),
+)
+SUMMARY_WRITER = _row(
+    "tensorflow.python.training.basic_session_run_hooks:SummaryWriterCache.get",
+    "(logdir)",
+    {BEGIN: "`CheckpointSaverHook` and `SummarySaverHook` open no event files on workers other than 0."},
+)
+
+# Errors.
+
+_FIRST = "Errors begin with the operation's own sentence; TensorFlow's stacks come after it."
+INTERPOLATE_GRAPH = _row(
+    "tensorflow.python.framework.error_interpolation:interpolate_graph", "(message, graph)", {JOB: _FIRST}
+)
+INTERPOLATE_RUNTIME = _row(
+    "tensorflow.python.eager.polymorphic_function.atomic_function:InterpolateRuntimeError.__exit__",
+    "(self, typ, exc, tb)",
+    {JOB: _FIRST},
+)
+STATUS_TO_EXCEPTION = _row("tensorflow.python.eager.core:_status_to_exception", "(status)", {JOB: _FIRST})
+
+# Keras 3: variables and optimizers.
+
+_TF_BACKEND = "keras.src.backend.tensorflow."
+KERAS_INITIALIZE = _alike(
+    _TF_BACKEND + "core:Variable.",
+    ("_initialize", "_initialize_with_initializer"),
+    "(self, ...)",
+    "Variables become sharded tables, or begin as worker 0's.",
+)
+KERAS_TAKE = _row(
+    _TF_BACKEND + "numpy:take",
+    "(x, indices, axis=None)",
+    "Rows of a sharded table are looked up. Keras would read the whole table to ask for its shape.",
+)
+KERAS_ADD_SLOT = _row(
+    _TF_BACKEND + "optimizer:TFOptimizer.add_variable_from_reference",
+    "(self, reference_variable, name=None, initializer='zeros')",
+    {
+        SCOPE: "A slot of a sharded table has the shape of the shard.",
+        TABLES: "Slots of a growing table are columns of it.",
+    },
+)
+KERAS_BACKEND_UPDATE = _row(
+    _TF_BACKEND + "optimizer:TFOptimizer._backend_update_step",
+    "(self, grads, trainable_variables, learning_rate)",
+    {
+        SCOPE: "Optimizers that read a sharded table read the shard.",
+        TABLES: "A growing table gets its gradient by a fused rule or through a stand-in.",
+    },
+)
+KERAS_BACKEND_APPLY = _row(
+    _TF_BACKEND + "optimizer:TFOptimizer._backend_apply_gradients",
+    "(self, grads, trainable_variables)",
+    {TABLES: "Options that need whole variables are refused for growing tables."},
+)
+KERAS_CLIP = _row(
+    _TF_BACKEND + "optimizer:TFOptimizer._clip_gradients",
+    "(self, grads)",
+    {TABLES: "Gradients of growing tables are clipped as slices; Keras would make them dense."},
+)
+KERAS_CHECK_FINITE = _row(
+    "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.check_finite",
+    "(self, grads)",
+    {TABLES: "Slices of all workers are checked."},
+)
+KERAS_UPDATE_STEPS = {
+    name: _row(
+        f"keras.src.optimizers.{name.lower()}:{name}.update_step",
+        "(self, gradient, variable, learning_rate)",
+        "A gradient of slices is applied by one fused operation.",
+    )
+    for name in ("SGD", "Adagrad", "Adam", "Ftrl", "RMSprop")
+}
+KERAS_APPLY = _row(
+    "keras.src.optimizers.base_optimizer:BaseOptimizer.apply",
+    "(self, grads, trainable_variables=None)",
+    "Gradients are exchanged before they are applied, and slices of one row are summed.",
+    subclasses=True,
+)
+KERAS_SCALE_LOSS = _row(
+    "keras.src.optimizers.base_optimizer:BaseOptimizer.scale_loss",
+    "(self, loss)",
+    "A worker's loss counts by the rows of its batch.",
+    subclasses=True,
+    only=_SEVERAL,
+)
+KERAS_GLOBAL_NORM = _row("keras.src.optimizers.base_optimizer:global_norm", "(value_list)", _SPREAD, only=_SEVERAL)
+KERAS_OPTIMIZER_VARIABLES = tuple(
+    _row(
+        f"keras.src.optimizers.{module}:{name}.variables",
+        PROPERTY,
+        {NAMED_JOB: "From the first `hvd.DistributedGradientTape`, programs may call `optimizer.variables()`."},
+    )
+    for module, name in (("base_optimizer", "BaseOptimizer"), ("loss_scale_optimizer", "LossScaleOptimizer"))
+)
+_SCALED = (
+    "From the first `hvd.DistributedOptimizer`, a `LossScaleOptimizer` around one exchanges gradients before it looks"
+    " whether they are finite."
+)
+_SKIPS = "From the first `hvd.DistributedOptimizer`, one in a `LossScaleOptimizer` knows that steps may be skipped."
+KERAS_SCALED_APPLY = _row(
+    "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.apply",
+    "(self, grads, trainable_variables=None)",
+    {NAMED_JOB: _SCALED},
+)
+KERAS_SCALED_INIT = _row(
+    "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.__init__",
+    "(self, inner_optimizer, ...)",
+    {NAMED_JOB: _SKIPS},
+)
+
+# Keras 3: training.
+
+SUPPORTS_JIT = _row(
+    "keras.src.trainers.trainer:model_supports_jit",
+    "(model)",
+    "XLA cannot compile exchanges, nor lookups in tables.",
+)
+AUTO_JIT = _row(
+    "keras.src.trainers.trainer:Trainer._resolve_auto_jit_compile",
+    "(self)",
+    {NAMED_JOB: "From the first `hvd.DistributedOptimizer`, its models are not compiled by XLA."},
+    optional=True,
+)
+METRICS_RESULT = _row(
+    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs",
+    "(self, logs)",
+    "Metrics are of all workers' counts.",
+    only=_SEVERAL,
+)
+REDUCE_VALUES = _row(
+    "keras.src.losses.loss:reduce_values",
+    "(values, sample_weight=None, reduction='sum_over_batch_size')",
+    "The loss of a batch without rows is 0.",
+    only=_SEVERAL,
+)
+COMPILE_LOSS = _row(
+    "keras.src.trainers.compile_utils:CompileLoss.call",
+    "(self, ...)",
+    "Losses of outputs count by the rows of a batch.",
+    only=_SEVERAL,
+)
+MEAN_UPDATE = _row(
+    "keras.src.metrics.reduction_metrics:Mean.update_state",
+    "(self, values, sample_weight=None)",
+    "Losses of outputs count by the rows of a batch.",
+    only=_SEVERAL,
+)
+ENUMERATE_BATCHES = _row(
+    _TF_BACKEND + "trainer:TFEpochIterator._enumerate_iterator",
+    "(self)",
+    "Batches come on all workers or on none.",
+    only=_SEVERAL,
+)
+KERAS_PASSES = _alike(
+    _TF_BACKEND + "trainer:TensorFlowTrainer.",
+    ("fit", "evaluate", "predict"),
+    "(self, ...)",
+    "Passes over data end on all workers after the same batch.",
+    only=_SEVERAL,
+)
+BATCH_MOMENTS = _row(
+    "keras.src.layers.normalization.batch_normalization:BatchNormalization._moments",
+    "(self, inputs, mask)",
+    "Batch normalization is by the moments of all workers' batches.",
+    only=_SEVERAL,
+)
+
+# Keras 3: callbacks and files.
+
+_CALLBACKS = "keras.src.callbacks."
+_CALLBACK_LIST = _CALLBACKS + "callback_list:CallbackList."
+_BATCHES = tuple(f"on_{what}_batch_{moment}" for what in ("train", "test", "predict") for moment in ("begin", "end"))
+_FILES = "Errors of files in callbacks end the program. Keras takes some of them for the end of data."
+_DISTRIBUTED_FILES = "From the first `hvd.DistributedOptimizer`. " + _FILES
+KERAS_CALLBACKS = _alike(
+    _CALLBACK_LIST, _BATCHES, "(self, batch, logs=None)", {SCOPE: _FILES, NAMED_JOB: _DISTRIBUTED_FILES}
+)
+_STOPS = "All workers stop after the same batch when a callback of one asks for it."
+BATCH_ENDS = _alike(
+    _CALLBACK_LIST,
+    (name for name in _BATCHES if name.endswith("end")),
+    "(self, batch, logs=None)",
+    _STOPS,
+    only=_SEVERAL,
+)
+EPOCH_END = _row(_CALLBACK_LIST + "on_epoch_end", "(self, epoch, logs=None)", _STOPS, only=_SEVERAL)
+TRAIN_BEGIN = _row(
+    _CALLBACK_LIST + "on_train_begin",
+    "(self, logs=None)",
+    "Workers compare the callbacks that save models, which need all workers.",
+    only=_SEVERAL,
+)
+SAVED_FILES = tuple(
+    _row(f"{_CALLBACKS}{module}:file_utils", MODULE, "Worker 0 writes and deletes files for the job.", only=_SEVERAL)
+    for module in ("backup_and_restore", "model_checkpoint")
+)
+DROPPED_FILES = tuple(
+    _row(f"{_CALLBACKS}{module}:file_utils", MODULE, "Worker 0 alone has these files.", only=_OTHERS)
+    for module in ("csv_logger", "tensorboard")
+)
+RESTORE_BACKUP = _row(
+    _CALLBACKS + "backup_and_restore:BackupAndRestore.on_train_begin",
+    "(self, logs=None)",
+    "All workers restore a backup, or none.",
+    only=_SEVERAL,
+)
+SHOULD_SAVE = _row(
+    _CALLBACKS + "model_checkpoint:ModelCheckpoint._should_save_model",
+    "(self, ...)",
+    "Worker 0 decides for the job whether a model is saved.",
+    only=_SEVERAL,
+)
+_TENSORBOARD = _CALLBACKS + "tensorboard:TensorBoard."
+LOG_WEIGHTS = _row(
+    _TENSORBOARD + "_log_weights", "(self, epoch)", "Histograms are of whole sharded tables.", only=_SEVERAL
+)
+SUMMARY_WRITERS = _alike(
+    _TENSORBOARD, ("_train_writer", "_val_writer"), PROPERTY, "Worker 0 alone has these files.", only=_OTHERS
+)
+START_PROFILER = _row(
+    _TENSORBOARD + "_start_profiler", "(self, logdir)", "Worker 0 alone has these files.", only=_OTHERS
+)
+SAVE_MODEL = _alike(
+    "keras.src.saving.saving_api:",
+    ("save_model", "save_weights"),
+    "(model, filepath, ...)",
+    "Worker 0 writes one file, of whole tables.",
+    only=_SEVERAL,
+)
+LOAD_WEIGHTS = _row(
+    "keras.src.saving.saving_api:load_weights",
+    "(model, filepath, ...)",
+    "All workers restore a backup, or none.",
+    only=_SEVERAL,
+)
+
+# Keras 2.
+
+_KERAS_2 = "tf_keras.src."
+_FUSED = "A gradient of slices is applied by one fused operation."
+KERAS_2_UPDATE_STEPS = {
+    name: _row(f"{_KERAS_2}optimizers.{name.lower()}:{name}.update_step", f"(self, {gradient}, variable)", _FUSED)
+    for name, gradient in (
+        ("SGD", "gradient"),
+        ("Adagrad", "grad"),
+        ("Adam", "gradient"),
+        ("AdamW", "gradient"),
+        ("Ftrl", "gradient"),
+        ("RMSprop", "gradient"),
+    )
+}
+KERAS_2_LEGACY_APPLY = tuple(
+    _row(
+        f"{_KERAS_2}optimizers.legacy.{owner}._resource_apply_sparse_duplicate_indices",
+        f"(self, grad, {variable}, indices, **kwargs)",
+        _FUSED,
+    )
+    for owner, variable in (("optimizer_v2:OptimizerV2", "handle"), ("gradient_descent:SGD", "var"))
+)
+KERAS_2_MODEL = _row(
+    "tensorflow:compat.v1.keras.Model",
+    CLASS,
+    "Keras' models in graphs of TensorFlow 1 are this library's, which train for the job.",
+    also=("tensorflow:compat.v1.keras.models.Model",),
+    only=_GRAPH,
+)
+_KERAS_2_SCALES = _KERAS_2 + "mixed_precision.loss_scale_optimizer:"
+KERAS_2_SCALED_APPLY = _alike(
+    _KERAS_2_SCALES,
+    ("LossScaleOptimizer.apply_gradients", "LossScaleOptimizerV3.apply_gradients"),
+    "(self, grads_and_vars, ...)",
+    {NAMED_JOB: _SCALED},
+)
+KERAS_2_SCALED_INIT = _alike(
+    _KERAS_2_SCALES,
+    ("LossScaleOptimizer.__init__", "LossScaleOptimizerV3.__init__"),
+    "(self, inner_optimizer, ...)",
+    {NAMED_JOB: _SKIPS},
+)
+KERAS_2_CALLBACKS = _alike(
+    _KERAS_2 + "callbacks:CallbackList.", _BATCHES, "(self, batch, logs=None)", {NAMED_JOB: _DISTRIBUTED_FILES}
+)
+
+TABLE = tuple(_rows)

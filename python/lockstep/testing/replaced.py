@@ -1,0 +1,50 @@
+"""Finds attributes of TensorFlow and Keras that were replaced, by comparing all of them before and after."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+_LIBRARIES = ("tensorflow", "keras", "tf_keras")
+
+
+class Snapshot:
+    """The attributes of all loaded modules of TensorFlow and Keras, and of their classes, at one moment."""
+
+    def __init__(self) -> None:
+        self._before = {id(owner): (owner, dict(vars(owner))) for owner in _owners()}
+
+    def replaced(self) -> dict[tuple[int, str], str]:
+        """Returns the attributes that are others now, by the owner's id and the name; with a text for messages.
+
+        An attribute that a class has inherited, and now holds itself, is one of them. Submodules that were loaded
+        since, and what modules hold since, are not.
+        """
+        found = {}
+        for owner, before in self._before.values():
+            now = vars(owner)
+            for name in before.keys() | (now.keys() if isinstance(owner, type) else set()):
+                if now.get(name, None) is not before.get(name, None) and not name.startswith(_OF_PYTHON):
+                    found[id(owner), name] = f"{_label(owner)}.{name}"
+        return found
+
+
+# Attributes that Python itself, or a module for its own caches, changes.
+_OF_PYTHON = ("__abstractmethods__", "_abc_", "__doc__", "__annotations__", "__path__", "__warningregistry__")
+
+
+def _owners() -> list[Any]:
+    found: dict[int, Any] = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in _LIBRARIES or not isinstance(module, ModuleType):
+            continue
+        found[id(module)] = module
+        for value in list(vars(module).values()):
+            if isinstance(value, type) and value.__module__.partition(".")[0] in _LIBRARIES:
+                found[id(value)] = value
+    return list(found.values())
+
+
+def _label(owner: Any) -> str:
+    return owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
