@@ -10,13 +10,13 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 
 class Snapshot:
-    """The attributes of all loaded modules of TensorFlow and Keras, and of their classes, at one moment."""
+    """The functions, classes and properties of TensorFlow's and Keras' modules and classes, at one moment."""
 
     def __init__(self) -> None:
         self._before = {id(owner): (owner, dict(vars(owner))) for owner in _owners()}
 
     def replaced(self) -> dict[tuple[int, str], str]:
-        """Returns the attributes that are others now, by the owner's id and the name; with a text for messages.
+        """Returns those that are others now, by the owner's id and the name; with a text for messages.
 
         An attribute that a class has inherited, and now holds itself, is one of them. Submodules that were loaded
         since, and what modules hold since, are not.
@@ -25,13 +25,18 @@ class Snapshot:
         for owner, before in self._before.values():
             now = vars(owner)
             for name in before.keys() | (now.keys() if isinstance(owner, type) else set()):
-                if now.get(name, None) is not before.get(name, None) and not name.startswith(_OF_PYTHON):
+                own = before.get(name, now.get(name))
+                if now.get(name) is not before.get(name) and _is_code(own) and name not in _OF_PYTHON:
                     found[id(owner), name] = f"{_label(owner)}.{name}"
         return found
 
 
-# Attributes that Python itself, or a module for its own caches, changes.
-_OF_PYTHON = ("__abstractmethods__", "_abc_", "__doc__", "__annotations__", "__path__", "__warningregistry__")
+# Attributes that Python itself changes.
+_OF_PYTHON = ("__abstractmethods__", "_abc_impl")
+
+
+def _is_code(value: Any) -> bool:
+    return callable(value) or isinstance(value, property | staticmethod | classmethod | ModuleType)
 
 
 def _owners() -> list[Any]:

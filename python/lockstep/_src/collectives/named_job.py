@@ -100,6 +100,8 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
         _job = _Job(cluster, ranks, rank, hosts, local_ranks, {named.ALL: sets[named.ALL]})
         for number, members in list(sets.items())[1:]:
             _open_set(number, members, settings)
+        error_messages.put_first("named_job")
+        hooks.hold("named_job")
     except BaseException:
         stop()
         named.close_lane()
@@ -108,11 +110,9 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
     _settings.clear()
     _settings.update(settings)
     at_exit.register(_stop_at_exit)
-    error_messages.put_first("named_job")
-    hooks.hold("named_job")
 
 
-# In force from `start` to `stop`. What later needs more of them in the job adds these.
+# In force from `start` to `stop`. Modules that need more of them in a job add theirs.
 hooks = HookSet(symbols.NAMED_JOB, failures.intercept_savers)
 _settings: dict[str, float] = {}  # of lanes of sets that are added later
 

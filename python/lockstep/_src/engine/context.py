@@ -379,9 +379,13 @@ class Context:
             cluster.check_can_connect()
             if cluster.rank == 0:
                 warn_of_what_has_no_effect(os.environ, VARIABLES)
-            library.init(meeting_of(cluster, options))
-            self._connected = True
             error_messages.put_first("context")
+            try:
+                library.init(meeting_of(cluster, options))
+            except BaseException:
+                error_messages.leave("context")
+                raise
+            self._connected = True
             options.set_connected(True)
             at_exit.register(self._leave_at_exit)
 

@@ -85,7 +85,7 @@ class Hook:
                 if self.signature != ABSENT:
                     getattr(*found[-1])
             except (ImportError, AttributeError) as error:
-                raise self._error(str(error)) from error
+                raise self._error(f"found none: {error}") from error
         return found
 
     def exists(self) -> bool:

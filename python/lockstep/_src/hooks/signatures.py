@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 from types import ModuleType
 from typing import Any
 
 # Signatures of what is no function.
 PROPERTY, CLASS, MODULE = "property", "class", "module"
 # Ends a relied-on signature where further parameters may follow.
-_MORE = ", ...)"
+_MORE = re.compile(r"(, |(?<=\())\.\.\.\)$")
 _UNKNOWN = "(...)"
 
 
@@ -46,11 +47,11 @@ def is_as_relied_on(raw: Any, value: Any, relied_on: str) -> bool:
     if not relied_on.startswith("("):
         return False
     found = list(signature.parameters.values())
-    for wanted in _parameters(relied_on.replace(_MORE, ")")):
+    for wanted in _parameters(_MORE.sub(")", relied_on)):
         if not found or not _is_alike(found[0], wanted):
             return _takes_any_call(found)
         del found[0]
-    return not found or relied_on.endswith(_MORE)
+    return not found or _MORE.search(relied_on) is not None
 
 
 def _signature(raw: Any, value: Any) -> inspect.Signature | str:

@@ -15,9 +15,9 @@ SEED = Period("seed", "a `scope(seed=...)` is entered", "that scope ends")
 JOB = Period("job", "the process joins a job, by the first scope or collective or by `hvd.init()`", "it leaves the job")
 NAMED_JOB = Period("named job", "`hvd.init()`, or later in the job where the reason says so", "`hvd.shutdown()`")
 TABLES = Period(
-    "growing tables",
-    "the first growing table is made",
-    "a scope or the job ends, and no growing table is in use any more",
+    "dynamic tables",
+    "the first dynamic table is made",
+    "a scope or the job ends, and no dynamic table is in use any more",
 )
 EVALUATION = Period("evaluation", "an `EvaluationHook` begins to build its graph", "the graph is built")
 BEGIN = Period("begin", "a hook of a session begins on a worker other than 0", "it has begun")
@@ -92,12 +92,12 @@ UPDATE_OP = _row(
 GET_PROCESSOR = _row(
     _OPTIMIZER + "_get_processor",
     "(v)",
-    {TABLES: "A growing table gets its gradient by a fused rule or through a stand-in."},
+    {TABLES: "A dynamic table gets its gradient by a fused rule or through a stand-in."},
 )
 END_STEP = _row(
     _OPTIMIZER + "Optimizer.apply_gradients",
     "(self, grads_and_vars, global_step=None, name=None, ...)",
-    {TABLES: "The step ends in growing tables when all updates have been made."},
+    {TABLES: "The step ends in dynamic tables when all updates have been made."},
 )
 
 # Variables.
@@ -159,12 +159,12 @@ LOOKUP = _row(
 POOLING = _row(
     "tensorflow.python.ops.embedding_ops:embedding_lookup_sparse_impl",
     "(params, segment_ids, sp_weights, ids, ...)",
-    {TABLES: "A growing table counts the ids of a batch before duplicates are dropped."},
+    {TABLES: "A dynamic table counts the ids of a batch before duplicates are dropped."},
 )
 VARIABLE_SHAPE = _row(
     "tensorflow.python.ops.gen_resource_variable_ops:variable_shape",
     "(input, out_type=tf.int32, name=None)",
-    {TABLES: "Gradients of TensorFlow 1's branches ask for the shape of a growing table, which is [0, D]."},
+    {TABLES: "Gradients of TensorFlow 1's branches ask for the shape of a dynamic table, which is [0, D]."},
 )
 GRAPH_INIT = _row(
     "tensorflow.python.framework.ops:Graph.__init__",
@@ -264,7 +264,7 @@ SAVER_BUILD = _row(
     "(self, checkpoint_path, build_save, build_restore)",
     {
         SCOPE: "All workers save and restore one checkpoint together.",
-        TABLES: "A saver of a graph with growing tables saves their keys and rows.",
+        TABLES: "A saver of a graph with dynamic tables saves their keys and rows.",
     },
 )
 SAVER_SAVE = _row(
@@ -326,7 +326,7 @@ KERAS_ADD_SLOT = _row(
     "(self, reference_variable, name=None, initializer='zeros')",
     {
         SCOPE: "A slot of a sharded table has the shape of the shard.",
-        TABLES: "Slots of a growing table are columns of it.",
+        TABLES: "Slots of a dynamic table are columns of it.",
     },
 )
 KERAS_BACKEND_UPDATE = _row(
@@ -334,18 +334,18 @@ KERAS_BACKEND_UPDATE = _row(
     "(self, grads, trainable_variables, learning_rate)",
     {
         SCOPE: "Optimizers that read a sharded table read the shard.",
-        TABLES: "A growing table gets its gradient by a fused rule or through a stand-in.",
+        TABLES: "A dynamic table gets its gradient by a fused rule or through a stand-in.",
     },
 )
 KERAS_BACKEND_APPLY = _row(
     _TF_BACKEND + "optimizer:TFOptimizer._backend_apply_gradients",
     "(self, grads, trainable_variables)",
-    {TABLES: "Options that need whole variables are refused for growing tables."},
+    {TABLES: "Options that need whole variables are refused for dynamic tables."},
 )
 KERAS_CLIP = _row(
     _TF_BACKEND + "optimizer:TFOptimizer._clip_gradients",
     "(self, grads)",
-    {TABLES: "Gradients of growing tables are clipped as slices; Keras would make them dense."},
+    {TABLES: "Gradients of dynamic tables are clipped as slices; Keras would make them dense."},
 )
 KERAS_CHECK_FINITE = _row(
     "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.check_finite",
