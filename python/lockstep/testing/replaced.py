@@ -1,12 +1,44 @@
-"""Finds attributes of TensorFlow and Keras that were replaced, by comparing all of them before and after."""
+"""Compares the table of replaced symbols with what is really replaced in TensorFlow and Keras."""
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+from collections.abc import Container
 from types import ModuleType
 from typing import Any
 
+import keras
+
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.hook import Hook
+from lockstep._src.hooks.interception import all_subclasses
+
+HAS_KERAS_3 = keras.__version__.startswith("3.")
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
+# Attributes that Python itself changes.
+_OF_PYTHON = ("__abstractmethods__", "_abc_impl")
+
+# A place of a symbol: the owner's id and the attribute's name.
+Place = tuple[int, str]
+
+
+def keras_2() -> str | None:
+    """Returns the package of Keras 2 that is installed: that of old TensorFlows, or the one beside Keras 3."""
+    if not HAS_KERAS_3:
+        return "keras"
+    return None if importlib.util.find_spec("tf_keras") is None else "tf_keras"
+
+
+def installed_hooks() -> list[Hook]:
+    """Returns the rows of the table whose library is installed."""
+    keras2, hooks = keras_2(), []
+    for hook in symbols.TABLE:
+        if hook.library == "TensorFlow" or (hook.library == "Keras 3" and HAS_KERAS_3):
+            hooks.append(hook)
+        elif hook.library == "Keras 2" and keras2 is not None:
+            hooks.append(hook.of(keras2))
+    return hooks
 
 
 class Snapshot:
@@ -15,8 +47,8 @@ class Snapshot:
     def __init__(self) -> None:
         self._before = {id(owner): (owner, dict(vars(owner))) for owner in _owners()}
 
-    def replaced(self) -> dict[tuple[int, str], str]:
-        """Returns those that are others now, by the owner's id and the name; with a text for messages.
+    def replaced(self) -> dict[Place, str]:
+        """Returns those that are others now, with a text for messages.
 
         An attribute that a class has inherited, and now holds itself, is one of them. Submodules that were loaded
         since, and what modules hold since, are not.
@@ -30,9 +62,36 @@ class Snapshot:
                     found[id(owner), name] = f"{_label(owner)}.{name}"
         return found
 
+    def differences(self, *periods: str, only: Container[str] = ("",)) -> tuple[list[str], list[str]]:
+        """Returns what is replaced now and is in no row, and what is in a row and is not replaced.
 
-# Attributes that Python itself changes.
-_OF_PYTHON = ("__abstractmethods__", "_abc_impl")
+        Args:
+          *periods: the names of those that have begun since.
+          only: the conditions of rows that hold.
+        """
+        replaced, listed = self.replaced(), _places(periods, only)
+        unlisted = sorted(replaced[place] for place in replaced.keys() - listed.keys())
+        untouched = sorted(listed[place] for place in listed.keys() - replaced.keys())
+        return unlisted, untouched
+
+
+def _places(periods: tuple[str, ...], only: Container[str]) -> dict[Place, str]:
+    """Returns the places of rows; rows of Keras are those of the package `keras`, which scopes look for first."""
+    found = {}
+    for hook in installed_hooks():
+        is_other_keras = hook.symbol.startswith("tf_keras.")
+        if is_other_keras or hook.only not in only or not any(period.name in periods for period in hook.why):
+            continue
+        places = hook.places()
+        if hook.subclasses:
+            places += [(cls, hook.name) for cls in all_subclasses(places[0][0]) if hook.name in vars(cls)]
+        found.update({(id(owner), name): f"{_label(owner)}.{name}" for owner, name in places if _is_of_library(owner)})
+    return found
+
+
+def _is_of_library(owner: Any) -> bool:
+    name = owner.__module__ if isinstance(owner, type) else owner.__name__
+    return name.partition(".")[0] in _LIBRARIES
 
 
 def _is_code(value: Any) -> bool:
@@ -46,7 +105,7 @@ def _owners() -> list[Any]:
             continue
         found[id(module)] = module
         for value in list(vars(module).values()):
-            if isinstance(value, type) and value.__module__.partition(".")[0] in _LIBRARIES:
+            if isinstance(value, type) and _is_of_library(value):
                 found[id(value)] = value
     return list(found.values())
 

@@ -13,6 +13,8 @@ from lockstep._src.hooks import signatures
 
 # In place of a signature: a name that the library does not have, and that is added.
 ABSENT = "absent"
+# The versions that the table is tested with.
+VERSIONS = {"TensorFlow": ("2.15.1", "2.21.0"), "Keras 2": ("2.15.0", "2.21.0"), "Keras 3": ("3.15.1",)}
 
 
 class HookError(RuntimeError):
@@ -25,8 +27,8 @@ class Period:
 
     Attributes:
       name: identifies the period.
-      installed: the event that replaces the symbols.
-      undone: the event that restores them.
+      installed: when the symbols are replaced.
+      undone: when they are restored.
     """
 
     name: str
@@ -111,8 +113,8 @@ class Hook:
 
     def _error(self, found: str) -> HookError:
         return HookError(
-            f"cannot replace {self.symbol}: wanted {self.signature}, {found}; with {_versions()}. Use a version of "
-            f"{self.library} that is supported"
+            f"cannot replace {self.symbol}: wanted {self.signature}, {found}; with {_versions()}. Use a tested "
+            f"version: {self.library} {' or '.join(VERSIONS[self.library])}"
         )
 
 

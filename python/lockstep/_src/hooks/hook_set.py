@@ -46,7 +46,7 @@ class HookSet:
             self._users.add(user)
 
     def hold_for(self, thing: Any) -> None:
-        """Is `hold` for as long as an object lives."""
+        """Puts the hooks into force for as long as an object lives; see the class."""
         with self._lock:
             self._install_for_first()
             self._objects[id(thing)] = thing

@@ -15,7 +15,7 @@ from lockstep._src.hooks.interception import Interception
 
 @pytest.fixture
 def library(monkeypatch):
-    """A module `replaced_library` with a function and a class."""
+    """Provides a module `replaced_library` with a function and a class."""
     module = types.ModuleType("replaced_library")
 
     def read(path, mode="r"):

@@ -1,7 +1,7 @@
 """Replacing attributes of TensorFlow and Keras, and putting them back.
 
 Several may replace one attribute: each is a layer over those before. A layer may be taken away from below others, which
-are then made over what is left. A scope that ends while a growing table is in use does that, for one.
+are then made again over what is left: by a scope that ends while a dynamic table is in use, for instance.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def test_the_end_of_a_with_statement_restores_also_after_an_error():
 
 @pytest.fixture
 def library(monkeypatch):
-    """A module `replaced_library` that holds a function twice, and classes with a method."""
+    """Provides a module `replaced_library` that holds a function twice, and classes with a method."""
     module = types.ModuleType("replaced_library")
     module.read = module.load = lambda path: path
     module.Base, module.Derived = Base, Derived

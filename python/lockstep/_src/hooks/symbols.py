@@ -10,21 +10,21 @@ from collections.abc import Iterable
 from lockstep._src.hooks.hook import ABSENT, Hook, Period
 from lockstep._src.hooks.signatures import CLASS, MODULE, PROPERTY
 
-SCOPE = Period("scope", "the outermost `scope()` is entered", "the last `scope()` ends")
-SEED = Period("seed", "a `scope(seed=...)` is entered", "that scope ends")
-JOB = Period("job", "the process joins a job, by the first scope or collective or by `hvd.init()`", "it leaves the job")
-NAMED_JOB = Period("named job", "`hvd.init()`, or later in the job where the reason says so", "`hvd.shutdown()`")
+SCOPE = Period("scope", "when the outermost `scope()` is entered", "when the last `scope()` ends")
+SEED = Period("seed", "when a `scope(seed=...)` is entered", "when that scope ends")
+JOB = Period("job", "when the process joins a job, in a scope, a collective or `hvd.init()`", "when it leaves the job")
+NAMED_JOB = Period("named job", "by `hvd.init()`, or later in the job if the reason says when", "by `hvd.shutdown()`")
 TABLES = Period(
     "dynamic tables",
-    "the first dynamic table is made",
-    "a scope or the job ends, and no dynamic table is in use any more",
+    "when the first dynamic table is made",
+    "when a scope or the job ends and no dynamic table is in use",
 )
-EVALUATION = Period("evaluation", "an `EvaluationHook` begins to build its graph", "the graph is built")
-BEGIN = Period("begin", "a hook of a session begins on a worker other than 0", "it has begun")
+EVALUATION = Period("evaluation", "when an `EvaluationHook` begins to build its graph", "when the graph is built")
+BEGIN = Period("begin", "when a session's hook begins on a worker other than 0", "when it has begun")
 FACADE = Period(
     "façade",
-    "`horovod.tensorflow.data.compute_service` is imported",
-    "never: TensorFlow has no such name, so no code of its own can meet it",
+    "when `horovod.tensorflow.data.compute_service` is imported",
+    "never. TensorFlow has no such name, so none of its code can meet it",
 )
 PERIODS = (SCOPE, SEED, JOB, NAMED_JOB, TABLES, EVALUATION, BEGIN, FACADE)
 
@@ -126,7 +126,7 @@ VARIABLES_INITIALIZER = _row(
     "Variables that were made before the scope begin as worker 0's.",
     also=(_V1 + "variables_initializer", _V1 + "initializers.variables"),
 )
-_ASSIGNED = "What differs between workers is averaged, summed or taken from worker 0 before it is assigned."
+_ASSIGNED = "Values that differ between workers are averaged, summed or taken from worker 0 before they are assigned."
 _ASSIGN_METHODS = tuple(
     _row(f"{owner}.{name}", f"(self, {value}, ...)", _ASSIGNED)
     for owner in (
@@ -223,7 +223,7 @@ RESTING_AVERAGE = _row(
 _DATASETS = "tensorflow.python.data.ops.dataset_ops:"
 _ENDS = "Data ends on all workers together."
 ITERATIONS = _alike(_DATASETS, ("DatasetV2.__iter__", "DatasetV1Adapter.__iter__"), "(self)", _ENDS)
-_MAKES = {SCOPE: _ENDS, EVALUATION: "Data of an evaluation start anew for each evaluation."}
+_MAKES = {SCOPE: _ENDS, EVALUATION: "Data of an evaluation start again for each evaluation."}
 ONE_SHOT_ITERATORS = (
     _row(_DATASETS + "make_one_shot_iterator", "(dataset)", _MAKES, also=(_V1 + "data.make_one_shot_iterator",)),
     _row(_DATASETS + "DatasetV1.make_one_shot_iterator", "(self)", _MAKES),

@@ -1,42 +1,24 @@
-"""The table, beside the TensorFlow and Keras that are installed, and beside what scopes and jobs really replace."""
+"""The table, beside the TensorFlow and Keras that are installed, and beside what scopes really replace."""
 
 import dataclasses
-import importlib
-import importlib.util
+import sys
 import threading
 
 import keras
 import pytest
 import tensorflow as tf
 
-from lockstep import scope
+from lockstep import context, scope
 from lockstep._src.hooks import symbols
-from lockstep._src.hooks.hook import ABSENT, Hook, HookError
-from lockstep._src.hooks.interception import all_subclasses
+from lockstep._src.hooks.hook import ABSENT, VERSIONS, HookError
 from lockstep.testing import call_workers
-from lockstep.testing.replaced import Snapshot
+from lockstep.testing.replaced import HAS_KERAS_3, Snapshot, installed_hooks
 
-_HAS_KERAS_3 = keras.__version__.startswith("3.")
-# Keras 2 is in the package `keras` of older TensorFlows.
-_KERAS_2 = None if _HAS_KERAS_3 and importlib.util.find_spec("tf_keras") is None else "tf_keras"
-_KERAS_2 = _KERAS_2 if _HAS_KERAS_3 else "keras"
-_HERE = [
-    hook
-    for hook in symbols.TABLE
-    if hook.library == "TensorFlow"
-    or (hook.library == "Keras 3" and _HAS_KERAS_3)
-    or (hook.library == "Keras 2" and _KERAS_2 is not None)
-]
+AS_LISTED = [], []
 
 
-def found(hook: Hook) -> Hook:
-    """Returns a row that names the package of Keras 2 that is installed."""
-    return hook.of(_KERAS_2) if hook.library == "Keras 2" else hook
-
-
-@pytest.mark.parametrize("hook", _HERE, ids=lambda hook: f"{hook.symbol}-{'-'.join(p.name for p in hook.why)}")
+@pytest.mark.parametrize("hook", installed_hooks(), ids=lambda hook: f"{hook.symbol} {[p.name for p in hook.why]}")
 def test_a_symbol_exists_in_all_its_places_with_the_signature_that_is_relied_on(hook):
-    hook = found(hook)
     hook.check()
     if hook.signature == ABSENT:
         return
@@ -44,48 +26,18 @@ def test_a_symbol_exists_in_all_its_places_with_the_signature_that_is_relied_on(
     assert all(value is values[0] for value in values), "the places hold several objects"
 
 
+def test_the_installed_versions_are_those_that_the_table_is_tested_with():
+    assert tf.__version__ in VERSIONS["TensorFlow"]
+    assert keras.__version__ in VERSIONS[f"Keras {keras.__version__[0]}"]
+    if "tf_keras" in sys.modules:
+        assert sys.modules["tf_keras"].__version__ in VERSIONS["Keras 2"]
+
+
 def test_no_symbol_has_two_rows_for_one_period_but_those_that_are_replaced_twice():
     pairs = [(hook.symbol, period.name) for hook in symbols.TABLE for period in hook.why]
     twice = {symbol.rpartition(".")[2] for symbol, _ in {pair for pair in pairs if pairs.count(pair) > 1}}
-    # Callbacks' errors are renamed, and all workers stop together.
+    # Callbacks' errors get other classes, and all workers stop together.
     assert twice == {"on_train_batch_end", "on_test_batch_end", "on_predict_batch_end"}
-
-
-def expected(period, only=("",)):
-    """Returns the places of the rows of a period, as a snapshot has them.
-
-    Args:
-      period: the period.
-      only: the conditions of rows that hold.
-    """
-    places = {}
-    for hook in symbols.TABLE:
-        if period not in hook.why or hook.only not in only or hook.library == _not_in_scopes():
-            continue
-        hook = found(hook)
-        owners = [(owner, name) for owner, name in hook.places()]
-        if hook.subclasses:
-            classes = all_subclasses(owners[0][0])
-            owners += [(cls, hook.name) for cls in classes if hook.name in vars(cls) and _is_of_library(cls)]
-        places.update({(id(owner), name): f"{owner.__name__}.{name}" for owner, name in owners})
-    return places
-
-
-def _not_in_scopes():
-    """Returns the Keras that scopes leave alone: they look for Keras 3 first."""
-    return "Keras 2" if _HAS_KERAS_3 else "Keras 3"
-
-
-def _is_of_library(cls):
-    return cls.__module__.partition(".")[0] in ("tensorflow", "keras", "tf_keras")
-
-
-def differences(period, before, only=("",)):
-    """Returns what is replaced and in no row, and the other way round; two empty lists where the table is true."""
-    replaced, rows = before.replaced(), expected(period, only)
-    unlisted = sorted(replaced[place] for place in replaced.keys() - rows.keys())
-    untouched = sorted(rows[place] for place in rows.keys() - replaced.keys())
-    return unlisted, untouched
 
 
 def load_lazily_loaded_modules():
@@ -96,40 +48,40 @@ def load_lazily_loaded_modules():
 
 
 def in_scopes():
-    """Returns what scopes replace that is in no row, and so on; and what is still replaced after them."""
+    """Returns how scopes differ from the table, and what is still replaced after them."""
     load_lazily_loaded_modules()
-    from lockstep._src.engine.context import context
-
     only = [""]
     if context.world_size > 1:
         only += ["several workers"] if context.is_chief else ["several workers", "workers other than 0"]
     before = Snapshot()
     with scope():
-        outer = differences(symbols.SCOPE, before, only)
+        outer = before.differences("scope", only=only)
         with scope(grad_nbuckets=2):
-            inner = differences(symbols.SCOPE, before, only)
-        left_inner = differences(symbols.SCOPE, before, only)
-    return outer, inner, left_inner, before.replaced()
+            inner = before.differences("scope", only=only)
+        inner_has_ended = before.differences("scope", only=only)
+    return outer, inner, inner_has_ended, before.replaced()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_scopes_replace_what_the_table_lists_until_the_last_one_ends(workers):
-    nothing = [], []
     for result in call_workers(in_scopes, workers, timeout_s=120):
-        assert result == (nothing, nothing, nothing, {})
+        assert result == (AS_LISTED, AS_LISTED, AS_LISTED, {})
 
 
 def in_graphs_of_keras_2():
     load_lazily_loaded_modules()
     before = Snapshot()
+    places = symbols.KERAS_2_MODEL.places()
+    own = [getattr(owner, name) for owner, name in places]
     with tf.Graph().as_default(), scope():
-        inside = differences(symbols.SCOPE, before, ["", "Keras 2, outside of eager mode"])
-    return inside, before.replaced()
+        inside = [getattr(owner, name).__module__ for owner, name in places]
+    return inside, [getattr(owner, name) for owner, name in places] == own, before.replaced()
 
 
-@pytest.mark.skipif(_HAS_KERAS_3, reason="scopes look for Keras 3 first")
+@pytest.mark.skipif(HAS_KERAS_3, reason="scopes look for Keras 3 first")
 def test_in_graphs_the_models_of_keras_2_are_replaced_as_well():
-    assert call_workers(in_graphs_of_keras_2, 1, timeout_s=120) == [(([], []), {})]
+    [result] = call_workers(in_graphs_of_keras_2, 1, timeout_s=120)
+    assert result == (["lockstep._src.keras.models.graph_model"] * 2, True, {})
 
 
 def in_scopes_that_fail():
@@ -138,7 +90,6 @@ def in_scopes_that_fail():
     with pytest.raises(ZeroDivisionError), scope(seed=1), scope():
         raise ZeroDivisionError
     after_an_error = before.replaced()
-
     symbols.MOMENTS = dataclasses.replace(symbols.MOMENTS, signature="(x, no_such_argument)")
     with pytest.raises(HookError) as error, scope():
         pass
@@ -169,13 +120,11 @@ def in_scopes_of_threads():
     with scope(seed=1):
         thread.start()
         entered.wait(60)
-    one_is_left = differences(symbols.SCOPE, before)
+    one_is_open = before.differences("scope", "seed")
     leave.set()
     thread.join(60)
-    return one_is_left, found, before.replaced()
+    return one_is_open, found, before.replaced()
 
 
 def test_scopes_of_two_threads_overlap():
-    [(one_is_left, seeds, after)] = call_workers(in_scopes_of_threads, 1, timeout_s=120)
-    assert one_is_left == (["tensorflow.python.framework.ops.Graph.__init__"], []), "its seed's hook, and no other"
-    assert seeds == [2] and after == {}
+    assert call_workers(in_scopes_of_threads, 1, timeout_s=120) == [(AS_LISTED, [2], {})]
