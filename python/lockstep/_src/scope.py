@@ -16,7 +16,7 @@ What the outermost scope intercepts, process-wide, and puts back on exit:
 | Keras 3 | trains, evaluates, predicts and saves for the job (`keras/hooks/`) |
 | `Model` of Keras 2, in a graph of TensorFlow 1 | is this library's (`keras/models/graph_model.py`) |
 
-Inner scopes change options alone.
+`hooks/symbols.py` lists each symbol that is replaced. Inner scopes change options alone.
 """
 
 from __future__ import annotations
