@@ -8,7 +8,7 @@ import time
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
-from lockstep.launch.elastic.host_pool import SCRIPT_TIMEOUT_S, Hosts, parse_discovered, start_script
+from lockstep.launch.elastic.host_pool import SCRIPT_TIMEOUT_S, HostPool, parse_discovered, start_script
 from lockstep.launch.local.guard import kill_group
 
 # From the end of one run of the host discovery script to the start of the next.
@@ -33,7 +33,7 @@ class Discovery:
     """
 
     def __init__(
-        self, script: str, slots: int | None, hosts: Hosts, selector: selectors.BaseSelector, console: Console
+        self, script: str, slots: int | None, hosts: HostPool, selector: selectors.BaseSelector, console: Console
     ):
         self._script, self._slots, self._hosts = script, slots, hosts
         self._selector, self._console = selector, console

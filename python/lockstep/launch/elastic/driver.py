@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field
 
 from lockstep.launch.base.places import MOST_WORKERS
-from lockstep.launch.elastic.host_pool import Hosts, host_of
+from lockstep.launch.elastic.host_pool import HostPool, host_of
 
 # How often workers are notified of a change again, until they come back for it.
 _NOTIFY_EVERY_S = 1.0
@@ -127,7 +127,7 @@ class Driver:
       hosts: The hosts on which workers may run.
     """
 
-    def __init__(self, limits: Limits, hosts: Hosts):
+    def __init__(self, limits: Limits, hosts: HostPool):
         self.limits, self.hosts = limits, hosts
         # By number, without those that were asked to end.
         self.workers: dict[int, WorkerState] = {}

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.launch.elastic.driver import Driver, Limits
-from lockstep.launch.elastic.host_pool import Cooldown, Hosts
+from lockstep.launch.elastic.host_pool import Cooldown, HostPool
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -15,7 +15,7 @@ class Job:
 
     def __init__(self, *, hosts=None, cooldown=None, num_proc=2, min_np=1, max_np=4, **limits):
         self.now = 0.0
-        self.hosts = Hosts(cooldown)
+        self.hosts = HostPool(cooldown)
         self.hosts.found(hosts or {"localhost": 2})
         self.driver = Driver(Limits(num_proc, min_np, max_np, **limits), self.hosts)
         self.started = []

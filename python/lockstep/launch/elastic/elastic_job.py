@@ -15,7 +15,7 @@ from lockstep.launch.base.output import Console
 from lockstep.launch.base.ports import free_ports
 from lockstep.launch.elastic.discovery import Discovery
 from lockstep.launch.elastic.driver import Actions, Driver, Limits
-from lockstep.launch.elastic.host_pool import Cooldown, Hosts, host_of
+from lockstep.launch.elastic.host_pool import Cooldown, HostPool, host_of
 from lockstep.launch.elastic.other_hosts import OtherHosts, RemoteAccess
 from lockstep.launch.elastic.worker_service import WorkerService
 from lockstep.launch.local.guard import Guard, kill_group
@@ -79,7 +79,7 @@ class ElasticJob(SupervisedJob):
     ):
         super().__init__(start, [], console, files=files)
         self._plan = plan
-        self._hosts = Hosts(plan.cooldown)
+        self._hosts = HostPool(plan.cooldown)
         base = {name: value for name, value in environment.items() if name not in _OF_A_ROUND}
         self._other_hosts: OtherHosts | None = None
         if access is not None:

@@ -36,7 +36,7 @@ class Cooldown:
         return min(self.most_s, self.least_s * (2 ** min(failures - 1, 32) + draw()))
 
 
-class Hosts:
+class HostPool:
     """The hosts with their slots, and which of them take new workers at a given time.
 
     Args:

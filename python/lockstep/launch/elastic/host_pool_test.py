@@ -1,7 +1,7 @@
 import pytest
 
 from lockstep.launch.base.errors import LaunchError
-from lockstep.launch.elastic.host_pool import Cooldown, Hosts, parse_discovered, script_command
+from lockstep.launch.elastic.host_pool import Cooldown, HostPool, parse_discovered, script_command
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -10,7 +10,7 @@ def test_a_host_with_failures_is_left_alone_for_longer_each_time():
     cooldown = Cooldown(10, 100)
     assert [cooldown.seconds(n, draw=lambda: 0.0) for n in (1, 2, 3, 4, 5, 900)] == [10, 20, 40, 80, 100, 100]
     assert cooldown.seconds(1, draw=lambda: 0.5) == 15
-    hosts = Hosts(Cooldown(10, 10))
+    hosts = HostPool(Cooldown(10, 10))
     hosts.found({"a": 1, "b": 2})
     assert hosts.failed("a", now=5.0) == 10
     assert (hosts.takes_new("a", 14.9), hosts.takes_new("a", 15.0), hosts.takes_new("b", 5.0)) == (False, True, True)
@@ -18,14 +18,14 @@ def test_a_host_with_failures_is_left_alone_for_longer_each_time():
 
 
 def test_without_a_cooldown_it_is_for_good():
-    hosts = Hosts()
+    hosts = HostPool()
     hosts.found({"a": 1})
     assert hosts.failed("a", now=0.0) is None
     assert not hosts.takes_new("a", 1e9) and hosts.next_return(1.0) is None
 
 
 def test_the_oldest_hosts_come_first():
-    hosts = Hosts()
+    hosts = HostPool()
     assert hosts.found({"b": 1, "c": 2})
     assert hosts.found({"a": 1, "c": 2, "b": 1})
     assert list(hosts.slots()) == ["b", "c", "a"]
@@ -44,13 +44,13 @@ def test_what_a_script_prints():
 
 
 def test_names_of_this_machine_are_one_machine():
-    hosts = Hosts()
+    hosts = HostPool()
     names = ("localhost", "127.0.0.1", "192.0.2.1", "me@127.0.0.1")
     assert [hosts.machine(name) for name in names] == ["", "", "192.0.2.1", "me@127.0.0.1"]
 
 
 def test_workers_that_fail_together_are_one_failure():
-    hosts = Hosts(Cooldown(10, 1000))
+    hosts = HostPool(Cooldown(10, 1000))
     hosts.found({"a": 2})
     first = hosts.failed("a", 1.0)
     assert hosts.failed("a", 1.0) == pytest.approx(first) and 10 <= first <= 20

@@ -281,8 +281,8 @@ def stall_timeout_s(settings: Mapping[str, Any], environment: Mapping[str, str])
 
     Args:
       settings: The settings that were given.
-      environment: The launcher's. Its variables of Horovod's count for settings that were not given, as in each
-        process. The engine's own variable there overrides them.
+      environment: The launcher's environment variables. Horovod's variables count for settings that were not given, as
+        in each process. The engine's own variable there overrides them.
 
     Raises:
       LaunchError: a variable is no number.

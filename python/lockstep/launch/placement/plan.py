@@ -28,7 +28,8 @@ def environments(
 
     Args:
       workers: The number of workers, if it was given.
-      environment: The launcher's. Devices, TF_CONFIG and Slurm's variables are read from it; workers inherit the rest.
+      environment: The launcher's environment variables. Devices, TF_CONFIG and Slurm's variables are read from it;
+        workers inherit the rest.
       console: Shows how the devices were read, if this may surprise.
       assigns_gpus: Whether each worker gets a GPU of its own. Otherwise each sees the GPUs of this process, and there
         is one worker if no number was given.
