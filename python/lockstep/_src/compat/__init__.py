@@ -1,1 +1,1 @@
-"""Implementations of other libraries' interfaces; the façades hold their names alone."""
+"""Implementations of other libraries' interfaces; the façades hold only their names."""

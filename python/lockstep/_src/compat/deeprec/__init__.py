@@ -1,1 +1,1 @@
-"""DeepRec's interfaces that nothing else here uses."""
+"""The parts of DeepRec's interface that nothing else in this project uses."""

@@ -1,4 +1,4 @@
-"""DeepRec's `CollectiveStrategy`: one face of the scope, the estimator and the export."""
+"""DeepRec's `CollectiveStrategy`: one class for the scope, the estimator and the export."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class _Number(int):
-    """An int that also stands for the function which returns it: DeepRec's manual writes it both ways."""
+class _CallableInt(int):
+    """An int that returns itself when it is called, because DeepRec's manual uses both `n` and `n()`."""
 
     def __call__(self) -> int:
         return int(self)
 
 
 class CollectiveStrategy:
-    """Synchronous training of a TensorFlow 1 program; after DeepRec's class of this name (Collective-Training.md).
+    """Synchronous training of a TensorFlow 1 program; follows DeepRec's class of this name (Collective-Training.md).
 
-    The variable COLLECTIVE_STRATEGY, 'hb' or 'sok', chooses between two engines in DeepRec. Here both are this one, and
-    train alike: gradients are the mean over the workers, learning rates are as they are given, tables that are made in
-    `embedding_scope` are sharded by rows. docs/deeprec.md lists what DeepRec does otherwise.
+    In DeepRec, the environment variable COLLECTIVE_STRATEGY, 'hb' or 'sok', chooses between two engines. Here both
+    values mean this project's engine, and training is the same. Gradients are the mean over the workers, learning rates
+    are not changed, and tables that are made in `embedding_scope` are sharded by rows. docs/deeprec.md lists the
+    differences from DeepRec.
 
     Attributes:
-      backend: 'hb' or 'sok', what the variable said; 'hb' where it is not set.
+      backend: 'hb' or 'sok', the value of the variable; 'hb' if it is not set.
 
     Raises:
-      ValueError: COLLECTIVE_STRATEGY says something else.
+      ValueError: COLLECTIVE_STRATEGY has another value.
     """
 
     def __init__(self) -> None:
@@ -49,52 +50,52 @@ class CollectiveStrategy:
         return f"CollectiveStrategy(backend={self.backend!r}, rank={self.rank}, world_size={self.world_size})"
 
     def scope(self, *args: Any, **kwargs: Unpack[OptionValues]) -> contextlib.AbstractContextManager[None]:
-        """The scope around the whole model: what is built inside trains on all workers.
+        """Returns the scope around the whole model: a model that is built inside trains on all workers.
 
         Args:
-          *args: refused: DeepRec takes and drops them.
-          **kwargs: options of the job (docs/hybridbackend.md, "Options"), for as long as the scope is open.
+          *args: not allowed (DeepRec accepts and ignores them).
+          **kwargs: options of the job (docs/hybridbackend.md, "Options"); they apply while the scope is open.
 
         Raises:
-          TypeError: an argument without a name; a value of a wrong type.
-          AttributeError: an option that does not exist.
-          ValueError: a value that is out of range.
+          TypeError: an argument has no name, or a value has a wrong type.
+          AttributeError: an option does not exist.
+          ValueError: a value is out of range.
         """
         if args:
             raise TypeError(f"CollectiveStrategy.scope: got {args!r}, wanted options by name, such as seed=7")
         return scope(**kwargs)
 
     def embedding_scope(self, **kwargs: Unpack[OptionValues]) -> contextlib.AbstractContextManager[None]:
-        """The scope around the tables: those that are made inside are sharded over the workers.
+        """Returns the scope around the tables: tables that are made inside are sharded over the workers.
 
         Args:
-          **kwargs: as `scope`'s.
+          **kwargs: options of the job, as in `scope`.
 
         Raises:
-          TypeError, AttributeError, ValueError: as `scope`.
+          TypeError, AttributeError, ValueError: as in `scope`.
         """
         return embedding_scope(**kwargs)
 
     @property
     def world_size(self) -> int:
-        """Number of workers in the job; `strategy.world_size` and `strategy.world_size()` are the same number."""
-        return _Number(context.world_size)
+        """The number of workers in the job; `strategy.world_size` and `strategy.world_size()` are the same number."""
+        return _CallableInt(context.world_size)
 
     @property
     def rank(self) -> int:
-        """Index of this worker in the job, from 0; `strategy.rank` and `strategy.rank()` are the same number."""
-        return _Number(context.rank)
+        """The rank of this worker, from 0; `strategy.rank` and `strategy.rank()` are the same number."""
+        return _CallableInt(context.rank)
 
     def estimator(self, model_fn: Callable[..., Any], **kwargs: Any) -> Estimator:
-        """An estimator that trains, evaluates and exports on all workers of the job.
+        """Returns an estimator that trains, evaluates and exports on all workers of the job.
 
         Args:
           model_fn: builds the model; see `Estimator`.
           **kwargs: other arguments of `Estimator`: `model_dir`, `config`, `params`, `warm_start_from`, ...
 
         Raises:
-          TypeError: an argument that `Estimator` has not.
-          ValueError: as `Estimator`.
+          TypeError: `Estimator` does not have an argument of this name.
+          ValueError: as in `Estimator`.
         """
         return Estimator(model_fn, **kwargs)
 
@@ -108,24 +109,24 @@ class CollectiveStrategy:
         clear_devices: bool = True,
         strip_default_attrs: bool = True,
     ) -> str | None:
-        """Writes a SavedModel of stock TensorFlow operations with the values of a checkpoint. Worker 0 does so alone.
+        """Writes a SavedModel of stock TensorFlow operations with the values of a checkpoint, on worker 0 only.
 
         Args:
-          savedmodel_dir: directory in which a new one, named by the time in seconds, is made.
-          checkpoint_dir: directory of checkpoints, of which the latest is taken, or the prefix of one; None: that of
-            option `model_dir`.
+          savedmodel_dir: directory in which a new directory is made; its name is the time in seconds.
+          checkpoint_dir: directory of checkpoints, of which the latest is used, or the prefix of one. None: the
+            directory of the option `model_dir`.
           signature_def_fn: builds the model in the default graph and returns its signature; see `export`.
-          assets_extra: files to copy: path inside `assets.extra` to the path of the source.
-          as_text: write the graph as text.
-          clear_devices: forget the devices of operations.
-          strip_default_attrs: leave out attributes that have their default value.
+          assets_extra: files to copy: from the path inside `assets.extra` to the path of the source.
+          as_text: writes the graph as text.
+          clear_devices: removes the devices of operations.
+          strip_default_attrs: leaves out attributes that have their default value.
 
         Returns:
-          The directory of the SavedModel on worker 0; None, at once, on others.
+          The directory of the SavedModel on worker 0. On other workers None, without waiting.
 
         Raises:
-          ValueError: no `signature_def_fn`; no checkpoint, or one that does not fit the model.
-          FileNotFoundError, TypeError: as `export`.
+          ValueError: there is no `signature_def_fn`, no checkpoint, or the checkpoint does not fit the model.
+          FileNotFoundError, TypeError: as in `export`.
         """
         if signature_def_fn is None:
             raise ValueError("export_saved_model: signature_def_fn is None, wanted a function that builds the model")
@@ -141,7 +142,7 @@ class CollectiveStrategy:
 
 
 def _checkpoint(place: str | os.PathLike[str] | None) -> str:
-    """The prefix of the checkpoint that is meant; ValueError where there is none."""
+    """Returns the prefix of the checkpoint that `place` names. Raises ValueError if there is none."""
     place = context.options.model_dir if place is None else os.fspath(place)
     if place is None:
         raise ValueError("export_saved_model: checkpoint_dir is None, and so is option model_dir")

@@ -1,1 +1,1 @@
-"""HybridBackend's interfaces that nothing else here uses."""
+"""The parts of HybridBackend's interface that nothing else in this project uses."""

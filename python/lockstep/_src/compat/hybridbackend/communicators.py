@@ -1,4 +1,4 @@
-"""HybridBackend's classes of communicators. One communicator serves a process here, whatever object it is asked by."""
+"""HybridBackend's classes of communicators. Here all their objects use the one communicator of the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockstep._src.engine.context import context
 
 
 class Collective:
-    """The job's communicator as an object; `get` gives it. Methods are the functions of `distribute`."""
+    """The job's communicator as an object; `get` returns it. Its methods are the functions of `distribute`."""
 
     shared_name = "lockstep"
     name = shared_name
@@ -22,12 +22,12 @@ class Collective:
     @classmethod
     @functools.cache
     def get(cls) -> Collective:
-        """The one of this process."""
+        """Returns the only instance in this process."""
         return cls()
 
     @property
     def handle(self) -> None:
-        """HybridBackend's resource in the graph.
+        """HybridBackend's resource in the graph, which does not exist here.
 
         Raises:
           NotImplementedError: always.
@@ -36,12 +36,12 @@ class Collective:
 
     @property
     def create(self) -> tf.Operation:
-        """What makes the communicator: nothing is left to do."""
+        """An operation that does nothing, because the communicator already exists."""
         return tf.no_op("create_collective")
 
     @property
     def is_initialized(self) -> tf.Tensor:
-        """Whether it is made: true."""
+        """Always true."""
         return tf.constant(True)
 
     allreduce = staticmethod(distribute.allreduce)
@@ -51,17 +51,17 @@ class Collective:
 
 
 class RpcCollective:
-    """HybridBackend's collectives by gRPC, which go over the engine here.
+    """HybridBackend's gRPC collectives, which use this project's engine here.
 
     Args:
-      group_world: devices of the workers that take part: those of all workers (`context.devices`), or one.
-      group_rank: this worker's place in them.
+      group_world: the devices of the participating workers: all of them (`context.devices`), or one.
+      group_rank: this worker's index in `group_world`.
 
     Raises:
-      NotImplementedError: a part of the job's workers.
+      NotImplementedError: the group has several, but not all, of the job's workers.
     """
 
-    # In how the values are brought together, and what follows it.
+    # (merge_op, final_op) -> the engine's reduction.
     _REDUCTIONS = {("Add", "Id"): "sum", ("Add", "Div"): "mean", ("Mul", "Id"): "prod"}
 
     def __init__(self, group_world: Sequence[str], group_rank: int) -> None:
@@ -74,16 +74,16 @@ class RpcCollective:
 
     @property
     def group_key(self) -> int:
-        """Always 1: there is one group."""
+        """Always 1, because there is only one group."""
         return 1
 
     @property
     def group_size(self) -> int:
-        """How many workers take part."""
+        """The number of participating workers."""
         return self._size
 
     def instance_scope(self, shared_name: str, name: str | None = None) -> Any:
-        """HybridBackend's keys of TensorFlow's own collectives.
+        """Raises an error: HybridBackend's keys for TensorFlow's own collectives do not exist here.
 
         Raises:
           NotImplementedError: always.
@@ -95,7 +95,7 @@ class RpcCollective:
     def broadcast(
         self, fn: Callable[[], Any], dtype: Any, shape: Any, root_rank: int | None = None, name: str | None = None
     ) -> tf.Tensor:
-        """Gives all the tensor of `shape` that `fn` makes on worker `root_rank` (0)."""
+        """Returns on all workers the tensor of `shape` that `fn` returns on worker `root_rank` (default 0)."""
         root = root_rank or 0
         if self._size == 1:
             return tf.convert_to_tensor(fn(), dtype)
@@ -103,16 +103,16 @@ class RpcCollective:
         return ordered.broadcast(value, root=root, name=name)
 
     def allreduce(self, value: Any, merge_op: str = "Add", final_op: str = "Id", name: str | None = None) -> tf.Tensor:
-        """Reduces a tensor over all.
+        """Reduces a tensor over all workers of the group.
 
         Args:
-          value: of the same shape on all.
+          value: a tensor of the same shape on all workers.
           merge_op: 'Add' or 'Mul'.
           final_op: 'Id', or, with 'Add', 'Div' for the mean.
-          name: of the operation.
+          name: the operation's name.
 
         Raises:
-          ValueError: other operations.
+          ValueError: the operations are others.
         """
         reduction = self._REDUCTIONS.get((merge_op, final_op))
         if reduction is None:

@@ -1,6 +1,7 @@
 """Collectives and partitions under HybridBackend's names and with its arguments (`hb.distribute`).
 
-Inside a job of one worker they hand their value on, as there. Gradients are HybridBackend's: that of a sum is a sum.
+In a job of one worker, collectives return their value unchanged, as in HybridBackend. Gradients are also those of
+HybridBackend: the gradient of a sum is a sum.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from lockstep._src.engine.context import context
 
 
 class CollectiveOps:
-    """How `allreduce` reduces."""
+    """The reductions of `allreduce`."""
 
     SUM = 0
     PROD = 1
@@ -25,13 +26,13 @@ class CollectiveOps:
 
 
 class Topology:
-    """Which workers take part."""
+    """The groups of workers that can take part in a collective."""
 
-    # All of the job.
+    # All workers of the job.
     ALL = 0
-    # Those of this host.
+    # The workers of this host.
     INTRA_NODE = 1
-    # One of each host: those with this worker's rank in theirs.
+    # One worker of each host: those with the same local rank as this worker.
     INTER_NODE = 2
 
 
@@ -45,7 +46,7 @@ _REDUCTIONS = {
 
 
 def active_size(topology: int) -> int:
-    """How many workers a topology has; ValueError for none of `Topology`'s."""
+    """Returns the number of workers in a topology. Raises ValueError if it is not one of `Topology`."""
     sizes = {
         Topology.ALL: context.world_size,
         Topology.INTRA_NODE: context.local_world_size,
@@ -60,9 +61,12 @@ def allreduce(value: Any, reduce_op: int | None = None, name: str | None = None)
     """Reduces a tensor over all workers.
 
     Args:
-      value: of the same shape on all.
-      reduce_op: of `CollectiveOps`; None is SUM.
-      name: of the operation.
+      value: a tensor of the same shape on all workers.
+      reduce_op: one of `CollectiveOps`; None means SUM.
+      name: the operation's name.
+
+    Raises:
+      ValueError: `reduce_op` is not one of `CollectiveOps`.
     """
     reduction = _REDUCTIONS.get(CollectiveOps.SUM if reduce_op is None else reduce_op)
     if reduction is None:
@@ -72,7 +76,7 @@ def allreduce(value: Any, reduce_op: int | None = None, name: str | None = None)
 
 
 def broadcast(value: Any, root_rank: int | None = None, name: str | None = None) -> tf.Tensor:
-    """Gives every worker the tensor of worker `root_rank` (0). No gradient flows back."""
+    """Returns on every worker the tensor of worker `root_rank` (default 0). No gradient flows back."""
     value = as_tensor("broadcast", value, name)
     if context.world_size > 1:
         value = ordered.broadcast(value, root=root_rank or 0, name=name)
@@ -80,12 +84,12 @@ def broadcast(value: Any, root_rank: int | None = None, name: str | None = None)
 
 
 def allgather(value: Any, varying_size: bool = True, name: str | None = None) -> tf.Tensor:
-    """Gives every worker the rows of all, in the order of ranks. No gradient flows back.
+    """Returns on every worker the rows of all workers, in the order of ranks. No gradient flows back.
 
     Args:
-      value: [n, ...]; a scalar counts as a row.
-      varying_size: False promises that n is the same on all workers, which gives the result its static shape.
-      name: of the operation.
+      value: [n, ...]; a scalar counts as one row.
+      varying_size: False promises that n is the same on all workers; the result then has a static shape.
+      name: the operation's name.
 
     Returns:
       [sum of all n, ...]; `value` itself in a job of one worker.
@@ -107,20 +111,22 @@ def alltoall(
     topology: int = Topology.ALL,
     name: str | None = None,
 ) -> Any:
-    """Sends each worker some rows, and receives some from each. float32 travels in the type of `comm_wire_dtype`.
+    """Sends rows to each worker, and receives rows from each. float32 travels in the type of `comm_wire_dtype`.
 
     Args:
-      value: [n, ...]. With `sizes`, rows of `common_shape` after one another, in any shape of so many elements.
-      sizes: [R] integers, how many rows go to each of the R workers; None sends each as many.
-      common_shape: of a row; None is a number.
-      topology: of `Topology`. Only one that is the same as ALL, or that has this worker alone, can be had: on one host.
-      name: of the operation.
+      value: [n, ...]. With `sizes`, the rows of `common_shape` one after the other, in any shape with this number of
+        elements.
+      sizes: [R] integers, the number of rows for each of the R workers; None sends the same number to each.
+      common_shape: the shape of a row; None for scalars.
+      topology: one of `Topology`. It must have the same workers as ALL, or this worker only.
+      name: the operation's name.
 
     Returns:
-      What came, in the order of ranks; with `sizes` a pair of it and [R], how many rows came from each, of their type.
+      The received rows, in the order of ranks. With `sizes`, a pair of these rows and the number of rows [R] from each
+      worker, in the type of `sizes`.
 
     Raises:
-      NotImplementedError: a topology that is a part of the job.
+      NotImplementedError: the topology has several, but not all, of the job's workers.
     """
     value = as_tensor("alltoall", value, name)
     size = active_size(topology)
@@ -146,14 +152,14 @@ def alltoall(
 
 
 def partition(ids: Any, num_partitions: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Partitions ids by their remainder.
+    """Partitions ids by their remainder modulo `num_partitions`.
 
     Args:
       ids: integers of any shape.
-      num_partitions: how many parts.
+      num_partitions: the number of parts.
 
     Returns:
-      (parts, indices): the ids of each part, [n_p], and where in the flat `ids` they were.
+      (parts, indices): for each part its ids, [n_p], and their positions in the flat `ids`, [n_p].
     """
     ids = tf.reshape(tf.convert_to_tensor(ids), [-1])
     owners = tf.cast(tf.math.floormod(ids, num_partitions), tf.int32)
@@ -164,16 +170,16 @@ def partition(ids: Any, num_partitions: int) -> tuple[list[tf.Tensor], list[tf.T
 def partition_by_modulo(
     ids: Any, num_partitions: int, name: str | None = None
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Sorts ids by their remainder, keeping the order among those of one.
+    """Sorts ids by their remainder modulo `num_partitions`; ids with the same remainder keep their order.
 
     Args:
       ids: [n] integers.
-      num_partitions: how many parts.
-      name: of the operations.
+      num_partitions: the number of parts.
+      name: the name scope of the operations.
 
     Returns:
-      (sorted, sizes, indices): [n]; [num_partitions] int32, how many ids each part has; [n] int32, where in `sorted`
-      each of `ids` is: `ids == gather(sorted, indices)`.
+      (sorted, sizes, indices): the sorted ids [n]; the number of ids of each part, [num_partitions] int32; the position
+      of each id in `sorted`, [n] int32, so that `ids == gather(sorted, indices)`.
     """
     with tf.name_scope(name or "partition_by_modulo"):
         ids = tf.convert_to_tensor(ids)

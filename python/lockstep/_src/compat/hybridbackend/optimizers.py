@@ -1,4 +1,4 @@
-"""Optimizers that exchange gradients without a scope: classes of their own, or the user's, decorated."""
+"""Optimizers that exchange gradients without a scope: new classes, or classes of the user with a decorator."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Class = TypeVar("Class", bound=type)
 _OPTIMIZER = tf.compat.v1.train.Optimizer
 _PHASES = ("compute_gradients", "apply_gradients")
 _TENSORFLOWS_ESTIMATORS = ("tensorflow_estimator.python.estimator.estimator", apart.__name__)
-# Classes that are not a program's own, by name; and those made of them on demand, once.
+# The optimizers of TensorFlow and of this library by name, and the exchanging classes already made from them.
 _OFFERED = {**vars(tf_training), LazyAdamOptimizer.__name__: LazyAdamOptimizer}
 _made: dict[type, type] = {}
 
@@ -25,19 +25,19 @@ _made: dict[type, type] = {}
 def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
     """Makes a class of optimizers exchange gradients between workers, in a scope or not. Usable as a decorator.
 
-    Variables of the graph begin as worker 0's from then on, too, where they are initialized after `apply_gradients`.
-    After HybridBackend's `hb.train.wraps_optimizer`.
+    Variables of the graph that are initialized after `apply_gradients` also start with worker 0's values. Follows
+    HybridBackend's `hb.train.wraps_optimizer`.
 
     Args:
       cls: a subclass of `tf.compat.v1.train.Optimizer`. A user's class is changed and returned, so that
-        `super(MyOptimizer, self)` in its methods keeps its meaning; of one of TensorFlow's, or this library's, a
+        `super(MyOptimizer, self)` in its methods keeps its meaning. For a class of TensorFlow or of this library, a
         subclass is returned.
-      aggregation: 'compute_gradients' or 'apply_gradients', where the exchange is; None: as the option `grad_lazy_sync`
-        says when an optimizer is used.
+      aggregation: the method that exchanges: 'compute_gradients' or 'apply_gradients'. None: the option
+        `grad_lazy_sync` decides when an optimizer is used.
 
     Raises:
-      TypeError: `cls` is no class of optimizers of TensorFlow 1.
-      ValueError: `aggregation` is neither.
+      TypeError: `cls` is not a class of TensorFlow 1 optimizers.
+      ValueError: `aggregation` has another value.
     """
     if not isinstance(cls, type) or not issubclass(cls, _OPTIMIZER):
         raise TypeError(f"wraps_optimizer: got {cls!r}, wanted a subclass of tf.compat.v1.train.Optimizer")
@@ -56,13 +56,15 @@ def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
 
 
 def wraps(cls: Class) -> Class:
-    """Makes a class work for a job: one of optimizers by `wraps_optimizer`; another is returned as it is.
+    """Makes a class work for a job; follows HybridBackend's `hb.wraps`.
 
-    Estimators of this library work for a job as they are; `tf.estimator.Estimator`, of TensorFlow or of `--tf1`,
-    becomes this library's. After HybridBackend's `hb.wraps`.
+    A class of optimizers is passed to `wraps_optimizer`. For `tf.estimator.Estimator`, of TensorFlow or of `--tf1`,
+    this library's `Estimator` is returned. All other classes are returned unchanged; this library's estimators need no
+    wrapping.
 
     Raises:
-      NotImplementedError: an estimator that derives from TensorFlow's.
+      TypeError: `cls` is not a class.
+      NotImplementedError: `cls` is an estimator that derives from TensorFlow's.
     """
     if not isinstance(cls, type):
         raise TypeError(f"wraps: got {cls!r}, wanted a class")
@@ -79,15 +81,15 @@ def wraps(cls: Class) -> Class:
 
 
 def names() -> list[str]:
-    """Names of TensorFlow's optimizers and of lazy Adam, of which `optimizer(name)` is one that exchanges gradients."""
+    """Returns the names that `optimizer(name)` accepts: TensorFlow's optimizers and lazy Adam."""
     return sorted(name for name, value in _OFFERED.items() if _is_kind(value))
 
 
 def optimizer(name: str) -> Any:
-    """The class `tf.compat.v1.train.<name>`, or `LazyAdamOptimizer`, that exchanges gradients.
+    """Returns the class `tf.compat.v1.train.<name>`, or `LazyAdamOptimizer`, with the exchange of gradients.
 
     Raises:
-      AttributeError: there is none.
+      AttributeError: there is no optimizer of this name.
     """
     found = _OFFERED.get(name)
     if not _is_kind(found):
@@ -96,6 +98,6 @@ def optimizer(name: str) -> Any:
 
 
 def _is_kind(value: Any) -> bool:
-    # An optimizer of its own kind of parallelism would exchange twice.
+    # SyncReplicasOptimizer has an exchange of its own, so gradients would be exchanged twice.
     others = (_OPTIMIZER, tf.compat.v1.train.SyncReplicasOptimizer)
     return isinstance(value, type) and issubclass(value, _OPTIMIZER) and value not in others

@@ -1,7 +1,7 @@
-"""Servers, devices and sessions of a cluster, as HybridBackend's programs name them (docs/hybridbackend.md).
+"""Servers, devices and sessions of a cluster under HybridBackend's names (docs/hybridbackend.md).
 
-Workers of a job run a session each, in their own process, and meet in the engine; there is no gRPC server behind these
-names, and a cluster's addresses are not listened on.
+Each worker of a job runs a session in its own process, and the workers communicate through the engine. There is no gRPC
+server behind these names, and nothing listens on a cluster's addresses.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from lockstep._src.sessions import session
 
 
 class Server:
-    """A process in its job, where TensorFlow has a `tf.distribute.Server`.
+    """A process of a job, in place of TensorFlow's `tf.distribute.Server`.
 
     Args:
-      server_or_cluster_def: not used: who is in the job says the environment (`context`).
-      **kwargs: not used, as that of TensorFlow's server takes them.
+      server_or_cluster_def: not used; the environment describes the job (`context`).
+      **kwargs: the other arguments of TensorFlow's server; not used.
     """
 
     _default: Server | None = None
@@ -32,47 +32,47 @@ class Server:
 
     @classmethod
     def get(cls) -> Server:
-        """The one of this process."""
+        """Returns the server of this process."""
         if Server._default is None:
             Server._default = cls()
         return Server._default
 
     @property
     def target(self) -> str:
-        """Target of this process's sessions."""
+        """The target of this process's sessions."""
         return context.target
 
     @property
     def cluster_spec(self) -> Any:
-        """`context.cluster_spec`."""
+        """The cluster that the environment describes, `context.cluster_spec`."""
         return context.cluster_spec
 
     def start(self) -> None:
-        """Does nothing: nothing listens."""
+        """Does nothing, because there is no server to start."""
 
     def join(self) -> None:
-        """Returns at once: no worker asks another process for anything outside of the engine."""
+        """Returns immediately, because no worker needs another process's server."""
 
     def monitored_session(self, **kwargs: Any) -> Any:
-        """A `MonitoredTrainingSession` of the job; takes its arguments."""
+        """Returns a `MonitoredTrainingSession` of the job; takes its arguments."""
         return monitored_training_session(self.target, **kwargs)
 
 
 def wraps_server(cls: type) -> type:
-    """HybridBackend's decorator of server classes: gives the class itself if it is a `Server`, else `Server`."""
+    """Returns the class itself if it is a `Server`, else `Server`: HybridBackend's decorator of server classes."""
     return cls if isinstance(cls, type) and issubclass(cls, Server) else Server
 
 
 def target() -> str:
-    """Target of this process's sessions."""
+    """Returns the target of this process's sessions."""
     return Server.get().target
 
 
 def device_setter() -> Callable[[tf.Operation], str]:
-    """A function for `tf.device` that places operations on the device that this worker trains on.
+    """Returns a function for `tf.device` that places operations on the device on which this worker trains.
 
-    What has a device of its own, by an inner `tf.device`, keeps it. On GPUs, sessions have to allow soft placement
-    (those of this module do), since not every operation runs on one.
+    Operations with a device from an inner `tf.device` keep it. On GPUs, sessions must allow soft placement, because
+    some operations have no GPU kernel. The sessions of this module allow it.
     """
     (device,) = context.local_devices
 
@@ -83,21 +83,22 @@ def device_setter() -> Callable[[tf.Operation], str]:
 
 
 def monitored_training_session(*args: Any, **kwargs: Any) -> Any:
-    """`tf.compat.v1.train.MonitoredTrainingSession` of the job, in a scope or not.
+    """Returns a `tf.compat.v1.train.MonitoredTrainingSession` of the job, in a scope or not.
 
-    Takes its arguments, and those of `session.EXTRA_ARGUMENTS`. Without a `config`, that of `get_session_config`.
+    It takes the arguments of that function, and those in `session.EXTRA_ARGUMENTS`. Without a `config`, it uses
+    `get_session_config()`.
     """
     with scope():
         return session.monitored_training_session(*args, **kwargs)
 
 
 def monitored_session(**kwargs: Any) -> Any:
-    """A `MonitoredTrainingSession` of the job; takes its arguments by name."""
+    """Returns a `MonitoredTrainingSession` of the job; takes its arguments by name."""
     return Server.get().monitored_session(**kwargs)
 
 
 def wraps_monitored_training_session(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function with the arguments of `tf.compat.v1.train.MonitoredTrainingSession` whose sessions are the job's."""
+    """Wraps a function with the arguments of `MonitoredTrainingSession` so that it creates sessions of the job."""
     wrapped = session.of_the_job(function)
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""HybridBackend's optimizer for parameter servers, on workers that need none."""
+"""HybridBackend's `SyncReplicasOptimizer`, without parameter servers."""
 
 from __future__ import annotations
 
@@ -14,29 +14,30 @@ _OPTIMIZER = tf.compat.v1.train.Optimizer
 
 
 class _NoTokens(tf.compat.v1.train.SessionRunHook):
-    """Nothing to do around steps in which workers wait for each other anyway."""
+    """A hook that does nothing, because the workers wait for each other in the exchange."""
 
     stops_alike = True
 
 
 class SyncReplicasOptimizer(_OPTIMIZER):
-    """An optimizer that takes the mean of the gradients of all workers, as any here does, in a scope or not.
+    """An optimizer that applies the mean of all workers' gradients, in a scope or not.
 
-    TensorFlow's and HybridBackend's gather gradients on parameter servers and hand out tokens for a step. Here workers
-    exchange gradients with each other: there are neither accumulators, tokens nor queue runners.
+    The classes of TensorFlow and HybridBackend gather gradients on parameter servers, which give the workers a token
+    for each step. Here workers exchange gradients with each other, so there are no accumulators, tokens or queue
+    runners.
 
     Args:
       opt: the optimizer that applies the gradients.
-      replicas_to_aggregate: how many workers' gradients make a step: all workers'.
-      total_num_replicas: how many workers there are; None: as `replicas_to_aggregate`.
+      replicas_to_aggregate: the number of workers whose gradients make a step; must be the number of all workers.
+      total_num_replicas: the number of workers; None: `replicas_to_aggregate`.
       variable_averages: a `tf.train.ExponentialMovingAverage`, applied after each step to `variables_to_average`.
-      variables_to_average: goes with `variable_averages`.
-      use_locking: of `opt`, which decides.
-      name: of the operations.
+      variables_to_average: the variables for `variable_averages`; both are given, or neither.
+      use_locking: no effect; the setting of `opt` is used.
+      name: the name of the operations.
 
     Raises:
-      NotImplementedError: numbers other than that of the job's workers.
-      ValueError: one of `variable_averages` and `variables_to_average` without the other.
+      NotImplementedError: a number differs from the number of the job's workers.
+      ValueError: only one of `variable_averages` and `variables_to_average` is given.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class SyncReplicasOptimizer(_OPTIMIZER):
         self._averaged = variables_to_average
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Those of `opt`, the mean over all workers."""
+        """Returns the gradients of `opt` and their variables; see its `compute_gradients`."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
-        """Applies them by `opt`, and then moves the averages.
+        """Applies the gradients with `opt`, and then updates the moving averages.
 
         Raises:
           ValueError: there is no `global_step`.
@@ -82,39 +83,39 @@ class SyncReplicasOptimizer(_OPTIMIZER):
             return self._averages.apply(self._averaged)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """A slot of `opt`."""
+        """Returns a slot of `opt`."""
         return self._opt.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
-        """Names of the slots of `opt`."""
+        """Returns the names of the slots of `opt`."""
         return self._opt.get_slot_names(*args, **kwargs)
 
     def variables(self) -> list[tf.Variable]:
-        """The variables of `opt`."""
+        """Returns the variables of `opt`."""
         return self._opt.variables()
 
     def make_session_run_hook(self, is_chief: bool, num_tokens: int = -1) -> tf.compat.v1.train.SessionRunHook:
-        """A hook that does nothing."""
+        """Returns a hook that does nothing."""
         del is_chief, num_tokens
         return _NoTokens()
 
     def sync_at_end(self, session: Any, is_chief: bool) -> None:
-        """Returns at once: workers end together."""
+        """Returns immediately, because workers end together."""
         del session, is_chief
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> NoReturn:
         """Raises NotImplementedError: there are no tokens."""
         del num_tokens
         raise NotImplementedError(
-            "SyncReplicasOptimizer.get_init_tokens_op: tokens are handed out by parameter servers, of which there are "
-            "none; workers wait for each other without them, leave it out"
+            "SyncReplicasOptimizer.get_init_tokens_op: tokens come from parameter servers, and there are none here. "
+            "Workers wait for each other without tokens; leave this call out"
         )
 
     def get_chief_queue_runner(self) -> NoReturn:
-        """Raises NotImplementedError: no queue is run."""
+        """Raises NotImplementedError: there is no queue."""
         raise NotImplementedError(
-            "SyncReplicasOptimizer.get_chief_queue_runner: the queue is that of parameter servers, of which there are "
-            "none; each worker applies the gradients itself, leave it out"
+            "SyncReplicasOptimizer.get_chief_queue_runner: the queue belongs to parameter servers, and there are none "
+            "here. Each worker applies the gradients itself; leave this call out"
         )
 
 

@@ -1,6 +1,6 @@
-"""Under which addresses other hosts reach this one.
+"""The addresses under which other hosts reach this host.
 
-Loopback addresses are named only where a host has no other: to another host they mean that host itself.
+Loopback addresses are used only if a host has no others, because on another host they mean that other host itself.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.errors import LaunchError
 
-# Interfaces, separated by commas, each by its name, an address or a network: ours first, then what
-# horovodrun --network-interfaces sets, of which programs of Horovod's know the last one.
+# Environment variables with interfaces, separated by commas, each given by name, address or network. The first variable
+# is this project's own. `horovodrun --network-interfaces` sets the others; Horovod's programs know the last one.
 VARIABLES = ("LOCKSTEP_NETWORK_INTERFACES", interfaces.VARIABLE, "HOROVOD_GLOO_IFACE")
 
-# Never sent to: the kernel only looks up the route (RFC 5737).
+# Nothing is sent to this address (RFC 5737); the kernel only looks up the route.
 _ELSEWHERE = ("192.0.2.1", 9)
 
 
 def chosen_interfaces(environment: Mapping[str, str] = os.environ) -> list[str] | None:
-    """The interfaces that the environment asks for; None where it leaves the choice to us."""
+    """Returns the interfaces that the environment requests; None if it requests none."""
     for variable in VARIABLES:
         choices = [choice.strip() for choice in environment.get(variable, "").split(",") if choice.strip()]
         if choices:
@@ -30,11 +30,11 @@ def chosen_interfaces(environment: Mapping[str, str] = os.environ) -> list[str] 
 
 
 def reachable_addresses(choices: Sequence[str] | None = None) -> dict[str, str]:
-    """IPv4 addresses of this host by interface, the one that other hosts most likely reach first.
+    """Returns IPv4 addresses of this host by interface; the first one is most likely reachable from other hosts.
 
     Args:
-      choices: the interfaces that may be used, each by its name, one of its addresses or a network ("10.0.0.0/8"); all
-        by default.
+      choices: the interfaces that may be used, each given by its name, one of its addresses or a network
+        ("10.0.0.0/8"); None for all.
 
     Raises:
       ValueError: an interface of `choices` does not exist, is down, or has no IPv4 address.
@@ -52,21 +52,21 @@ def reachable_addresses(choices: Sequence[str] | None = None) -> dict[str, str]:
 
 
 def _chosen(choice: str) -> tuple[str, str]:
-    """The name and the IPv4 address of the interface that a choice means; ValueError where there is none."""
+    """Returns name and IPv4 address of the chosen interface. Raises ValueError if there is none."""
     try:
         name, address = interfaces.interface_of(choice)
     except LaunchError as error:
         raise ValueError(str(error)) from None
     if ":" in address:
         raise ValueError(
-            f"network interface {choice}: got {name}'s address {address}, wanted one of IPv4; {VARIABLES[0]} chooses "
-            "for the data service alone"
+            f"network interface {choice}: got {name}'s address {address}, wanted one of IPv4; set {VARIABLES[0]} to "
+            "choose an interface for the data service only"
         )
     return name, address
 
 
 def own_address(choices: Sequence[str] | None = None) -> str:
-    """The address under which servers of this process are announced; arguments and errors of `reachable_addresses`."""
+    """Returns the address that servers of this process announce; arguments and errors as in `reachable_addresses`."""
     return next(iter(reachable_addresses(choices).values()))
 
 

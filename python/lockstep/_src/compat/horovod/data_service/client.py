@@ -1,4 +1,4 @@
-"""How both jobs talk to the registry of the compute job."""
+"""The client of the compute job's registry; both jobs use it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lockstep._src.compat.horovod.data_service.errors import REPORTED, DataServi
 _LOG = logging.getLogger("lockstep")
 
 _CONNECT_TIMEOUT_S = 5.0
-# What a reply may take longer than the wait that was asked for, in seconds.
+# The time in seconds that a reply may take in addition to the requested wait.
 _REPLY_TIMEOUT_S = 20.0
 
 
 class ComputeClient:
-    """Requests to a `ComputeService`. Thread safe; each request has a connection of its own.
+    """A client of a `ComputeService`. It is thread safe; each request has a connection of its own.
 
     Args:
-      compute_addresses: (IPv4 address, port) by interface, as `ComputeService.addresses` returns them. The first that
-        answers is used.
-      key: of the service.
-      verbose: 2 logs where the service was found.
+      compute_addresses: (IPv4 address, port) by interface, as `ComputeService.addresses` returns them. The first one
+        that answers is used.
+      key: the service's key.
+      verbose: 2 logs the address of the service.
 
     Raises:
       WrongKeyError: the service has another key.
-      UnreachableError: nothing answers, or something else.
+      UnreachableError: nothing answers, or the answer is not from a compute service.
     """
 
     def __init__(self, compute_addresses: Mapping[str, Sequence[tuple[str, int]]], key: bytes, verbose: int = 1):
@@ -41,50 +41,50 @@ class ComputeClient:
             _LOG.info("compute service: found at %s:%d", *self._address)
 
     def check(self) -> None:
-        """Raises ComputeJobError if the compute job has failed or ends."""
+        """Checks that the compute job runs. Raises ComputeJobError if it has failed or is ending."""
         self._call("check")
 
     def register_dispatcher(self, dispatcher_id: int, dispatcher_address: str) -> None:
-        """Says that a dispatcher listens at an address (`grpc://host:port`).
+        """Registers a dispatcher that listens at an address (`grpc://host:port`).
 
         Raises:
           IndexError: there is no such dispatcher.
-          ValueError: it is registered under another address.
+          ValueError: the dispatcher is already registered under another address.
         """
         self._call("register_dispatcher", dispatcher_id=dispatcher_id, address=dispatcher_address)
 
     def wait_for_dispatcher_registration(self, dispatcher_id: int, timeout: float) -> str:
-        """The address of a dispatcher, once it is there.
+        """Waits until a dispatcher has registered, and returns its address.
 
         Args:
-          dispatcher_id: which.
-          timeout: after this time, in seconds, it raises.
+          dispatcher_id: the dispatcher's number, from 0.
+          timeout: the longest wait, in seconds.
 
         Raises:
           IndexError: there is no such dispatcher.
-          TimeoutException: it did not come in time.
-          ComputeJobError, UnreachableError: the compute job failed or ended meanwhile.
+          TimeoutException: the dispatcher did not register in time.
+          ComputeJobError, UnreachableError: the compute job failed or ended during the wait.
         """
         return str(self._call("wait_for_dispatcher", timeout, dispatcher_id=dispatcher_id, timeout_s=timeout))
 
     def register_worker_for_dispatcher(self, dispatcher_id: int, worker_id: int) -> None:
-        """Says that a worker of a dispatcher is ready. IndexError: there is no such dispatcher."""
+        """Registers a worker of a dispatcher as ready. Raises IndexError if there is no such dispatcher."""
         self._call("register_worker", dispatcher_id=dispatcher_id, worker_id=worker_id)
 
     def wait_for_dispatcher_worker_registration(self, dispatcher_id: int, timeout: float) -> None:
-        """Returns once all workers of a dispatcher are ready; errors of `wait_for_dispatcher_registration`."""
+        """Waits until all workers of a dispatcher are ready; errors as in `wait_for_dispatcher_registration`."""
         self._call("wait_for_workers", timeout, dispatcher_id=dispatcher_id, timeout_s=timeout)
 
     def begin_use(self, dispatcher_id: int, rank: int) -> None:
-        """Says that a training rank is going to read through a dispatcher. IndexError: there is no such dispatcher."""
+        """Registers a training rank as a reader of a dispatcher. Raises IndexError if there is no such dispatcher."""
         self._call("begin_use", dispatcher_id=dispatcher_id, rank=rank)
 
     def end_use(self, dispatcher_id: int, rank: int) -> None:
-        """Says that it reads no more. IndexError: there is no such dispatcher."""
+        """Removes a training rank from the readers. Raises IndexError if there is no such dispatcher."""
         self._call("end_use", dispatcher_id=dispatcher_id, rank=rank)
 
     def wait_until_unused(self, dispatcher_id: int, timeout: float) -> None:
-        """Returns once no training rank reads through a dispatcher; errors of `wait_for_dispatcher_registration`."""
+        """Waits until no training rank reads from a dispatcher; errors as in `wait_for_dispatcher_registration`."""
         self._call("wait_until_unused", timeout, dispatcher_id=dispatcher_id, timeout_s=timeout)
 
     def shutdown(self) -> None:
@@ -92,31 +92,32 @@ class ComputeClient:
         self._call("shutdown")
 
     def wait_for_shutdown(self) -> None:
-        """Returns once the compute job is told to end, without a limit.
+        """Waits, without a limit, until the compute job is told to end.
 
         Raises:
           ComputeJobError: the compute job has failed.
-          UnreachableError: its rank 0 is gone.
+          UnreachableError: rank 0 of the compute job has died.
         """
         self._call("wait_for_shutdown", None)
 
     def work(self, dispatcher_id: int, worker_id: int) -> bool:
-        """Registers a worker, and returns when it should stop: its dispatcher retires, or, if true, the job ends.
+        """Registers a worker, and waits until it must stop. Returns true if the job ends, false if its dispatcher does.
 
-        The job fails if the caller is gone before. Errors are those of `wait_for_shutdown`, and IndexError.
+        The compute job fails if the caller's connection breaks before. Raises the errors of `wait_for_shutdown`, and
+        IndexError if there is no such dispatcher.
         """
         return bool(self._call("work", None, dispatcher_id=dispatcher_id, worker_id=worker_id))
 
     def end_worker(self, dispatcher_id: int, worker_id: int) -> None:
-        """Says that a worker has stopped, and waits as `wait_for_shutdown`, with its errors and IndexError."""
+        """Reports that a worker has stopped, then waits like `wait_for_shutdown`; raises its errors and IndexError."""
         self._call("end_worker", None, dispatcher_id=dispatcher_id, worker_id=worker_id)
 
     def retire_dispatcher(self, dispatcher_id: int) -> None:
-        """Says that a dispatcher is going to end, so that its workers end first. IndexError: no such dispatcher."""
+        """Announces the end of a dispatcher, so that its workers end first. Raises IndexError if it does not exist."""
         self._call("retire_dispatcher", dispatcher_id=dispatcher_id)
 
     def wait_until_stopped(self, dispatcher_id: int, timeout: float) -> None:
-        """Returns once a dispatcher's workers have stopped, also while the job ends.
+        """Waits until a dispatcher's workers have stopped, also while the job ends.
 
         Arguments and errors are those of `wait_for_dispatcher_registration`.
         """
@@ -158,7 +159,7 @@ class ComputeClient:
     def _ask(
         self, address: tuple[str, int], request: Mapping[str, Any], timeout_s: float | None
     ) -> tuple[Any, Exception | None]:
-        """The value of the reply, or the error that the service reports."""
+        """Sends a request; returns the value of the reply, or the error that the service reports."""
         with socket.create_connection(address, _CONNECT_TIMEOUT_S) as connection:
             connection.settimeout(timeout_s)
             registry_messages.keep_alive(connection)

@@ -17,12 +17,12 @@ from lockstep._src.compat.horovod.data_service import compute, config
 from lockstep._src.compat.horovod.data_service.errors import DataServiceError, TimeoutException
 
 _DESCRIPTION = """\
-A process of a TensorFlow data service: started once for each worker by horovodrun, it serves training jobs until one of
-them ends it, or it is killed.
+A process of a TensorFlow data service. horovodrun starts one process for each worker. The service runs until a training
+job ends it, or until it is killed.
 """
 
 
-# Runs what the command line says, as `compute.main` does.
+# A function with the arguments of `compute.main` (dispatchers, dispatcher_side, configfile, timeout).
 Main = Callable[[int, str, str, int], None]
 
 
@@ -32,17 +32,17 @@ def run(
     main: Main = compute.main,
     description: str = _DESCRIPTION,
 ) -> NoReturn:
-    """Does what the command line says, and ends the process.
+    """Runs the command, and ends the process.
 
     Args:
-      program: its name in messages.
+      program: the program's name in messages.
       arguments: the command line without the program's name; `sys.argv[1:]` by default.
-      main: does it; arguments and errors are those of `compute.main`.
-      description: of the program, for its help.
+      main: the function to run; arguments and errors are those of `compute.main`.
+      description: the description of the program in its help.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     signal.signal(signal.SIGTERM, _exit)
-    # Transformations run on processors; the GPUs are the training job's.
+    # Transformations run on CPUs; the GPUs belong to the training job.
     with contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices([], "GPU")
     code = execute(program, arguments, main, description)
@@ -58,11 +58,11 @@ def execute(
     main: Main = compute.main,
     description: str = _DESCRIPTION,
 ) -> int:
-    """Does what the command line says; arguments are those of `run`.
+    """Runs the command; the arguments are those of `run`.
 
     Returns:
-      What the process should exit with: 0 when training has ended the job, 2 for wrong arguments, 1 for other failures,
-      and 128 plus the number of a signal that ended it.
+      The exit status for the process: 0 if training has ended the job, 2 for wrong arguments, 1 for other failures, and
+      128 plus the signal's number if a signal ended it.
     """
     parsed = _parser(program, description).parse_args(arguments)
     try:
@@ -81,9 +81,9 @@ def execute(
 def _parser(program: str, description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=description)
     parser.add_argument("configfile", help="where to write the config, which the training job reads")
-    # What is no number is refused with the rest, so that a waiting training job is told.
+    # A value that is not a number is rejected later, by `main`, so that a waiting training job gets the error.
     parser.add_argument(
-        "--dispatchers", type=_number, default=1, help="how many: one, or one for each training rank (1)"
+        "--dispatchers", type=_number, default=1, help="number of dispatchers: one, or one for each training rank (1)"
     )
     parser.add_argument(
         "--dispatcher-side", default="compute", help="the job that runs them: compute (default) or training"
@@ -92,7 +92,7 @@ def _parser(program: str, description: str) -> argparse.ArgumentParser:
         "--timeout",
         type=_number,
         default=config.DEFAULT_TIMEOUT_S,
-        help=f"seconds that dispatchers and workers may take to come ({config.DEFAULT_TIMEOUT_S})",
+        help=f"seconds within which dispatchers and workers must register ({config.DEFAULT_TIMEOUT_S})",
     )
     return parser
 

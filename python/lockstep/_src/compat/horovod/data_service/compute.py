@@ -1,12 +1,12 @@
-"""The compute job: each of its processes runs a worker of tf.data's service, some a dispatcher, rank 0 the registry.
+"""The compute job: each process runs a worker of tf.data's service, some run a dispatcher, rank 0 runs the registry.
 
 1. Rank 0 opens the registry and writes the config file; the others wait for the file and read it.
 2. With `dispatcher_side="compute"`, the first rank of each group of `workers_per_dispatcher` starts the group's
    dispatcher and registers it. Otherwise the training job does.
-3. Every rank waits for its group's dispatcher, starts its worker there, registers it, and waits for the end. A worker
-   that is missing when the time is up ends the job.
-4. Training tells the registry to end. Or a waiting rank's connection breaks, and the job fails; or rank 0 is gone, and
-   the others, whose connections break, fail.
+3. Every rank waits for its group's dispatcher, starts a worker that uses it, registers the worker, and waits for the
+   end. If a worker has not registered at the deadline, the job fails.
+4. The training job tells the registry to end. If the connection of a waiting rank breaks, the job fails. If rank 0
+   dies, the connections of the other ranks break, and they fail.
 5. Workers stop before their dispatcher does, and the registry ends last.
 """
 
@@ -38,13 +38,13 @@ _POLL_S = 0.1
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the compute job is asked for.
+    """The settings of a compute job.
 
     Attributes:
-      dispatchers: number of dispatchers; divides the number of processes.
-      dispatcher_side: the job that runs them: `compute` or `training`.
-      configfile: where the config is written; all processes of both jobs have to see it.
-      timeout: how long dispatchers and workers are waited for, in seconds.
+      dispatchers: number of dispatchers; must divide the number of processes.
+      dispatcher_side: the job that runs the dispatchers: `compute` or `training`.
+      configfile: path of the config file; all processes of both jobs must see it.
+      timeout: how long to wait for dispatchers and workers, in seconds.
     """
 
     dispatchers: int
@@ -53,7 +53,7 @@ class Request:
     timeout: int
 
     def validate(self, size: int) -> None:
-        """ValueError: this cannot be done with `size` processes."""
+        """Checks the settings for a job of `size` processes. Raises ValueError if they are wrong."""
         for name, value in (("dispatchers", self.dispatchers), ("timeout", self.timeout)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, wanted a whole number, at least 1")
@@ -65,33 +65,36 @@ class Request:
             )
         folder = self.configfile.parent
         if not folder.is_dir() or self.configfile.is_dir():
-            raise ValueError(f"the config file {self.configfile} cannot be: {folder} is no folder, or it is one itself")
+            raise ValueError(
+                f"the config file {self.configfile} cannot be written: {folder} is no folder, or the file is one itself"
+            )
         addresses.reachable_addresses(addresses.chosen_interfaces())
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str | os.PathLike[str], timeout: int) -> None:
-    """Runs this process of a compute job until training tells it to end.
+    """Runs this process of a compute job until the training job tells it to end.
 
-    The process's rank and the number of processes are those in the environment (`HOROVOD_RANK`, `HOROVOD_SIZE`, or
-    `LOCKSTEP_RANK`, `LOCKSTEP_WORLD_SIZE`; the only process without them). Rank 0 removes the config file in the end,
-    or, where the job fails, leaves a note with the reason in its place, which training jobs that wait for it get.
+    The environment gives the process's rank and the number of processes (`HOROVOD_RANK`, `HOROVOD_SIZE`, or
+    `LOCKSTEP_RANK`, `LOCKSTEP_WORLD_SIZE`); without them it is the only process. Rank 0 removes the config file at the
+    end. If the job fails, rank 0 replaces the file by a note with the reason; waiting training jobs raise this error.
 
     Args:
-      dispatchers: number of dispatchers; divides the number of processes.
-      dispatcher_side: the job that runs them: `compute` or `training`.
-      configfile: where the config is written; all processes of both jobs have to see it.
-      timeout: how long dispatchers and workers are waited for, in seconds.
+      dispatchers: number of dispatchers; must divide the number of processes.
+      dispatcher_side: the job that runs the dispatchers: `compute` or `training`.
+      configfile: path of the config file; all processes of both jobs must see it.
+      timeout: how long to wait for dispatchers and workers, in seconds.
 
     Raises:
       ValueError: an argument is wrong; nothing has been started.
-      DataServiceError: the file is of a compute job that runs, or another process of this job is gone or does not come.
-      TimeoutException: a dispatcher, or rank 0, did not come in time.
+      DataServiceError: the file belongs to another compute job that still runs; or another process of this job has died
+        or did not register.
+      TimeoutException: a dispatcher, or rank 0, did not start in time.
     """
     run(Request(dispatchers, dispatcher_side, Path(configfile), timeout), own_place())
 
 
 def run(request: Request, place: Place) -> None:
-    """`main` for a place that is given."""
+    """Runs a process of a compute job like `main`, but at a given place in the job."""
     if place.rank == 0:
         serve(request, place, lambda own: run_worker(own, place.rank))
     else:
@@ -100,15 +103,15 @@ def run(request: Request, place: Place) -> None:
 
 
 def run_worker(compute_config: TfDataServiceConfig, rank: int) -> None:
-    """Runs the servers of one process of a compute job whose registry runs already, until training ends it.
+    """Runs the servers of one process of a compute job until training ends it; the registry must already run.
 
     Args:
-      compute_config: of the job.
-      rank: of the process.
+      compute_config: the job's config.
+      rank: the process's rank.
 
     Raises:
-      DataServiceError: the job has failed, or the registry is gone.
-      TimeoutException: the dispatcher did not come in time.
+      DataServiceError: the job has failed, or the registry has died.
+      TimeoutException: the dispatcher did not register in time.
     """
     client = compute_config.compute_client()
     group, place_in_group = divmod(rank, compute_config.workers_per_dispatcher)
@@ -122,22 +125,22 @@ def run_worker(compute_config: TfDataServiceConfig, rank: int) -> None:
         try:
             client.end_worker(group, rank)
         except UnreachableError:
-            # Told to end, and too slow for rank 0 to wait for.
+            # The job was told to end, and rank 0 did not wait for this slow worker: this is no error.
             if not is_end:
                 raise
 
 
 def serve(request: Request, place: Place, run_workers: Callable[[TfDataServiceConfig], None]) -> None:
-    """Runs the registry of a compute job, and what is given beside it, with the config file in place meanwhile.
+    """Runs the registry of a compute job and a given function; meanwhile the config file exists.
 
     Args:
-      request: what is asked for.
-      place: rank 0's of as many processes as the job has workers; of one that runs no worker as well.
-      run_workers: is told the config; returns when all workers that it knows of have stopped.
+      request: the settings of the job.
+      place: the place of rank 0; its size is the number of workers, also if rank 0 itself runs no worker.
+      run_workers: takes the config; returns when all workers that it manages have stopped.
 
     Raises:
       ValueError: an argument is wrong; nothing has been started.
-      DataServiceError: the file is of a compute job that runs.
+      DataServiceError: the config file belongs to another compute job that still runs.
     """
     with failures_are_left_in(request.configfile):
         request.validate(place.size)
@@ -147,25 +150,25 @@ def serve(request: Request, place: Place, run_workers: Callable[[TfDataServiceCo
 
 @contextlib.contextmanager
 def failures_are_left_in(path: Path) -> Iterator[None]:
-    """Has the reason of a failure left in the file, unless a compute job that runs has written it."""
+    """Writes the reason of a failure to the config file, unless the file belongs to a compute job that runs."""
     try:
         yield
     except Exception as error:
         if config.running(path) is None:
-            # Where the file cannot be written either, the first error is the one to see.
+            # If the file cannot be written either, the first error is the important one.
             with contextlib.suppress(OSError):
-                config.leave_word(path, str(error))
+                config.leave_failure_note(path, str(error))
         raise
 
 
 @contextlib.contextmanager
 def _registry(request: Request, place: Place) -> Iterator[TfDataServiceConfig]:
-    """Runs the registry, with the config file in place meanwhile."""
+    """Runs the registry inside the block; meanwhile the config file exists."""
     if config.running(request.configfile) is not None:
         raise DataServiceError(
-            f"{request.configfile} is of a compute job that runs: end that, or give another file to this one"
+            f"{request.configfile} is of a compute job that runs: end that job, or give this one another file"
         )
-    # What an earlier job has left, which the other ranks and the training job could take for this one's.
+    # A file of an earlier job: the other ranks and the training job could take it for this job's.
     request.configfile.unlink(missing_ok=True)
     key = registry_messages.new_key()
     workers = place.size // request.dispatchers
@@ -188,7 +191,7 @@ def _registry(request: Request, place: Place) -> Iterator[TfDataServiceConfig]:
 
 
 def _wait_until_all_have_stopped(own: TfDataServiceConfig) -> None:
-    """Keeps the registry for the ranks that end later."""
+    """Keeps the registry until the workers of all ranks have stopped, or for `STOP_TIMEOUT_S` per dispatcher."""
     client = own.compute_client()
     with contextlib.suppress(TimeoutException):
         for dispatcher in range(own.dispatchers):
@@ -196,8 +199,8 @@ def _wait_until_all_have_stopped(own: TfDataServiceConfig) -> None:
 
 
 def _demand_all(service: ComputeService, own: TfDataServiceConfig) -> None:
-    """Has the job fail if not all of its dispatchers and workers come in time."""
-    # It has ended or failed otherwise where this raises something else.
+    """Makes the job fail if not all of its dispatchers and workers register in time."""
+    # All other errors mean that the job has already ended or failed.
     with contextlib.suppress(DataServiceError):
         try:
             client = own.compute_client()
@@ -209,7 +212,7 @@ def _demand_all(service: ComputeService, own: TfDataServiceConfig) -> None:
 
 
 def _wait_for_own_config(request: Request, place: Place) -> TfDataServiceConfig:
-    """The config that rank 0 of this job writes; files of other jobs are passed over."""
+    """Waits for the config that rank 0 of this job writes, and ignores files of other jobs."""
     deadline = time.monotonic() + request.timeout
     while time.monotonic() < deadline:
         found = config.running(request.configfile)

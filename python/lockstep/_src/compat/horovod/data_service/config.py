@@ -1,11 +1,11 @@
-"""The config file: where the compute job is, and how to talk to it.
+"""The config file: the addresses and the key of the compute job.
 
-JSON, written by rank 0 of the compute job and readable for its user alone, since it holds the key of the service:
+Rank 0 of the compute job writes the file, as JSON. Only its user may read it, because it holds the key of the service.
 
     {"dispatchers": 1, "workers_per_dispatcher": 4, "dispatcher_side": "compute", "timeout": 60,
-     "addresses": {"eth0": [["10.0.0.7", 40001]]}, "key": "<64 hex digits>", "job": "<of the launcher, may be missing>"}
+     "addresses": {"eth0": [["10.0.0.7", 40001]]}, "key": "<64 hex digits>", "job": "<id from the launcher, optional>"}
 
-A compute job that fails leaves a note in its place, without a secret: {"failed": "<reason>"}.
+If the compute job fails, it replaces the file by a note without a secret: {"failed": "<reason>"}.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _FAILED = "failed"
 
 @dataclasses.dataclass(frozen=True)
 class TfDataServiceConfig:
-    """What the training job has to know of a compute job.
+    """The facts about a compute job that the training job needs.
 
     Attributes:
       dispatchers: number of dispatchers.
-      workers_per_dispatcher: number of workers of each.
+      workers_per_dispatcher: number of workers of each dispatcher.
       dispatcher_side: the job that runs the dispatchers: `compute` or `training`.
-      addresses: of the registry: (IPv4 address, port) by network interface.
-      key: of the registry; who knows it can end the compute job.
-      timeout: how long dispatchers and workers are waited for, in seconds.
-      job: of the compute job's launcher: tells its processes which file is theirs.
+      addresses: addresses of the registry: (IPv4 address, port) by network interface.
+      key: the registry's key; any program that knows it can end the compute job.
+      timeout: how long to wait for dispatchers and workers, in seconds.
+      job: an id from the compute job's launcher, by which its processes recognize their own file.
     """
 
     dispatchers: int
@@ -55,11 +55,11 @@ class TfDataServiceConfig:
     job: str = ""
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """A client of the registry; arguments and errors of `ComputeClient`."""
+        """Returns a client of the registry; arguments and errors are those of `ComputeClient`."""
         return ComputeClient(self.addresses, self.key, verbose=verbose)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of the file; `from_dict` is the inverse."""
+        """Returns the content of the file; `from_dict` is the inverse."""
         values = dataclasses.asdict(self) | {"key": self.key.hex()}
         if not self.job:
             del values["job"]
@@ -67,7 +67,7 @@ class TfDataServiceConfig:
 
     @staticmethod
     def from_dict(config: Mapping[str, Any]) -> TfDataServiceConfig:
-        """The config that `to_dict` gave. ValueError: a field is missing, or is not what it should be."""
+        """Returns the config for a result of `to_dict`. Raises ValueError if a field is missing or malformed."""
         try:
             parsed = TfDataServiceConfig(
                 dispatchers=int(config["dispatchers"]),
@@ -100,7 +100,7 @@ class TfDataServiceConfig:
             raise ValueError(f"the data service's config is malformed: {wrong}")
 
     def write(self, filename: str | os.PathLike[str]) -> None:
-        """Writes the file: readers see the old one, none, or all of the new one. OSError: it cannot be written."""
+        """Writes the file; readers see the old file, none, or the complete new one. Raises OSError if it fails."""
         _replace(Path(filename), self.to_dict(), 0o600)
 
     @staticmethod
@@ -108,16 +108,16 @@ class TfDataServiceConfig:
         """Reads the file.
 
         Args:
-          filename: of the file.
-          wait_for_file_creation: wait, without a limit, until the compute job has written it. A file that is there
-            already is only taken if its compute job answers. If not, it may be one that was left over: a warning says
-            so, and after the file's `timeout` in which no new one has come an error.
+          filename: path of the file.
+          wait_for_file_creation: waits, without a limit, until the compute job has written the file. An existing file
+            is used only if its compute job answers. If it does not, an earlier job may have left the file: a warning
+            is logged, and an error is raised if no new file appears within the `timeout` in the file.
 
         Raises:
-          FileNotFoundError: it is not there, and is not waited for.
-          ComputeJobError: the compute job has failed, and left word of it.
-          UnreachableError, WrongKeyError: the compute job of the file has ended, or there is no way to it.
-          ValueError: it is no such file.
+          FileNotFoundError: the file does not exist, and `wait_for_file_creation` is false.
+          ComputeJobError: the compute job has failed; the message has its reason.
+          UnreachableError, WrongKeyError: the compute job of the file has ended, or cannot be reached.
+          ValueError: the file is not a config file.
         """
         path = Path(filename)
         if not wait_for_file_creation:
@@ -142,7 +142,7 @@ def _seconds(timeout: Any) -> float:
 
 
 def running(path: Path) -> TfDataServiceConfig | None:
-    """The config in a file, if there is one whose compute job answers."""
+    """Returns the config in a file if its compute job answers, else None."""
     try:
         config = TfDataServiceConfig.read(path)
         config.compute_client().check()
@@ -151,25 +151,25 @@ def running(path: Path) -> TfDataServiceConfig | None:
     return config
 
 
-def leave_word(path: Path, reason: str) -> None:
-    """Replaces the file by a note that the compute job has failed, which those who wait for it are told."""
+def leave_failure_note(path: Path, reason: str) -> None:
+    """Replaces the file by a note with the reason of the failure, which waiting training jobs raise as an error."""
     _replace(path, {_FAILED: reason.removeprefix(FAILED)}, 0o644)
 
 
 def remove(path: Path, config: TfDataServiceConfig) -> None:
-    """Removes the file if it is still that of `config`."""
+    """Removes the file if it still holds `config`."""
     with contextlib.suppress(FileNotFoundError, ValueError, DataServiceError):
         if TfDataServiceConfig.read(path).key == config.key:
             path.unlink()
 
 
 def _wait_for_another(path: Path, old: str, why: DataServiceError) -> None:
-    """Returns when the file has changed or is gone, raises `why` if it does not in time."""
+    """Waits until the file has changed or is removed; raises `why` if this does not happen in time."""
     timeout_s = DEFAULT_TIMEOUT_S
     with contextlib.suppress(ValueError, DataServiceError):
         timeout_s = _parse(path, old).timeout
     _LOG.warning(
-        "%s may be left over from a compute job that is no more: %s. Waiting %s s for a new one", path, why, timeout_s
+        "%s may be left over from a compute job that is no more: %s. Waiting %s s for a new file", path, why, timeout_s
     )
     deadline = time.monotonic() + timeout_s
     while _text(path) == old:
@@ -190,12 +190,12 @@ def _parse(path: Path, text: str) -> TfDataServiceConfig:
 
 def _text(path: Path) -> str | None:
     with contextlib.suppress(FileNotFoundError):
-        return path.read_text(encoding="utf-8", errors="replace")  # _parse says what is wrong
+        return path.read_text(encoding="utf-8", errors="replace")  # _parse reports malformed text
     return None
 
 
 def _replace(path: Path, content: Mapping[str, Any], mode: int) -> None:
-    # mkstemp makes it readable for the user alone.
+    # mkstemp makes the file readable for its user only.
     descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

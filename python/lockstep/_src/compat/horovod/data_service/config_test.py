@@ -93,7 +93,7 @@ def test_it_waits_for_the_file(file, start):
 def test_a_job_that_fails_meanwhile_is_told_to_those_who_wait(file, start):
     reading = start(lambda: TfDataServiceConfig.read(file, wait_for_file_creation=True))
     time.sleep(0.2)
-    config.leave_word(file, "3 processes, 2 dispatchers")
+    config.leave_failure_note(file, "3 processes, 2 dispatchers")
     error = reading.end()
     assert isinstance(error, ComputeJobError)
     assert str(error) == "the compute job has failed: 3 processes, 2 dispatchers"

@@ -1,4 +1,4 @@
-"""Threads of the tests, and compute jobs whose processes are threads."""
+"""Fixtures for calls in threads, and for compute jobs whose processes are threads."""
 
 import contextlib
 import threading
@@ -29,11 +29,11 @@ class Started:
 
     @property
     def has_ended(self):
-        """Whether the call has returned or raised."""
+        """True if the call has returned or raised."""
         return bool(self._outcome)
 
     def end(self):
-        """Waits for the end; returns the result, or the error that was raised."""
+        """Waits for the call's end; returns its result, or the error that it raised."""
         self._thread.join(_DEADLINE_S)
         assert self._outcome, f"it has not ended within {_DEADLINE_S} s"
         return self._outcome[0]
@@ -51,11 +51,11 @@ class ComputeJob:
         ]
 
     def config(self):
-        """What the training job reads."""
+        """Returns the config that the training job reads."""
         return TfDataServiceConfig.read(self.file, wait_for_file_creation=True)
 
     def end(self):
-        """Shuts the job down where it runs; returns how each rank ended."""
+        """Shuts the job down if it still runs; returns the result or error of each rank."""
         with contextlib.suppress(Exception):
             TfDataServiceConfig.read(self.file).compute_client().shutdown()
         return [rank.end() for rank in self.ranks]
@@ -63,13 +63,13 @@ class ComputeJob:
 
 @pytest.fixture(name="start")
 def _start():
-    """Starts a call in a thread."""
+    """Returns the class `Started`, which starts a call in a thread."""
     return Started
 
 
 @pytest.fixture(name="compute_job")
 def _compute_job(tmp_path):
-    """Starts compute jobs, and ends them after the test."""
+    """Yields a function that starts compute jobs; ends them after the test."""
     jobs = []
 
     def start(size, **options):

@@ -1,13 +1,13 @@
-"""What the data service raises beside ValueError and IndexError for wrong arguments."""
+"""The exceptions of the data service; for wrong arguments it raises ValueError and IndexError."""
 
 from collections.abc import Mapping
 
-# What a failure's text starts with where it is handed on; the reason follows.
+# The prefix of a failure's text when it is passed on; the reason follows.
 FAILED = "the compute job has failed: "
 
 
 class TimeoutException(Exception):
-    """Somebody did not come in time.
+    """A dispatcher, a worker or rank 0 did not start or stop in time.
 
     Attributes:
       message: the text.
@@ -19,22 +19,22 @@ class TimeoutException(Exception):
 
 
 class DataServiceError(RuntimeError):
-    """The compute job cannot be used; the base of those below."""
+    """The base of the errors below: the compute job cannot be used."""
 
 
 class UnreachableError(DataServiceError):
-    """Nothing answers at the addresses of the compute job: it has ended, or there is no way to it."""
+    """Nothing answers at the addresses of the compute job: it has ended, or it cannot be reached."""
 
 
 class WrongKeyError(DataServiceError):
-    """What answers has another key: the config file is of another compute job than the one that runs there."""
+    """The compute job that answers has another key, so the config file belongs to another compute job."""
 
 
 class ComputeJobError(DataServiceError):
-    """The compute job answers, or has left word, that it has failed or ends."""
+    """The compute job has failed or is ending, by its own reply or by the note in its config file."""
 
 
-# What the registry's server reports to its clients, by name.
+# The errors that the registry's server reports to its clients, by name.
 REPORTED: Mapping[str, type[Exception]] = {
     kind.__name__: kind for kind in (IndexError, ValueError, TimeoutException, ComputeJobError)
 }

@@ -1,4 +1,4 @@
-"""Which process of its job this one is, from the environment of the launcher."""
+"""The place of this process in its job, from the environment that the launcher sets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import hmac
 import os
 from collections.abc import Mapping
 
-# Rank and number of processes: of horovodrun, and of this project's launcher.
+# The variables for rank and number of processes: those of horovodrun, and those of this project's launcher.
 _VARIABLES = (("HOROVOD_RANK", "HOROVOD_SIZE"), ("LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE"))
-# The same in all processes of a job, and different in others.
+# Variables that are the same in all processes of a job, and differ between jobs.
 _JOB_VARIABLES = ("LOCKSTEP_RENDEZVOUS", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
 
 
@@ -20,7 +20,7 @@ class Place:
     Attributes:
       rank: 0 to `size` - 1.
       size: number of processes.
-      job: tells jobs apart; empty where the environment says nothing of the job.
+      job: an id that differs between jobs; empty if the environment has no information about the job.
     """
 
     rank: int
@@ -29,10 +29,10 @@ class Place:
 
 
 def own_place(environment: Mapping[str, str] = os.environ) -> Place:
-    """The place that a launcher gave this process; the only process of its job where there is none.
+    """Returns the place that a launcher gave this process. Without a launcher, it is the only process of its job.
 
     Raises:
-      ValueError: a variable is no number, out of range, or alone.
+      ValueError: a variable is not a number or out of range, or only one of the two is set.
     """
     for rank_variable, size_variable in _VARIABLES:
         if rank_variable not in environment and size_variable not in environment:
@@ -55,5 +55,5 @@ def _job(environment: Mapping[str, str]) -> str:
     known = [environment.get(name, "") for name in _JOB_VARIABLES]
     if not secret and not any(known):
         return ""
-    # A digest, since it is written to a file: it tells nothing of the secret.
+    # The id is written to a file, so it is a digest, which does not reveal the secret.
     return hmac.new(secret.encode(), "\n".join(known).encode(), "sha256").hexdigest()[:32]

@@ -1,4 +1,4 @@
-"""The training job's side: reading through the compute job's dispatchers, or running them."""
+"""The training job's side: it reads from the compute job's dispatchers, or runs the dispatchers itself."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _MODES = ("distributed_epoch", "parallel_epochs")
 
 @contextlib.contextmanager
 def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[str]:
-    """Gives the address of this training rank's dispatcher, `grpc://host:port`, once all of its workers are ready.
+    """Yields the address of this training rank's dispatcher, `grpc://host:port`, when all of its workers are ready.
 
-    With one dispatcher all ranks get that one; with several each gets the one of its number. Where dispatchers are on
-    the training side, the rank that is the dispatcher's number starts it, and ends it when the body is left; it waits
-    for the other ranks to leave theirs first, for `timeout` seconds of the config at most. If the compute job fails
-    while datasets read from it, an error is logged.
+    If there is one dispatcher, all ranks use it. If there are several, rank r uses dispatcher r. If dispatchers are on
+    the training side, rank r also starts dispatcher r, and ends it when the block is left. Before it ends the
+    dispatcher, it waits until the other ranks have left their blocks, at most for the config's `timeout` seconds. If
+    the compute job fails while datasets read from it, an error is logged.
 
     Args:
-      compute_config: of the compute job.
-      rank: of this process in the training job.
+      compute_config: the compute job's config.
+      rank: the rank of this process in the training job.
 
     Raises:
       ValueError: there are several dispatchers, and none for this rank.
-      TimeoutException: the dispatcher or its workers did not come within the `timeout` of the config.
+      TimeoutException: the dispatcher or its workers did not register within the config's `timeout`.
       ComputeJobError, UnreachableError, WrongKeyError: the compute job has failed, ended or cannot be reached.
     """
     _check_rank(compute_config, rank, None)
@@ -48,7 +48,7 @@ def tf_data_service(compute_config: TfDataServiceConfig, rank: int) -> Iterator[
     with servers.dispatcher(client, dispatcher_id) if is_ours else contextlib.nullcontext():
         address = client.wait_for_dispatcher_registration(dispatcher_id, compute_config.timeout)
         client.wait_for_dispatcher_worker_registration(dispatcher_id, compute_config.timeout)
-        threading.Thread(target=_tell_of_failure, args=(client,), name="data service watch", daemon=True).start()
+        threading.Thread(target=_log_failure, args=(client,), name="data service watch", daemon=True).start()
         if compute_config.dispatcher_side == "compute":
             yield address
         else:
@@ -66,24 +66,26 @@ def send_to_data_service(
     round_robin: bool = False,
     job_name: str = "job",
 ) -> tf.data.Dataset:
-    """The dataset, with all of its transformations so far run by the compute job.
+    """Returns a dataset whose transformations so far run in the compute job.
 
-    Each training rank gets all elements, which a dispatcher's workers have divided among them (`distributed_epoch`), or
-    which each of them has gone through as a whole (`parallel_epochs`). With `reuse_dataset`, the ranks of a dispatcher
-    share the elements: each goes to the first that asks, or with `round_robin` to the ranks in turn.
+    Each training rank gets all elements. With `distributed_epoch`, a dispatcher's workers divide the elements among
+    them; with `parallel_epochs`, each worker processes the whole dataset. With `reuse_dataset`, the ranks of a
+    dispatcher share the elements: each element goes to the first rank that asks, or with `round_robin` to the ranks in
+    turn.
 
     Args:
-      dataset: of the training rank; the same on all.
-      compute_config: of the compute job, with dispatchers on the compute side.
-      rank: of this process in the training job.
-      size: number of training ranks. Needed for `round_robin`; with several dispatchers it is their number.
+      dataset: the training rank's dataset; the same on all ranks.
+      compute_config: the config of a compute job with dispatchers on the compute side.
+      rank: the rank of this process in the training job.
+      size: number of training ranks. Required for `round_robin`. If there are several dispatchers, it must be their
+        number.
       processing_mode: `distributed_epoch`, `parallel_epochs`, or a `tf.data.experimental.service.ShardingPolicy`.
       reuse_dataset: the ranks of a dispatcher share one pass through the dataset.
-      round_robin: they take turns; the dataset has to be infinite.
-      job_name: tells passes that are shared apart, for `reuse_dataset`: another for each dataset.
+      round_robin: the ranks take turns; the dataset must be infinite.
+      job_name: the name of the shared pass, for `reuse_dataset`; each dataset needs a different name.
 
     Raises:
-      ValueError: an argument is wrong, or the number of ranks is not that of the dispatchers.
+      ValueError: an argument is wrong, or there are several dispatchers and their number is not that of the ranks.
       RuntimeError: dispatchers are on the training side.
       TimeoutException, ComputeJobError, UnreachableError, WrongKeyError: as in `tf_data_service`.
     """
@@ -112,7 +114,7 @@ def send_to_data_service(
 
 
 def add_to_datasets() -> None:
-    """Gives `tf.data.Dataset` the method `send_to_data_service`, from now on."""
+    """Adds the method `send_to_data_service` to `tf.data.Dataset`, from now on."""
     _hooks.hold("add_to_datasets")
 
 
@@ -123,12 +125,12 @@ def _add_method(interception: Interception) -> None:
 _hooks = HookSet(symbols.FACADE, _add_method)
 
 
-def _tell_of_failure(client: ComputeClient) -> None:
-    # TensorFlow goes on trying for an hour, with nothing that a user would understand, and cannot be interrupted.
+def _log_failure(client: ComputeClient) -> None:
+    # TensorFlow itself retries for an hour, without a message that a user would understand, and cannot be interrupted.
     try:
         client.wait_for_shutdown()
     except DataServiceError as error:
-        _LOG.error("data service: %s; datasets that read from it get nothing more", error)
+        _LOG.error("data service: %s; datasets that read from it get no more elements", error)
 
 
 def _check_rank(compute_config: TfDataServiceConfig, rank: int, size: int | None) -> None:
@@ -139,18 +141,18 @@ def _check_rank(compute_config: TfDataServiceConfig, rank: int, size: int | None
         raise ValueError(
             f"the compute job has {dispatchers} dispatchers, one for each training rank, but this is rank {rank}"
             + (f" of {size}" if size is not None else "")
-            + ": start as many training ranks, or the compute job with as many dispatchers, or with one for all"
+            + ": start that number of training ranks, or the compute job with one dispatcher per rank or one for all"
         )
 
 
 @contextlib.contextmanager
 def _use(client: ComputeClient, dispatcher_id: int, rank: int, wait_for_others_s: float | None) -> Iterator[None]:
-    """Says that a rank reads through a dispatcher meanwhile, and waits for the others' end where a time is given."""
+    """Registers a rank as a reader inside the block; then waits for the other ranks, if a time is given."""
     client.begin_use(dispatcher_id, rank)
     try:
         yield
     finally:
-        # A compute job that has ended meanwhile needs nothing, and must not hide what the body raises.
+        # If the compute job has ended, there is nothing to report, and this error must not hide the block's own.
         with contextlib.suppress(DataServiceError):
             client.end_use(dispatcher_id, rank)
             if wait_for_others_s is not None:
@@ -158,7 +160,7 @@ def _use(client: ComputeClient, dispatcher_id: int, rank: int, wait_for_others_s
                     client.wait_until_unused(dispatcher_id, wait_for_others_s)
                 except TimeoutException:
                     _LOG.warning(
-                        "dispatcher %d ends, though other training ranks have not left tf_data_service within %g s",
+                        "dispatcher %d ends, although other training ranks have not left tf_data_service within %g s",
                         dispatcher_id,
                         wait_for_others_s,
                     )

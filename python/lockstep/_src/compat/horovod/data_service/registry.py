@@ -1,4 +1,4 @@
-"""What the compute job knows of its dispatchers and workers, and who waits for them."""
+"""The registry of a compute job: its dispatchers and workers, and the threads that wait for them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 from lockstep._src.compat.horovod.data_service.errors import FAILED, ComputeJobError, TimeoutException
 
-# How often a waiting thread looks whether the one that it waits for is still there, in seconds.
-_LOOK_EVERY_S = 0.5
+# The period, in seconds, in which a waiting thread checks that its client is still connected.
+_CHECK_EVERY_S = 0.5
 
 
 class Registry:
-    """Dispatchers, their workers and users, and the end of the job. Thread safe.
+    """The state of the dispatchers, their workers and readers, and of the job's end. It is thread safe.
 
     Args:
-      dispatchers: how many there will be; ids are 0 to `dispatchers` - 1.
-      workers_per_dispatcher: how many workers each will have.
+      dispatchers: the number of dispatchers; their ids are 0 to `dispatchers` - 1.
+      workers_per_dispatcher: the number of workers of each dispatcher.
     """
 
     def __init__(self, dispatchers: int, workers_per_dispatcher: int):
@@ -27,7 +27,7 @@ class Registry:
             raise ValueError(f"The number of workers per dispatcher must be larger than 0: {workers_per_dispatcher}")
         self._workers_per_dispatcher = workers_per_dispatcher
         self._changed = threading.Condition()
-        # All below under _changed.
+        # _changed guards all attributes below.
         self._addresses: list[str | None] = [None] * dispatchers
         self._workers: list[set[int]] = [set() for _ in range(dispatchers)]
         self._stopped: list[set[int]] = [set() for _ in range(dispatchers)]
@@ -37,18 +37,18 @@ class Registry:
         self._is_shut_down = False
 
     def check(self) -> None:
-        """Raises ComputeJobError if the job has failed, or was told to end."""
+        """Checks that the job runs. Raises ComputeJobError if it has failed, or was told to end."""
         with self._changed:
             self._check_failure()
             if self._is_shut_down:
                 raise ComputeJobError("the compute job was shut down")
 
     def register_dispatcher(self, dispatcher_id: int, address: str) -> None:
-        """Says where a dispatcher listens; again with the same address changes nothing.
+        """Stores the address of a dispatcher; a second call with the same address changes nothing.
 
         Raises:
           IndexError: there is no such dispatcher.
-          ValueError: it has another address already.
+          ValueError: the dispatcher already has another address.
         """
         with self._changed:
             self._check_id(dispatcher_id)
@@ -62,18 +62,18 @@ class Registry:
             self._changed.notify_all()
 
     def wait_for_dispatcher(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> str:
-        """The address of a dispatcher, once it has registered.
+        """Waits until a dispatcher has registered, and returns its address.
 
         Args:
-          dispatcher_id: which.
-          timeout_s: after this time, in seconds, it raises.
-          is_wanted: whether somebody still wants to know.
+          dispatcher_id: the dispatcher's number, from 0.
+          timeout_s: the longest wait, in seconds.
+          is_wanted: returns whether the client that asked is still connected.
 
         Raises:
           IndexError: there is no such dispatcher.
-          TimeoutException: it has not come in time.
-          ComputeJobError: the job has failed or ended meanwhile.
-          ConnectionError: nobody wants to know any more.
+          TimeoutException: the dispatcher has not registered in time.
+          ComputeJobError: the job has failed or ended during the wait.
+          ConnectionError: the client that asked is gone.
         """
         with self._changed:
             self._check_id(dispatcher_id)
@@ -87,14 +87,14 @@ class Registry:
             return str(self._addresses[dispatcher_id])
 
     def register_worker(self, dispatcher_id: int, worker_id: int) -> None:
-        """Says that a worker of a dispatcher is ready; again changes nothing. IndexError: no such dispatcher."""
+        """Stores that a worker of a dispatcher is ready. Raises IndexError if there is no such dispatcher."""
         with self._changed:
             self._check_id(dispatcher_id)
             self._workers[dispatcher_id].add(worker_id)
             self._changed.notify_all()
 
     def wait_for_workers(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
-        """Returns once a dispatcher has all of its workers; arguments and errors of `wait_for_dispatcher`."""
+        """Waits until all workers of a dispatcher are ready; arguments and errors as in `wait_for_dispatcher`."""
         with self._changed:
             self._check_id(dispatcher_id)
             self._wait(
@@ -106,33 +106,33 @@ class Registry:
             )
 
     def wait_for_end_of_work(self, dispatcher_id: int, is_wanted: Callable[[], bool]) -> bool:
-        """Returns once a dispatcher retires or the job is told to end, and whether it is the job.
+        """Waits until a dispatcher retires or the job is told to end; returns true if it is the job.
 
         Errors are those of `wait_for_shutdown`.
         """
         with self._changed:
             while not self._is_shut_down and dispatcher_id not in self._retired:
                 self._check_failure()
-                self._look(is_wanted, None)
+                self._wait_once(is_wanted, None)
             self._check_failure()
             return self._is_shut_down
 
     def retire_dispatcher(self, dispatcher_id: int) -> None:
-        """Says that a dispatcher is going to end, so that its workers end first. IndexError: no such dispatcher."""
+        """Announces the end of a dispatcher, so that its workers end first. Raises IndexError if it does not exist."""
         with self._changed:
             self._check_id(dispatcher_id)
             self._retired.add(dispatcher_id)
             self._changed.notify_all()
 
     def end_worker(self, dispatcher_id: int, worker_id: int) -> None:
-        """Says that a worker has stopped. IndexError: no such dispatcher."""
+        """Stores that a worker has stopped. Raises IndexError if there is no such dispatcher."""
         with self._changed:
             self._check_id(dispatcher_id)
             self._stopped[dispatcher_id].add(worker_id)
             self._changed.notify_all()
 
     def wait_until_stopped(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
-        """Returns once the workers of a dispatcher have stopped, also while the job ends.
+        """Waits until the workers of a dispatcher have stopped, also while the job ends.
 
         Arguments and errors are those of `wait_for_dispatcher`.
         """
@@ -148,20 +148,20 @@ class Registry:
             )
 
     def begin_use(self, dispatcher_id: int, rank: int) -> None:
-        """A rank of the training job will read through a dispatcher. IndexError: no such dispatcher."""
+        """Stores that a training rank reads from a dispatcher. Raises IndexError if there is no such dispatcher."""
         with self._changed:
             self._check_id(dispatcher_id)
             self._users[dispatcher_id].add(rank)
 
     def end_use(self, dispatcher_id: int, rank: int) -> None:
-        """It reads no more. IndexError: no such dispatcher."""
+        """Stores that a training rank no longer reads. Raises IndexError if there is no such dispatcher."""
         with self._changed:
             self._check_id(dispatcher_id)
             self._users[dispatcher_id].discard(rank)
             self._changed.notify_all()
 
     def wait_until_unused(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
-        """Returns once no rank reads through a dispatcher; arguments and errors of `wait_for_dispatcher`."""
+        """Waits until no rank reads from a dispatcher; arguments and errors as in `wait_for_dispatcher`."""
         with self._changed:
             self._check_id(dispatcher_id)
             self._wait(
@@ -173,26 +173,29 @@ class Registry:
             )
 
     def wait_for_shutdown(self, is_wanted: Callable[[], bool]) -> None:
-        """Returns once the job is told to end, without a limit.
+        """Waits, without a limit, until the job is told to end.
 
         Raises:
           ComputeJobError: the job has failed.
-          ConnectionError: nobody wants to know any more.
+          ConnectionError: the client that asked is gone.
         """
         with self._changed:
             while not self._is_shut_down:
                 self._check_failure()
-                self._look(is_wanted, None)
+                self._wait_once(is_wanted, None)
             self._check_failure()
 
     def shutdown(self) -> None:
-        """Tells all who wait that the job ends."""
+        """Tells all waiting threads that the job ends."""
         with self._changed:
             self._is_shut_down = True
             self._changed.notify_all()
 
     def fail(self, reason: str) -> None:
-        """Tells all who wait, now or later, that the job has failed. The first reason is kept; none after the end."""
+        """Tells all waiting threads, now and later, that the job has failed.
+
+        Only the first reason is kept. After the job's end, the call has no effect.
+        """
         with self._changed:
             if not self._is_shut_down:
                 self._failure = self._failure or reason
@@ -231,9 +234,9 @@ class Registry:
                     f"Timed out waiting for {waiting_for}. Try to find out what takes {slow} {verb} "
                     f"or increase timeout. Timeout after {timeout_s} seconds."
                 )
-            self._look(is_wanted, remaining)
+            self._wait_once(is_wanted, remaining)
 
-    def _look(self, is_wanted: Callable[[], bool], remaining: float | None) -> None:
-        self._changed.wait(_LOOK_EVERY_S if remaining is None else min(remaining, _LOOK_EVERY_S))
+    def _wait_once(self, is_wanted: Callable[[], bool], remaining: float | None) -> None:
+        self._changed.wait(_CHECK_EVERY_S if remaining is None else min(remaining, _CHECK_EVERY_S))
         if not is_wanted():
-            raise ConnectionError("who asked is gone")
+            raise ConnectionError("the client that asked is gone")

@@ -1,4 +1,4 @@
-"""Requests and replies between the registry and its clients: JSON, authenticated, never pickled.
+"""Requests and replies between the registry and its clients: authenticated JSON, never pickled objects.
 
 A connection carries one request.
 
@@ -8,9 +8,9 @@ A connection carries one request.
 
     frame: length of the body (4 bytes, big endian), MAC (32 bytes), body (UTF-8 JSON, an object)
 
-A MAC is HMAC-SHA-256 under the key of the config file. That of a request covers the server's nonce and the client's own
-(`nonce` in the body), that of a reply the request's MAC: neither can be used a second time. An empty frame is length 0
-and nothing else.
+A MAC is HMAC-SHA-256 with the key of the config file. The MAC of a request covers the server's nonce and the client's
+own nonce (`nonce` in the body). The MAC of a reply covers the request's MAC. Therefore neither can be used again. An
+empty frame consists of the length 0 only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAGIC = b"LSDATA1\n"
 _NONCE_BYTES = 16
 _MAC_BYTES = 32
 _LENGTH = struct.Struct(">I")
-# Far above any request; what strangers can make us allocate.
+# Far above the size of any request. It limits the memory that an unauthenticated connection can use.
 _MAX_BODY_BYTES = 1 << 16
 
 
@@ -40,7 +40,7 @@ class ProtocolError(DataServiceError):
 
 
 def new_key() -> bytes:
-    """A random key."""
+    """Returns a random key."""
     return secrets.token_bytes(KEY_BYTES)
 
 
@@ -48,8 +48,8 @@ class ServerSide:
     """The server's end of a connection.
 
     Args:
-      connection: just accepted; stays the caller's to close.
-      key: of the service.
+      connection: a connection that was just accepted; the caller closes it.
+      key: the service's key.
     """
 
     def __init__(self, connection: socket.socket, key: bytes):
@@ -58,13 +58,13 @@ class ServerSide:
         self._request_mac = b""
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
-        """The request.
+        """Receives and returns the request.
 
         Args:
-          timeout_s: until all of it is there, however many pieces it comes in.
+          timeout_s: the time in seconds within which the whole request must arrive.
 
         Raises:
-          WrongKeyError: the peer does not know the key, and has been told so.
+          WrongKeyError: the client does not know the key; it has received an empty frame.
           ProtocolError, OSError: as in `_receive_frame`.
         """
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -77,7 +77,7 @@ class ServerSide:
         return _parse(body)
 
     def reply(self, reply: Mapping[str, Any]) -> None:
-        """Answers the request that was received."""
+        """Sends the reply to the received request."""
         body = json.dumps(reply).encode()
         _send_frame(self._connection, _mac(self._key, b"reply", self._request_mac, body), body)
 
@@ -87,12 +87,12 @@ def ask(connection: socket.socket, key: bytes, request: Mapping[str, Any]) -> di
 
     Raises:
       WrongKeyError: the server has another key.
-      ProtocolError: it is another kind of server.
+      ProtocolError: the server is not a compute service.
       OSError: the connection broke.
     """
     greeting = _receive(connection, len(_MAGIC) + _NONCE_BYTES)
     if greeting[: len(_MAGIC)] != _MAGIC:
-        raise ProtocolError("what answers is no compute service")
+        raise ProtocolError("the server that answers is no compute service")
     body = json.dumps({**request, "nonce": secrets.token_hex(_NONCE_BYTES)}).encode()
     request_mac = _mac(key, b"request", greeting[len(_MAGIC) :], body)
     _send_frame(connection, request_mac, body)
@@ -105,7 +105,7 @@ def ask(connection: socket.socket, key: bytes, request: Mapping[str, Any]) -> di
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Has a connection break within a minute where its other host vanishes, also if nothing is sent."""
+    """Makes a connection break within a minute if the other host vanishes, even if nothing is sent."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
@@ -123,10 +123,12 @@ def _send_frame(connection: socket.socket, mac: bytes, body: bytes) -> None:
 
 
 def _receive_frame(connection: socket.socket, until: float | None = None) -> tuple[bytes, bytes]:
-    """MAC and body; both empty for an empty frame. `until`: by time.monotonic, in place of the connection's timeout.
+    """Receives a frame, and returns MAC and body; both are empty for an empty frame.
+
+    If `until` is given, it is the deadline by time.monotonic, in place of the connection's timeout.
 
     Raises:
-      ProtocolError: it is longer than any message is.
+      ProtocolError: the frame is longer than the largest message.
       OSError: the connection broke, or timed out.
     """
     (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size, until))
@@ -155,7 +157,7 @@ def _parse(body: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a message that is no JSON: {error}") from None
+        raise ProtocolError(f"got a message that is no JSON: {error}") from None
     if not isinstance(parsed, dict):
-        raise ProtocolError(f"a message that is no JSON object but {type(parsed).__name__}")
+        raise ProtocolError(f"got a message of type {type(parsed).__name__}, wanted a JSON object")
     return parsed

@@ -1,4 +1,4 @@
-"""tf.data's dispatcher and worker, announced under an address that other hosts reach."""
+"""tf.data's dispatcher and worker, with an address that other hosts can reach."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from lockstep._src.compat.horovod.data_service.errors import DataServiceError, T
 _LOG = logging.getLogger("lockstep")
 
 _HEARTBEAT_MS = 1000
-# How long a server may take to stop, in seconds; it is left to the end of the process then.
+# The time in seconds within which a server should stop. After that, it runs until the process ends.
 STOP_TIMEOUT_S = 10.0
 
 
 @contextlib.contextmanager
 def dispatcher(client: ComputeClient, dispatcher_id: int) -> Iterator[str]:
-    """Runs a dispatcher on a free port, and registers it; gives its address, `grpc://host:port`.
+    """Runs a dispatcher on a free port inside the block, and registers it; yields its address, `grpc://host:port`.
 
-    When the body is left, its workers stop first: one that still works through a dataset which nobody has read to its
-    end would go on asking a dispatcher that is gone, and not stop until its patience is over.
+    When the block is left, the dispatcher's workers stop first. A worker may still process a dataset that was not read
+    to its end. Without its dispatcher, such a worker would keep asking for it until a long timeout.
 
     Args:
-      client: of the registry.
-      dispatcher_id: of this one.
+      client: a client of the registry.
+      dispatcher_id: the dispatcher's number, from 0.
 
     Raises:
-      ValueError: the interface that the environment asks for is not there, or the dispatcher is registered already.
+      ValueError: the interface that the environment requests does not exist, or the dispatcher is already registered.
       DataServiceError: the compute job cannot be reached.
     """
     with _dispatch_server() as address:
@@ -41,7 +41,7 @@ def dispatcher(client: ComputeClient, dispatcher_id: int) -> Iterator[str]:
         try:
             yield address
         except BaseException:
-            # Who fails, or is told to end by a signal, has no time.
+            # A process that fails, or that a signal ends, does not wait for the workers.
             with contextlib.suppress(DataServiceError):
                 client.retire_dispatcher(dispatcher_id)
             raise
@@ -55,7 +55,7 @@ def _dispatch_server() -> Iterator[str]:
     host = addresses.own_address(addresses.chosen_interfaces())
     server = tf.data.experimental.service.DispatchServer()
     try:
-        # TensorFlow listens on all interfaces, but names itself localhost.
+        # TensorFlow listens on all interfaces, but gives localhost as its address.
         protocol, _, target = server.target.partition("://")
         yield f"{protocol}://{host}:{target.rpartition(':')[2]}"
     finally:
@@ -64,14 +64,14 @@ def _dispatch_server() -> Iterator[str]:
 
 @contextlib.contextmanager
 def worker(dispatcher_address: str, timeout_s: float) -> Iterator[None]:
-    """Runs a worker of a dispatcher on a free port; it has registered there when the body starts.
+    """Runs a worker of a dispatcher on a free port inside the block; the dispatcher then already knows the worker.
 
     Args:
-      dispatcher_address: `grpc://host:port`.
+      dispatcher_address: the dispatcher's address, `grpc://host:port`.
       timeout_s: how long the dispatcher may take to answer, in seconds.
 
     Raises:
-      ValueError: the interface that the environment asks for is not there.
+      ValueError: the interface that the environment requests does not exist.
       tf.errors.OpError: the dispatcher does not answer.
     """
     protocol, _, target = dispatcher_address.partition("://")
@@ -94,7 +94,7 @@ def worker(dispatcher_address: str, timeout_s: float) -> Iterator[None]:
 
 def _stop(server: Any, what: str) -> None:
     def stop() -> None:
-        # TensorFlow's public way is to delete all references, which a traceback may hold.
+        # TensorFlow's public way to stop a server is to delete all references to it, but a traceback may hold one.
         server._stop()
         server.join()
 

@@ -1,4 +1,4 @@
-"""The server of the registry, a thread of rank 0 of the compute job."""
+"""The server of the registry; it runs in a thread of rank 0 of the compute job."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from lockstep._src.compat.horovod.data_service.registry_messages import ServerSi
 
 _LOG = logging.getLogger("lockstep")
 
-# What a client that connects may take for its request, in seconds.
+# The time in seconds within which a client must send its request.
 _REQUEST_TIMEOUT_S = 10.0
-# What those who wait may take for being told of the end, in seconds.
+# The time in seconds that `shutdown` waits until waiting clients have got their reply.
 _FAREWELL_S = 5.0
 _BACKLOG = 512
-# Connections without a request that is signed: each costs a thread. Beyond so many the oldest is hung up on.
-_MAX_STRANGERS = 128
+# The largest number of unauthenticated connections, because each costs a thread. A further one closes the oldest.
+_MAX_UNAUTHENTICATED = 128
 
 
 class ComputeService:
-    """Keeps a registry of dispatchers and workers, and answers `ComputeClient`s over TCP. Thread safe.
+    """A server that keeps a registry of dispatchers and workers, and answers `ComputeClient`s over TCP.
 
-    It listens from the start, on a free port of all interfaces, or of `nics` alone.
+    It listens when it is created, on a free port of all interfaces, or only of `nics`. It is thread safe.
 
     Args:
-      dispatchers: how many there will be.
-      workers_per_dispatcher: how many workers each will have.
-      key: 32 random bytes; who does not know them is not answered.
-      nics: names of the network interfaces to use; all by default.
+      dispatchers: the number of dispatchers.
+      workers_per_dispatcher: the number of workers of each dispatcher.
+      key: 32 random bytes; requests without this key are not answered.
+      nics: names of the network interfaces to use; None for all.
 
     Raises:
-      ValueError: a number is not positive, or an interface is not there.
+      ValueError: a number is not positive, or an interface does not exist.
       OSError: it cannot listen.
     """
 
@@ -52,8 +52,8 @@ class ComputeService:
         self._requests = _Requests(self._registry)
         self._answering = 0
         self._is_closed = False
-        self._strangers: dict[socket.socket, None] = {}  # the oldest first
-        # Guards the three above.
+        self._unauthenticated: dict[socket.socket, None] = {}  # the oldest first
+        # _changed guards the three attributes above.
         self._changed = threading.Condition()
         self._server = _Server((host, 0), self._answer)
         self._addresses = {name: [(address, self.get_port())] for name, address in found.items()}
@@ -63,19 +63,19 @@ class ComputeService:
         self._thread.start()
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Where it listens: (IPv4 address, port) by interface; loopback only where there is nothing else."""
+        """Returns (IPv4 address, port) by interface; loopback only if there is no other interface."""
         return {name: list(found) for name, found in self._addresses.items()}
 
     def get_port(self) -> int:
-        """The port on which it listens."""
+        """Returns the port on which the service listens."""
         return int(self._server.server_address[1])
 
     def fail(self, reason: str) -> None:
-        """Tells all who wait that the compute job has failed; `shutdown` has to follow."""
+        """Tells all waiting clients that the compute job has failed; call `shutdown` after it."""
         self._registry.fail(reason)
 
     def shutdown(self) -> None:
-        """Tells all who wait that the compute job ends, and stops to listen. A second time it does nothing."""
+        """Tells all waiting clients that the compute job ends, and stops listening. A second call does nothing."""
         self._registry.shutdown()
         with self._changed:
             if self._is_closed:
@@ -96,20 +96,20 @@ class ComputeService:
         except WrongKeyError:
             _LOG.warning("compute service: refused a request from %s:%d, signed with another key", *client)
         except (OSError, DataServiceError) as error:
-            # A client that went away, or a port scanner: nobody to tell.
+            # The client has gone, or it was a port scanner: there is no client to answer.
             _LOG.info("compute service: lost %s:%d: %s", *client, error)
         finally:
             with self._changed:
                 self._answering -= 1
                 self._changed.notify_all()
 
-    def _admit_stranger(self, connection: socket.socket) -> None:
+    def _admit_unauthenticated(self, connection: socket.socket) -> None:
         with self._changed:
-            self._strangers[connection] = None
-            if len(self._strangers) > _MAX_STRANGERS:
-                oldest = next(iter(self._strangers))
-                del self._strangers[oldest]
-                # Its thread, which reads, sees the end; the descriptor stays that thread's to close.
+            self._unauthenticated[connection] = None
+            if len(self._unauthenticated) > _MAX_UNAUTHENTICATED:
+                oldest = next(iter(self._unauthenticated))
+                del self._unauthenticated[oldest]
+                # The thread that reads this connection sees its end, and closes the descriptor.
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
 
@@ -117,12 +117,12 @@ class ComputeService:
         connection.settimeout(_REQUEST_TIMEOUT_S)
         keep_alive(connection)
         side = ServerSide(connection, self._key)
-        self._admit_stranger(connection)
+        self._admit_unauthenticated(connection)
         try:
             request = side.receive(_REQUEST_TIMEOUT_S)
         finally:
             with self._changed:
-                self._strangers.pop(connection, None)
+                self._unauthenticated.pop(connection, None)
         connection.settimeout(_REQUEST_TIMEOUT_S)
         try:
             reply = {"value": self._requests.handle(request, lambda: _is_open(connection))}
@@ -132,13 +132,13 @@ class ComputeService:
 
 
 class _Requests:
-    """Calls the registry as a request says: `request` names the method of the client, the rest are its arguments."""
+    """The handler of requests: `request` names the client's method, all other entries are its arguments."""
 
     def __init__(self, registry: Registry):
         self._registry = registry
 
     def handle(self, request: Mapping[str, Any], is_wanted: Callable[[], bool]) -> Any:
-        """What is replied. ValueError: no such request, or its arguments have the wrong types."""
+        """Returns the reply's value. Raises ValueError if there is no such request, or an argument's type is wrong."""
         registry = self._registry
         name = request.get("request")
         if name == "ping":
@@ -180,7 +180,7 @@ class _Requests:
         try:
             return self._registry.wait_for_end_of_work(dispatcher, is_wanted)
         except ConnectionError:
-            # A worker stays until the end: where it doesn't, it was killed.
+            # A worker stays connected until the end, so this worker was killed.
             self._registry.fail(f"compute worker {worker} is gone")
             raise
 
@@ -206,7 +206,10 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 def _is_open(connection: socket.socket) -> bool:
-    """Whether the client still waits: it has nothing to send, so what is there to read can only be the end."""
+    """Returns whether the client is still connected.
+
+    A waiting client sends nothing. If the connection is readable, the client has closed it.
+    """
     with contextlib.suppress(OSError):
         return not select.select([connection], [], [], 0)[0]
     return False
