@@ -1,6 +1,6 @@
 """Lockstep: synchronous distributed training of deep recommenders on TensorFlow.
 
-Names are imported when they are first asked for, so that `lockstep.launch` never waits for TensorFlow.
+Names are imported at their first use, so that `lockstep.launch` does not import TensorFlow.
 """
 
 import importlib

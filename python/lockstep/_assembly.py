@@ -1,4 +1,6 @@
-"""The modules that register themselves with modules below them. Public modules that need one import this module.
+"""Imports the modules that register themselves with modules of lower layers.
+
+Public modules that need such a registration import this module.
 
 | module | registers | with |
 | --- | --- | --- |

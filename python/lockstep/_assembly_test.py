@@ -1,4 +1,4 @@
-"""Public modules bring along what registers itself with modules below."""
+"""Public modules import the modules that register themselves with lower layers."""
 
 import subprocess
 import sys

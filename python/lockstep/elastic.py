@@ -1,4 +1,4 @@
-"""Workers of an elastic job, whose number changes while it runs: see docs/horovod_elastic.md."""
+"""Workers of an elastic job, in which the number of workers changes while it runs; see docs/horovod_elastic.md."""
 
 from lockstep._src.engine.elastic import Change, Member, Place, has_lost_peers, meet, member
 

@@ -1,6 +1,6 @@
-"""Tables that grow with their keys, their options, feature columns over them, and lookups of many tables at once.
+"""Dynamic tables, their options, feature columns over them, and lookups of many tables at once.
 
-Names are DeepRec's; docs/deeprec.md says what they mean here.
+The names are DeepRec's; docs/deeprec.md explains their meaning here.
 """
 
 import lockstep._assembly  # noqa: F401

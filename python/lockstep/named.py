@@ -1,4 +1,4 @@
-"""Collectives by name, jobs and process sets: what Horovod's API stands on."""
+"""Collectives by name, jobs and process sets: the basis of the Horovod façade."""
 
 from lockstep._src.collectives.named import (
     ALL,

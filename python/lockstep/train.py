@@ -1,4 +1,4 @@
-"""Training on all workers of a job: the scope, optimizers, sessions, evaluation along with it, and what is exported."""
+"""Training on all workers of a job: the scope, optimizers, sessions, evaluation during training, and exports."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # One class for each optimizer of tf.compat.v1.train, made when it is asked for.
+    # The class for an optimizer of tf.compat.v1.train is made at its first use.
     try:
         return _optimizer(name)
     except AttributeError:

@@ -1,6 +1,6 @@
 """The scope in which a TensorFlow program trains on all workers of the job.
 
-What the outermost scope intercepts, process-wide, and puts back on exit:
+The outermost scope intercepts the following in the whole process, and restores it on exit:
 
 | what | becomes |
 | --- | --- |
@@ -61,19 +61,19 @@ def replace_model_by(model: type) -> None:
 @takes_options
 @contextlib.contextmanager
 def scope(**options: Unpack[OptionValues]) -> Iterator[None]:
-    """Trains what is built inside on all workers of the job. Usable as a decorator as well.
+    """Opens a scope: a model that is built inside trains on all workers of the job. Also usable as a decorator.
 
-    Connects to the other workers where that has not happened yet.
+    The first scope connects to the other workers, unless the process is already connected.
 
-    Args are the job's options. Those that are given hold for as long as the scope is open. `sharding=True` shards the
-    trainable variables that are made inside by rows.
+    The arguments are options of the job; they apply while the scope is open. `sharding=True` shards trainable variables
+    that are made inside by rows.
 
     Args:
       {options}
 
     Raises:
-      AttributeError: an option that does not exist; nothing is changed then.
-      TypeError, ValueError: an option's value is of a wrong type or out of range; nothing is changed then.
+      AttributeError: an option does not exist; nothing is changed.
+      TypeError, ValueError: an option's value is of a wrong type or out of range; nothing is changed.
     """
     ctx = context
     with ctx.scope(**options):
@@ -94,7 +94,7 @@ def embedding_scope(**options: Unpack[OptionValues]) -> contextlib.AbstractConte
 
 @contextlib.contextmanager
 def _seeded(seed: int | None) -> Iterator[None]:
-    """Draws random numbers from `seed`: of Python, of numpy, of the present graph and of those that are made inside."""
+    """Sets the seed of Python, of NumPy, of the current graph, and of the graphs that are made inside the block."""
     if seed is None:
         yield
         return
@@ -131,7 +131,7 @@ def _intercept(interception: Interception) -> None:
 
 
 def _has_keras_3() -> bool:
-    """Whether the program has loaded Keras 3, on TensorFlow."""
+    """Returns whether the program has loaded Keras 3 with TensorFlow as its backend."""
     keras = sys.modules.get("keras")
     version = getattr(keras, "__version__", "0")
     return int(version.split(".")[0]) >= 3 and keras.backend.backend() == "tensorflow"

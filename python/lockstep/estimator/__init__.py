@@ -1,4 +1,4 @@
-"""Estimators on all workers of a job, after `tf.estimator`, which left TensorFlow in 2.16."""
+"""Estimators on all workers of a job. They follow `tf.estimator`, which TensorFlow 2.16 removed."""
 
 import lockstep._assembly  # noqa: F401
 from lockstep._src.estimator.estimator import Estimator

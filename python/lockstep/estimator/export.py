@@ -1,4 +1,4 @@
-"""What estimators export, after `tf.estimator.export`."""
+"""The inputs and outputs of exported estimators; follows `tf.estimator.export`."""
 
 from lockstep._src.estimator.exporters import (
     ClassificationOutput,

@@ -1,4 +1,4 @@
-"""Input functions over data in memory, after `tf.estimator.inputs` of TensorFlow 1."""
+"""Input functions for data in memory; follows `tf.estimator.inputs` of TensorFlow 1."""
 
 from lockstep._src.estimator.inputs import numpy_input_fn, pandas_input_fn
 

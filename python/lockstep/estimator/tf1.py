@@ -1,4 +1,4 @@
-"""`tf.estimator` of programs for TensorFlow 1: as `lockstep.estimator`, but each process's own after `hvd.init()`."""
+"""`tf.estimator` for TensorFlow 1 programs: `lockstep.estimator`, but for each process alone after `hvd.init()`."""
 
 from lockstep._src.estimator.apart import Estimator
 from lockstep.estimator import (

@@ -1,10 +1,10 @@
 """Models with `fit` and `evaluate`, on all workers of a job.
 
-`Model` is one of two classes, with the same arguments beyond Keras' own: where TensorFlow runs eagerly, a model of
-Keras 3; in graphs of TensorFlow 1, a model of tensors that needs no Keras. `LazyAdam` is an optimizer of Keras 3, and
-`DynamicEmbedding` a layer of it; `export` writes a SavedModel of a model that has such layers.
+`Model` is one of two classes, which have the same arguments in addition to Keras' own. In eager mode it is a Keras 3
+model; in graphs of TensorFlow 1, it is a model of tensors that needs no Keras. `LazyAdam` is a Keras 3 optimizer, and
+`DynamicEmbedding` a Keras 3 layer; `export` writes a SavedModel of a model with such layers.
 
-`keras.models.load_model` finds `LazyAdam` and `DynamicEmbedding` in a saved model when this module has been imported.
+After this module has been imported, `keras.models.load_model` can load models with `LazyAdam` and `DynamicEmbedding`.
 """
 
 import importlib
@@ -28,23 +28,23 @@ _EXPORTS = {
 
 def __getattr__(name: str) -> Any:
     if name in _EXPORTS:
-        value = _of_keras_3(_EXPORTS[name], name)
+        value = _import_with_keras_3(_EXPORTS[name], name)
         globals()[name] = value
         return value
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Not kept: a program may leave eager execution.
+    # The class is not stored in globals(), because a program may still disable eager execution.
     if _tf.executing_eagerly():
-        return _of_keras_3("lockstep._src.keras.models.model", name)
+        return _import_with_keras_3("lockstep._src.keras.models.model", name)
     return importlib.import_module("lockstep._src.keras.models.graph_model").Model
 
 
-def _of_keras_3(module: str, name: str) -> Any:
+def _import_with_keras_3(module: str, name: str) -> Any:
     keras = importlib.import_module("keras")
     if not keras.__version__.startswith("3"):
         raise ImportError(
-            f"{__name__}.{name} needs Keras 3 where TensorFlow runs eagerly, got Keras {keras.__version__}: install "
-            "TensorFlow 2.16 or later"
+            f"{__name__}.{name} needs Keras 3 in eager mode, got Keras {keras.__version__}: install TensorFlow 2.16 or "
+            "later"
         )
     return getattr(importlib.import_module(module), name)
 
@@ -54,10 +54,10 @@ def __dir__() -> list[str]:
 
 
 def _register_classes() -> None:
-    """Registers the classes of saved models with Keras 3, where this program has it.
+    """Registers the classes of saved models with Keras 3, if the program uses it.
 
-    TensorFlow imports the Keras that `tf.keras` is, without most of its modules: Keras 3, unless the program asks for
-    Keras 2. The classes are of no use in graphs of TensorFlow 1.
+    TensorFlow imports the version of Keras that is `tf.keras`, without most of its modules. This is Keras 3, unless the
+    program has selected Keras 2. The classes cannot be used in graphs of TensorFlow 1.
     """
     if _tf.executing_eagerly() and getattr(sys.modules.get("keras"), "__version__", "").startswith("3"):
         for name in ("DynamicEmbedding", "LazyAdam"):

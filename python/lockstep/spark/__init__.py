@@ -1,4 +1,5 @@
-"""Jobs on Spark: a data service's compute job (`compute`), training in the slots of Spark's tasks (`training`).
+"""Jobs on Spark: a data service's compute job (`compute`), and training in the slots of Spark's tasks (`training`).
 
-Needs pyspark. Imports neither: tasks that hold a slot for training do without TensorFlow.
+The modules need pyspark. This package imports neither of them, because tasks that hold a slot for training do not need
+TensorFlow.
 """

@@ -1,7 +1,7 @@
 """The compute job of a data service on Spark: the registry in the driver, a worker in each task of a barrier stage.
 
-Spark starts all tasks of such a stage together, or none. A worker that fails ends as a task that has done its work, and
-gives its reason to the driver as the result: Spark would start a failed stage again.
+Spark starts all tasks of such a stage together, or none. Spark would restart a failed stage. Therefore the task of a
+worker that fails ends without an error, and returns the reason to the driver as its result.
 """
 
 from __future__ import annotations
@@ -22,44 +22,46 @@ from lockstep._src.compat.horovod.data_service.place import Place
 from lockstep.spark.session import told_by
 
 _DESCRIPTION = """\
-A TensorFlow data service on a Spark cluster, started by spark-submit: a worker in each slot, of which there are
-spark.default.parallelism. It serves training jobs until one of them ends it, or it is killed.
+A TensorFlow data service on a Spark cluster, started by spark-submit. It runs a worker in each of the
+spark.default.parallelism slots. It serves training jobs until one of them ends it, or until it is killed.
 """
 
 
 def run_command(program: str, arguments: Sequence[str] | None = None) -> NoReturn:
-    """Does what the command line says, as Spark's driver, and ends the process.
+    """Runs the command as Spark's driver, and ends the process.
 
     Args:
-      program: its name in messages.
+      program: the program's name in messages.
       arguments: the command line without the program's name; `sys.argv[1:]` by default.
     """
     command.run(program, arguments, main=main, description=_DESCRIPTION)
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str | os.PathLike[str], timeout: int) -> None:
-    """Runs a compute job on all slots of Spark until training tells it to end, and stops Spark's session.
+    """Runs a compute job on all slots of Spark until training tells it to end; then stops Spark's session.
 
     Args:
-      dispatchers: number of dispatchers; divides the number of slots.
-      dispatcher_side: the job that runs them: `compute` or `training`.
-      configfile: where the driver writes the config; the training job has to see it, Spark's executors have not.
-      timeout: how long dispatchers and workers are waited for, in seconds.
+      dispatchers: number of dispatchers; must divide the number of slots.
+      dispatcher_side: the job that runs the dispatchers: `compute` or `training`.
+      configfile: path of the config file that the driver writes. The training job must see it; Spark's executors need
+        not.
+      timeout: how long to wait for dispatchers and workers, in seconds.
 
     Raises:
       ValueError: an argument is wrong; no worker has been started.
-      DataServiceError: a worker, or Spark's job, has failed; the file is of a compute job that runs; no pyspark.
+      DataServiceError: a worker, or Spark's job, has failed; the file belongs to another compute job that still runs;
+        or pyspark is not installed.
     """
     request = compute.Request(dispatchers, dispatcher_side, Path(configfile), timeout)
     with compute.failures_are_left_in(request.configfile):
-        # All that is wrong whatever the number of slots is said before Spark is started.
+        # Errors that do not depend on the number of slots are raised before Spark is started.
         request.validate(size=dispatchers)
         session = _session()
     try:
         slots = session.sparkContext.defaultParallelism
         compute.serve(request, Place(0, slots), functools.partial(_run_workers, session.sparkContext, slots))
     finally:
-        # Spark may have ended before.
+        # Spark may already have ended.
         with contextlib.suppress(Exception):
             session.stop()
 
@@ -78,7 +80,7 @@ def _run_workers(context: Any, slots: int, compute_config: TfDataServiceConfig) 
         failures = context.parallelize(range(slots), slots).barrier().mapPartitions(task).collect()
     except Exception as error:
         raise DataServiceError(f"Spark has ended the job: {told_by(error)}") from None
-    # One is the cause; to the others the registry has told it.
+    # One failure is the cause. The others begin with FAILED: the registry told these workers that the job has failed.
     failures.sort(key=lambda text: text.startswith(FAILED))
     if failures:
         kind = ComputeJobError if failures[0].startswith(FAILED) else DataServiceError
@@ -86,12 +88,12 @@ def _run_workers(context: Any, slots: int, compute_config: TfDataServiceConfig) 
 
 
 def _work(config: Mapping[str, Any], partition: Iterator[int]) -> Iterator[str]:
-    """A task: runs a worker; yields why it failed, if it did."""
+    """Runs a worker in a Spark task; yields the reason if it fails."""
     from pyspark import BarrierTaskContext
 
     del partition
     rank = BarrierTaskContext.get().partitionId()
-    # Transformations run on processors; the GPUs are the training job's.
+    # Transformations run on CPUs; the GPUs belong to the training job.
     with contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices([], "GPU")
     try:

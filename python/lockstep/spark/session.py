@@ -1,4 +1,4 @@
-"""What is asked of pyspark in more than one place."""
+"""Helpers for pyspark that several modules use."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ _MOST_CHARACTERS = 500
 
 
 def active_context() -> Any:
-    """The SparkContext of this program. RuntimeError: there is none, or no pyspark."""
+    """Returns the SparkContext of this program. Raises RuntimeError if there is none, or no pyspark."""
     try:
         from pyspark import SparkContext
     except ImportError as error:
         raise RuntimeError(f"no pyspark here: {error}; pip install pyspark") from None
     context = SparkContext._active_spark_context
     if context is None:
-        raise RuntimeError("no SparkContext: make one first, by SparkSession.builder.getOrCreate()")
+        raise RuntimeError("no SparkContext: make one first, with SparkSession.builder.getOrCreate()")
     return context
 
 
 def told_by(error: Exception) -> str:
-    """What an error that Spark's call raised says, in a line; Spark adds its traces to it."""
+    """Returns the first line of an error that a call of Spark raised; the other lines are Spark's stack traces."""
     if type(error).__module__.startswith("py4j") and not hasattr(error, "java_exception"):
-        # Of the bridge, which has no words for the end of the other side.
+        # The error comes from the bridge to Java, and its text does not say that the Java process has ended.
         return f"its Java process is gone ({type(error).__name__})"
     lines = [line.strip() for line in str(getattr(error, "java_exception", None) or error).splitlines()]
     said = next((line for line in lines if line), type(error).__name__)

@@ -1,8 +1,8 @@
-"""A job of the launcher in slots of Spark's: as many tasks as processes hold them while the job runs.
+"""A job of the launcher in Spark's slots: one Spark task per process holds a slot while the job runs.
 
-A job's processes are on one machine, the driver's, and so have the tasks to be: each connects to a socket in a folder
-of the driver's, and keeps its slot until the driver closes the connection. The processes themselves are the launcher's,
-so that output, failures and signals are those of a job that no Spark is asked for.
+All processes of a job run on the driver's machine, and the tasks must run there, too. Each task connects to a socket in
+a folder of the driver, and keeps its slot until the driver closes the connection. The launcher starts the processes
+itself, so output, failures and signals are the same as in a job without Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lockstep.spark.session import active_context, told_by
 _START_TIMEOUT_S = 600
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
 _LOOK_EVERY_S = 0.5
-# What Spark may take to notice that its tasks have ended, in seconds.
+# The time in seconds within which Spark should notice that its tasks have ended.
 _END_TIMEOUT_S = 30.0
 
 
@@ -46,22 +46,22 @@ def start_timeout_from_environment_s() -> int:
 def run_function(
     function: Callable[[], Any], dumps: Dumps, request: Request, start_timeout_s: float, **how: Any
 ) -> list[Any]:
-    """What a function returns on each of the processes of a job that runs in slots of Spark's.
+    """Runs a function in each process of a job in Spark's slots, and returns the results.
 
     Args:
-      function: Without arguments.
-      dumps: Pickles it, and its results.
-      request: The job; without a number of processes it gets one for each slot (spark.default.parallelism).
-      start_timeout_s: How long Spark may take to have the slots free, in seconds.
-      **how: As `lockstep.launch.frontends.horovodrun.run_function` takes them: `executable`, `environment`, `console`.
+      function: a function without arguments.
+      dumps: pickles the function and its results.
+      request: the job. Without a number of processes, it gets one for each slot (spark.default.parallelism).
+      start_timeout_s: how long to wait for free slots, in seconds.
+      **how: arguments of `lockstep.launch.frontends.horovodrun.run_function`: `executable`, `environment`, `console`.
 
     Returns:
-      Its results by rank.
+      The function's results by rank.
 
     Raises:
       LaunchError: the request cannot be met.
-      RuntimeError: there is no SparkContext; Spark has not given the slots in time, or not on this machine, or has
-        ended the job; or a process failed, and the message has its rank and its exception.
+      RuntimeError: there is no SparkContext; Spark has not provided the slots in time, or not on this machine, or has
+        ended the job; or a process failed (the message has its rank and its exception).
     """
     context = active_context()
     if request.num_proc is None:
@@ -74,7 +74,7 @@ def run_function(
 
 
 class _Slots:
-    """Slots of Spark's that tasks hold inside of the block."""
+    """Spark's slots, which tasks hold inside the block."""
 
     def __init__(self, context: Any, count: int):
         self._count = count
@@ -84,7 +84,7 @@ class _Slots:
         self._held: list[socket.socket] = []
         self._failure: str | None = None
         self._is_needed = False
-        # Guards `_is_needed`: a job that has ended must not be told to.
+        # Guards `_is_needed`, so that no signal is sent after the job has ended.
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run_tasks, args=(context,), name="slots of Spark", daemon=True)
 
@@ -98,12 +98,12 @@ class _Slots:
     def __exit__(self, *_: object) -> None:
         for connection in (self._listener, *self._held):
             connection.close()
-        # A task that comes later finds nobody, and ends.
+        # A task that starts later finds no socket, and ends.
         self._folder.cleanup()
         self._thread.join(_END_TIMEOUT_S)
 
     def wait(self, timeout_s: float) -> None:
-        """Returns when all slots are held. RuntimeError: they are not in time, or Spark has failed."""
+        """Waits until tasks hold all slots. Raises RuntimeError after `timeout_s`, or if Spark has failed."""
         deadline = time.monotonic() + timeout_s
         while len(self._held) < self._count:
             with contextlib.suppress(TimeoutError):
@@ -112,13 +112,13 @@ class _Slots:
                 raise RuntimeError(f"Spark has ended the job: {self._failure}")
             if time.monotonic() > deadline:
                 raise RuntimeError(
-                    f"Spark had {len(self._held)} of {self._count} slots free within {timeout_s:g} s: ask for fewer "
-                    "processes, or for a longer start_timeout"
+                    f"Spark had {len(self._held)} of {self._count} slots free within {timeout_s:g} s: request fewer "
+                    "processes, or a longer start_timeout"
                 )
 
     @contextlib.contextmanager
     def end_this_job_when_lost(self) -> Iterator[None]:
-        """Tells the job that runs in the block to end, as by SIGTERM, when Spark takes a slot away."""
+        """Ends the job inside the block with SIGTERM if Spark takes a slot away."""
         with self._lock:
             self._is_needed = True
         try:
@@ -143,14 +143,14 @@ class _Slots:
 
 
 def _hold(path: str, partition: Iterator[int]) -> Iterator[int]:
-    """A task: keeps its slot until the driver lets go of it."""
+    """Holds the slot of a Spark task until the driver closes the connection."""
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(path)
         except OSError:
             raise RuntimeError(
-                f"a task on {socket.gethostname()} does not see the driver's folder: this version runs the processes "
-                "of a job on one machine, the driver's"
+                f"a task on {socket.gethostname()} does not see the driver's folder: all processes of a job run on the "
+                "driver's machine, so Spark must run the tasks there"
             ) from None
         connection.recv(1)
     return partition

@@ -1,1 +1,1 @@
-"""Estimators of a job."""
+"""Estimators that train, evaluate and predict on all workers of a job."""

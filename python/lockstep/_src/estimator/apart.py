@@ -1,8 +1,8 @@
-"""`tf.estimator` for programs of TensorFlow 1 where TensorFlow has none: on all workers together, or each by itself.
+"""`tf.estimator` for TensorFlow 1 programs whose TensorFlow has none: for all workers together, or each one alone.
 
-A program that has joined a job of named collectives (`hvd.init()`) says itself what is exchanged. There each process is
-a job of its own, and trains, evaluates and saves by itself, as with TensorFlow's own estimators. Each call of a method
-looks for it, so that it does not matter when the estimator was made.
+A program that has called `hvd.init()` (named collectives) decides itself which values are exchanged. Then each process
+is a job of its own: it trains, evaluates and saves alone, as with TensorFlow's own estimators. Each method call checks
+for `hvd.init()`, so the estimator may be created before or after it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lockstep._src.collectives import named_job
 from lockstep._src.engine.context import context
 from lockstep._src.estimator import estimator
 
-_taken: dict[str, socket.socket] = {}  # by its address: for as long as this process lives
+_taken: dict[str, socket.socket] = {}  # sockets by address; they stay open until this process ends
 
 
-def _in_its_place(method: Callable[..., Any]) -> Callable[..., Any]:
+def _called_in_place(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def placed(self: Estimator, *args: Any, **kwargs: Any) -> Any:
         with self._place():
@@ -33,19 +33,19 @@ def _in_its_place(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Estimator(estimator.Estimator):
-    """The project's estimator; after `hvd.init()`, each process's own. Also where that is called later on.
+    """The estimator of this project. After `hvd.init()`, also if it is called later, each process uses it alone.
 
     Raises:
-      RuntimeError: `hvd.init()` was called, but this process has connected to the other workers by a scope; from every
-        method.
-      ValueError: two processes of a host, each by itself, save checkpoints in one `model_dir`; from `train`.
+      RuntimeError: from every method: `hvd.init()` was called, but a scope has connected this process to the other
+        workers.
+      ValueError: from `train`: after `hvd.init()`, two processes of a host save checkpoints in the same `model_dir`.
     """
 
-    __init__ = _in_its_place(estimator.Estimator.__init__)
-    train = _in_its_place(estimator.Estimator.train)
-    evaluate = _in_its_place(estimator.Estimator.evaluate)
-    predict = _in_its_place(estimator.Estimator.predict)
-    export_saved_model = _in_its_place(estimator.Estimator.export_saved_model)
+    __init__ = _called_in_place(estimator.Estimator.__init__)
+    train = _called_in_place(estimator.Estimator.train)
+    evaluate = _called_in_place(estimator.Estimator.evaluate)
+    predict = _called_in_place(estimator.Estimator.predict)
+    export_saved_model = _called_in_place(estimator.Estimator.export_saved_model)
 
     @contextlib.contextmanager
     def _place(self) -> Any:
@@ -68,9 +68,9 @@ class Estimator(estimator.Estimator):
 
 
 def _take(folder: str) -> None:
-    """Takes a folder for this process; ValueError where another of the job has taken it, on this host.
+    """Reserves a folder for this process. Raises ValueError if another process of the job on this host has it.
 
-    By a name of the kernel's, an abstract address, which goes with the process.
+    The reservation is a Unix socket with an abstract address. The kernel releases it when the process ends.
     """
     secret = context.cluster.secret
     path = folder if "://" in folder else os.path.realpath(folder)

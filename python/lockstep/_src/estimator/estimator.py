@@ -1,14 +1,15 @@
-"""Estimators of a job: every worker trains, evaluates and predicts; after `tf.estimator` of TensorFlow 1.15.
+"""Estimators of a job: every worker trains, evaluates and predicts. They follow `tf.estimator` of TensorFlow 1.15.
 
-The graph of each call is built inside of a `scope`, so that what a program writes for one worker runs on all:
+The graph of each call is built inside a `scope`, so that a program for one worker runs on all workers:
 
 | call | graph | data |
 | --- | --- | --- |
 | `train` | replicated and sharded variables, a `MonitoredTrainingSession` | ends on all workers together |
-| `evaluate` | the same, values of a checkpoint | all of it, counted over all workers |
-| `predict`, `export_saved_model` | whole tables, values of a checkpoint, no exchange | each worker's own; none |
+| `evaluate` | the same, with the values of a checkpoint | all data of all workers |
+| `predict` | whole tables with the values of a checkpoint, no exchange | each worker's own |
+| `export_saved_model` | the same as `predict` | none |
 
-`tf.estimator` of programs for TensorFlow 1 may be each process's own: `apart.py`.
+In TensorFlow 1 programs, `tf.estimator` may work for each process alone: see `apart.py`.
 """
 
 from __future__ import annotations
@@ -43,25 +44,27 @@ InputFn = Callable[..., Any]
 
 
 class Estimator:
-    """Trains, evaluates, predicts with and exports the model that a function builds.
+    """An estimator: it trains, evaluates, predicts with and exports the model that a function builds.
 
-    All methods but `export_saved_model` and the properties are called on all workers together. No argument is changed.
+    All methods except `export_saved_model` and the properties must be called on all workers together. Arguments are not
+    changed.
 
     Args:
-      model_fn: `model_fn(features, labels, mode, params, config)`, of which all but `features` may be left out, returns
-        an `EstimatorSpec` (also TensorFlow's own).
-      model_dir: of checkpoints and summaries, the same for all workers. None: `config`'s, or a temporary one.
+      model_fn: `model_fn(features, labels, mode, params, config)` returns an `EstimatorSpec` (TensorFlow's own is also
+        accepted). All arguments except `features` are optional in its signature.
+      model_dir: the directory of checkpoints and summaries, the same for all workers. None: the directory in `config`,
+        or a temporary one.
       config: a `RunConfig`; None for its defaults.
-      params: for `model_fn`.
-      warm_start_from: checkpoint, or the directory of one, from which trainable variables begin where `model_dir` has
-        no checkpoint.
-      train_drop_remainder: whether training ends with the first worker's data, or the last one's; None: as option
-        `data_sync_drop_remainder` says.
-      eval_drop_remainder: the same of evaluations. By default all data is evaluated.
-      predict_drop_remainder: taken, and without effect: every worker predicts all of its data.
+      params: hyperparameters that are passed to `model_fn`.
+      warm_start_from: a checkpoint, or the directory of one. Trainable variables start with its values if `model_dir`
+        has no checkpoint.
+      train_drop_remainder: True: training ends with the first worker's data; False: with the last worker's. None: the
+        option `data_sync_drop_remainder` decides.
+      eval_drop_remainder: the same for evaluations. By default, all data is evaluated.
+      predict_drop_remainder: accepted without effect, because every worker predicts all of its data.
 
     Raises:
-      ValueError: `model_fn` has other arguments, or directories of `config` and `model_dir` differ.
+      ValueError: `model_fn` has other arguments, or the directories in `config` and `model_dir` differ.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class Estimator:
 
     @property
     def model_dir(self) -> str:
-        """Directory of checkpoints and summaries."""
+        """The directory of checkpoints and summaries."""
         return self._config.model_dir
 
     @property
@@ -105,7 +108,7 @@ class Estimator:
 
     @property
     def params(self) -> dict[str, Any]:
-        """A copy of what `model_fn` is given."""
+        """A copy of the hyperparameters for `model_fn`."""
         return copy.deepcopy(self._params)
 
     @property
@@ -114,23 +117,23 @@ class Estimator:
         return self._model_fn
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Directory of the summaries of evaluations, for `EvalSpec`'s name."""
+        """Returns the directory of the summaries of evaluations with this name (`EvalSpec.name`)."""
         return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def latest_checkpoint(self) -> str | None:
-        """Path of the latest checkpoint; None where there is none yet.
+        """Returns the prefix of the latest checkpoint; None if there is none yet.
 
         Raises:
-          tf.errors.DataLossError: the file that names it is damaged or gone.
+          tf.errors.DataLossError: the state file, which names it, is damaged or lost.
         """
         return latest.latest_checkpoint(self.model_dir)
 
     def get_variable_names(self) -> list[str]:
-        """Names of the variables in the latest checkpoint."""
+        """Returns the names of the variables in the latest checkpoint."""
         return [name for name, _ in tf.train.list_variables(self.model_dir)]
 
     def get_variable_value(self, name: str) -> np.ndarray:
-        """Value of a variable in the latest checkpoint; the whole table, of a sharded one."""
+        """Returns the value of a variable in the latest checkpoint; for a sharded table, the whole table."""
         return tf.train.load_variable(self.model_dir, name)
 
     # Training.
@@ -143,21 +146,21 @@ class Estimator:
         max_steps: int | None = None,
         saving_listeners: Sequence[Any] | None = None,
     ) -> Estimator:
-        """Trains on all workers, from the latest checkpoint on.
+        """Trains on all workers, starting from the latest checkpoint.
 
         Args:
-          input_fn: gives this worker's data: a dataset of (features, labels) or of features, or such tensors. Called
-            with those of `mode`, `params` and `config` that it takes. Iterators made in it end on all workers together.
-          hooks: run on every worker.
-          steps: how many steps to train; None: until the data ends.
-          max_steps: global step at which to end; does nothing where that is reached.
-          saving_listeners: `CheckpointSaverListener`s that are told of checkpoints, on every worker.
+          input_fn: returns this worker's data: a dataset of (features, labels) or of features, or such tensors. It may
+            take `mode`, `params` and `config`. Iterators that it makes end on all workers together.
+          hooks: hooks that run on every worker.
+          steps: the number of steps to train; None: until the data ends.
+          max_steps: the global step at which training ends. If it is already reached, nothing is trained.
+          saving_listeners: `CheckpointSaverListener`s, which are called for each checkpoint on every worker.
 
         Returns:
           This estimator.
 
         Raises:
-          ValueError: both `steps` and `max_steps`, or one of them not positive.
+          ValueError: both `steps` and `max_steps` are given, or one of them is not positive.
         """
         if steps is not None and max_steps is not None:
             raise ValueError(f"train: steps is {steps} and max_steps is {max_steps}, wanted one of them")
@@ -166,7 +169,7 @@ class Estimator:
                 raise ValueError(f"train: {name} is {number}, wanted None or at least 1")
         hooks = list(checked_hooks("train: hooks", hooks))
         if max_steps is not None and self._trained_steps() >= max_steps:
-            _log.info("training is at step %d already", max_steps)
+            _log.info("training has already reached step %d", max_steps)
             return self
         if steps is not None or max_steps is not None:
             hooks.append(_tf1.train.StopAtStepHook(steps, max_steps))
@@ -203,10 +206,10 @@ class Estimator:
         savers = [hook for hook in (*hooks, *chief_hooks) if isinstance(hook, _tf1.train.CheckpointSaverHook)]
         period = {"save_secs": config.save_checkpoints_secs, "save_steps": config.save_checkpoints_steps}
         if savers:
-            telling = copy.copy(savers[0])
-            telling._listeners = [*telling._listeners, *listeners]
-            hooks = [telling if hook is savers[0] else hook for hook in hooks]
-            chief_hooks = [telling if hook is savers[0] else hook for hook in chief_hooks]
+            saver = copy.copy(savers[0])
+            saver._listeners = [*saver._listeners, *listeners]
+            hooks = [saver if hook is savers[0] else hook for hook in hooks]
+            chief_hooks = [saver if hook is savers[0] else hook for hook in chief_hooks]
         elif any(period.values()):
             chief_hooks.append(
                 _tf1.train.CheckpointSaverHook(self.model_dir, scaffold=scaffold, listeners=listeners, **period)
@@ -227,7 +230,7 @@ class Estimator:
         )
 
     def _scaffold(self, spec: Any) -> Any:
-        """The model's scaffold, with a saver as configured; not the model's own object where something is added."""
+        """Returns a copy of the model's scaffold, with a saver as configured and the warm start."""
         scaffold = copy.copy(spec.scaffold or _tf1.train.Scaffold())
         savers = _tf1.get_collection(_tf1.GraphKeys.SAVERS)
         if scaffold.saver is None and not savers:
@@ -254,21 +257,21 @@ class Estimator:
     ) -> dict[str, Any]:
         """Evaluates a checkpoint on the data of all workers.
 
-        Metrics of `tf.compat.v1.metrics` count a worker's data, and are summed over the workers at the end; those of
-        this library count all data as they go. The loss is the mean over all workers' batches.
+        Metrics of `tf.compat.v1.metrics` count one worker's data, and are summed over the workers at the end. Metrics
+        of this library count the data of all workers in every batch. The loss is the mean over all workers' batches.
 
         Args:
-          input_fn: gives this worker's data, see `train`.
-          steps: batches that a worker takes, at most; None: all of its data.
-          hooks: run on every worker; the evaluation ends on all of them when one requests a stop.
-          checkpoint_path: of the checkpoint; None: worker 0's latest.
-          name: tells the summaries of evaluations on different data apart.
+          input_fn: returns this worker's data; see `train`.
+          steps: the largest number of batches that a worker takes; None: all of its data.
+          hooks: hooks that run on every worker. If a hook requests a stop, the evaluation ends on all workers.
+          checkpoint_path: the prefix of the checkpoint; None: worker 0's latest.
+          name: a name for these evaluations, which gives their summaries a folder of their own.
 
         Returns:
-          Name to value, the same on all workers; with 'loss' and 'global_step'.
+          Values by name, the same on all workers, including 'loss' and 'global_step'.
 
         Raises:
-          ValueError: there is no checkpoint.
+          ValueError: there is no checkpoint, or `steps` is not positive.
           RuntimeError: no worker has any data.
         """
         if steps is not None and steps <= 0:
@@ -298,14 +301,14 @@ class Estimator:
         return values
 
     def _build_metrics(self, input_fn: InputFn) -> tuple[dict[str, tuple[Any, Any]], Any]:
-        """The metrics of the model for evaluation, the loss among them, in the order of names."""
+        """Returns the metrics of the model for evaluation, including the loss, sorted by name; and the model's spec."""
         features, labels, spec = self._build(input_fn, ModeKeys.EVAL)
         metrics = checked_metrics("EstimatorSpec: eval_metric_ops", spec.eval_metric_ops)
         metrics["loss"] = mean_over_batches(spec.loss, features, labels)
         return dict(sorted(metrics.items())), spec
 
     def _scaffold_of_checkpoint(self, spec: Any) -> Any:
-        # Those in training's data, which the checkpoint may have, are not this data's.
+        # The checkpoint may have positions in the training data. They do not apply to this data.
         data_positions.forget()
         scaffold = copy.copy(spec.scaffold or _tf1.train.Scaffold())
         if scaffold.saver is None:
@@ -319,7 +322,7 @@ class Estimator:
         step = int(values["global_step"])
         text = ", ".join(f"{key} = {value:.6g}" for key, value in scalars.items() if key != "global_step")
         _log.info("evaluation at step %d, %d batches a worker: %s", step, batches, text)
-        # A writer asks for a graph when it is made, where TensorFlow runs eagerly.
+        # In eager mode, the constructor of a writer needs a graph.
         with tf.Graph().as_default():
             writer = _tf1.summary.FileWriterCache.get(self.eval_dir(name))
         writer.add_summary(
@@ -339,18 +342,18 @@ class Estimator:
     ) -> Iterator[Any]:
         """Predicts this worker's data.
 
-        Each worker holds the whole model for it and asks nothing of the others, so it may take as many predictions as
-        it likes.
+        Each worker holds the whole model and does not communicate with the others, so workers may take different
+        numbers of predictions.
 
         Args:
-          input_fn: gives this worker's data, see `train`; labels are left out.
-          predict_keys: which of the predictions; None: all.
-          hooks: run while predicting.
-          checkpoint_path: of the checkpoint; None: this worker's latest.
-          yield_single_examples: a prediction for each row, rather than for each batch.
+          input_fn: returns this worker's data; see `train`. Labels are ignored.
+          predict_keys: the names of the predictions to return; None: all.
+          hooks: hooks that run during prediction.
+          checkpoint_path: the prefix of the checkpoint; None: this worker's latest.
+          yield_single_examples: yields one prediction per row; if false, one per batch.
 
-        Yields:
-          The predictions: a dict of name to array, or an array, as the model's are.
+        Returns:
+          An iterator over predictions. Each is a dict of name to array, or an array, like the model's predictions.
 
         Raises:
           ValueError: there is no checkpoint, or no prediction of that name.
@@ -382,21 +385,21 @@ class Estimator:
         checkpoint_path: str | None = None,
         experimental_mode: str = ModeKeys.PREDICT,
     ) -> str | None:
-        """Writes a SavedModel of stock operations, for prediction. Worker 0 does so alone.
+        """Writes a SavedModel of stock TensorFlow operations for prediction, on worker 0 only.
 
         Args:
-          export_dir_base: directory in which a new one is made, named by the time in seconds.
+          export_dir_base: directory in which a new directory is made; its name is the time in seconds.
           serving_input_receiver_fn: returns a `ServingInputReceiver`.
-          assets_extra: files to copy: path inside `assets.extra` to the path of the source.
-          as_text: write the graph as text.
-          checkpoint_path: of the checkpoint; None: the latest.
-          experimental_mode: 'infer'.
+          assets_extra: files to copy: from the path inside `assets.extra` to the path of the source.
+          as_text: writes the graph as text.
+          checkpoint_path: the prefix of the checkpoint; None: the latest.
+          experimental_mode: must be 'infer'.
 
         Returns:
-          The directory of the SavedModel on worker 0; None, at once, on others.
+          The directory of the SavedModel on worker 0. On other workers None, without waiting.
 
         Raises:
-          ValueError: another mode; no checkpoint, or one that does not fit the model.
+          ValueError: the mode is another; there is no checkpoint; or it does not fit the model.
         """
         if experimental_mode != ModeKeys.PREDICT:
             raise ValueError(f"export_saved_model: experimental_mode is {experimental_mode!r}, wanted 'infer'")
@@ -425,20 +428,20 @@ class Estimator:
         as_text: bool = False,
         checkpoint_path: str | None = None,
     ) -> str | None:
-        """`export_saved_model`, of a dict that has a function for mode 'infer' and for no other."""
+        """Writes a SavedModel like `export_saved_model`; the dict must have a function for mode 'infer' only."""
         if set(input_receiver_fn_map) != {ModeKeys.PREDICT}:
-            raise ValueError(f"input_receiver_fn_map has {sorted(input_receiver_fn_map)}, wanted 'infer' alone")
+            raise ValueError(f"input_receiver_fn_map has {sorted(input_receiver_fn_map)}, wanted only 'infer'")
         receive = input_receiver_fn_map[ModeKeys.PREDICT]
         return self.export_saved_model(export_dir_base, receive, assets_extra, as_text, checkpoint_path)
 
     def train_and_evaluate(
         self, train_spec: Any, eval_spec: Any, eval_every_n_iter: int | None = None, eval_history: Any = None
     ) -> tuple[dict[str, Any] | None, list[Any]]:
-        """See `train_and_evaluate`, the function."""
+        """Trains and evaluates this estimator; see the function `train_and_evaluate`."""
         return evaluations.train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
 
     def _place(self) -> contextlib.AbstractContextManager[None]:
-        """Puts this process where the estimator trains: into its job."""
+        """Returns a context in which methods run; here this process stays a worker of its job (see `apart.py`)."""
         return contextlib.nullcontext()
 
     # Graphs.
@@ -460,11 +463,12 @@ class Estimator:
         return features, labels, self._call_model_fn(features, labels, mode)
 
     def _inputs(self, input_fn: InputFn, mode: str) -> tuple[Any, Any]:
-        """Features and labels of a batch."""
+        """Returns features and labels of a batch."""
         offered = {"mode": mode, "params": self.params, "config": self.config}
         names = _arguments(input_fn, "input_fn", tuple(offered))
         drops = mode == ModeKeys.EVAL and self._eval_drop_remainder
-        # Iterators of evaluations go on until no worker has data; those of training may end with the first.
+        # Iterators of evaluations end when no worker has data. To end with the first worker's data, the iterator is
+        # made as one for training.
         options = {"mode": "train", "data_sync_drop_remainder": True} if drops else {}
         with context.scope(**options):
             data = input_fn(**{name: offered[name] for name in names})
@@ -474,7 +478,7 @@ class Estimator:
                 data = iterator.get_next()
         if isinstance(data, (tuple, list)):
             if len(data) != 2:
-                raise ValueError(f"input_fn returned {len(data)} things, wanted (features, labels)")
+                raise ValueError(f"input_fn returned {len(data)} values, wanted (features, labels)")
             return data[0], data[1]
         return data, None
 
@@ -493,7 +497,11 @@ class Estimator:
 
 
 def _arguments(function: Callable[..., Any], what: str, known: Sequence[str]) -> list[str]:
-    """Those of the known arguments that a function takes by name."""
+    """Returns the names of those of the known arguments that a function takes.
+
+    Raises:
+      ValueError: the function needs other arguments, or is a model function without `features`.
+    """
     parameters = inspect.signature(function).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return list(known)

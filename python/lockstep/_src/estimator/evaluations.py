@@ -1,4 +1,4 @@
-"""Training and evaluating an estimator in turn, on all workers."""
+"""Trains and evaluates an estimator in turn, on all workers."""
 
 from __future__ import annotations
 
@@ -26,23 +26,26 @@ def train_and_evaluate(
     eval_every_n_iter: int | None = None,
     eval_history: Any = None,
 ) -> tuple[dict[str, Any] | None, list[Any]]:
-    """Trains and evaluates, both on all workers in parallel; after `tf.estimator.train_and_evaluate`.
+    """Trains and evaluates, both on all workers in parallel; follows `tf.estimator.train_and_evaluate`.
 
-    By default an evaluation follows each checkpoint, once `throttle_secs` have passed since the one before by worker
-    0's clock, and the end of training. Where TF_CONFIG has a task 'evaluator', that process evaluates all checkpoints
-    instead, beside the job.
+    By default, an evaluation follows each checkpoint if `throttle_secs` have passed, by worker 0's clock, since the
+    previous evaluation; another one follows the end of training. If TF_CONFIG has a task 'evaluator', that process
+    evaluates all checkpoints instead, outside of the job.
 
     Args:
-      estimator: what to train.
+      estimator: the estimator to train.
       train_spec: a `TrainSpec`.
       eval_spec: an `EvalSpec`.
-      eval_every_n_iter: evaluates inside of the training session, after that many steps, with no checkpoint; and once
-        more when training has ended.
+      eval_every_n_iter: the number of steps between evaluations inside the training session, which need no checkpoint.
+        A last evaluation follows the end of training.
       eval_history: a list to which the evaluations of `eval_every_n_iter` are appended.
 
     Returns:
-      The values of the last evaluation (None where none took place), and what each exporter returned when training had
-      ended: on worker 0, that is; an empty list on others.
+      The values of the last evaluation (None if there was none), and a list of the results of the exporters at the end
+      of training. The list is empty on workers other than worker 0.
+
+    Raises:
+      TypeError: `train_spec` or `eval_spec` is of another type.
     """
     for what, spec, cls in (("train_spec", train_spec, TrainSpec), ("eval_spec", eval_spec, EvalSpec)):
         if not all(hasattr(spec, field) for field in cls._fields):
@@ -80,7 +83,7 @@ def _in_turn(
 
 
 class _Evaluations(_tf1.train.CheckpointSaverListener):
-    """Evaluates checkpoints as they are saved, and has them exported."""
+    """A listener that evaluates each checkpoint when it is saved, and calls the exporters."""
 
     def __init__(self, estimator: Estimator, spec: Any) -> None:
         self._estimator = estimator
@@ -93,7 +96,7 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
     def after_save(self, session: Any, global_step_value: int) -> None:
         del session
         if self._untrained:
-            # The checkpoint that is saved before the first step.
+            # This checkpoint was saved before the first step.
             self._untrained = False
             return
         is_due = self._began is None or time.monotonic() - self._began >= self._spec.throttle_secs
@@ -106,14 +109,14 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
             self._evaluate(is_final=False)
 
     def at_the_end(self) -> None:
-        """The last evaluation, unless it has taken place, and the final exports."""
+        """Runs the last evaluation, unless it was already done, and the final exports."""
         latest = self._estimator._trained_steps()
         if self.values is None or int(self.values["global_step"]) != latest:
             self._evaluate(is_final=False)
         self._export(is_final=True)
 
     def follow(self, max_steps: int | None) -> None:
-        """Evaluates checkpoints as another process saves them, until that of step `max_steps`."""
+        """Evaluates checkpoints that other processes save, until the one of step `max_steps`."""
         time.sleep(self._spec.start_delay_secs)
         for _ in tf.train.checkpoints_iterator(self._estimator.model_dir, self._spec.throttle_secs):
             self._evaluate(is_final=False)

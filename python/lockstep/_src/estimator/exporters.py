@@ -1,4 +1,4 @@
-"""What an estimator exports, and when: inputs, outputs and exporters, after `tf.estimator.export` and its likes."""
+"""Exports of an estimator: inputs, outputs and exporters, following `tf.estimator.export` and `tf.estimator`."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ class _ServingInputReceiver(NamedTuple):
 
 
 class ServingInputReceiver(_ServingInputReceiver):
-    """What a server is fed, and what the model makes of it.
+    """The inputs of a served model, and the features that are computed from them.
 
     Args:
-      features: for the model function.
-      receiver_tensors: what is fed: a tensor, or a dict of name to tensor (placeholders, also sparse ones).
+      features: the features for the model function.
+      receiver_tensors: the inputs that a server feeds: a tensor, or a dict of name to tensor (placeholders, also sparse
+        ones).
       receiver_tensors_alternatives: name to a dict of other tensors that can be fed in the same graph.
+
+    Raises:
+      TypeError: an input has no name, or is not a tensor.
     """
 
     __slots__ = ()
@@ -49,11 +53,11 @@ def _named(tensors: Any, default: str) -> dict[str, Any]:
 def build_raw_serving_input_receiver_fn(
     features: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """A function that makes a placeholder for each feature, which the server is fed as it is.
+    """Returns a function that makes a placeholder for each feature, so that the features themselves are the inputs.
 
     Args:
-      features: name to a tensor of the type and shape that the feature has.
-      default_batch_size: rows of a batch; None: any.
+      features: name to a tensor with the type and shape of the feature.
+      default_batch_size: rows of a batch; None: any number.
     """
     specs = {
         name: (tensor.dtype, tf.TensorShape([default_batch_size]).concatenate(tensor.shape[1:]))
@@ -70,11 +74,11 @@ def build_raw_serving_input_receiver_fn(
 def build_parsing_serving_input_receiver_fn(
     feature_spec: Mapping[str, Any], default_batch_size: int | None = None
 ) -> Callable[[], ServingInputReceiver]:
-    """A function that makes a placeholder for serialized `tf.train.Example`s, and parses them.
+    """Returns a function that makes a placeholder for serialized `tf.train.Example`s, and parses them.
 
     Args:
-      feature_spec: as for `tf.io.parse_example`.
-      default_batch_size: rows of a batch; None: any.
+      feature_spec: the features, as in `tf.io.parse_example`.
+      default_batch_size: rows of a batch; None: any number.
     """
 
     def receive() -> ServingInputReceiver:
@@ -85,18 +89,18 @@ def build_parsing_serving_input_receiver_fn(
 
 
 class PredictOutput:
-    """Outputs of any kind: a tensor or a dict of them."""
+    """Outputs of any kind: a tensor or a dict of tensors."""
 
     def __init__(self, outputs: Tensors) -> None:
         self.outputs = _named(outputs, "output")
 
     def as_signature_def(self, receiver_tensors: dict[str, Any]) -> Any:
-        """The signature from what is fed to the outputs."""
+        """Returns the signature from the inputs to the outputs."""
         return _saved_model.predict_signature_def(receiver_tensors, self.outputs)
 
 
 class ClassificationOutput:
-    """Classes and their scores; what is fed is one tensor of serialized examples."""
+    """Classes and their scores; the input must be one tensor of serialized examples."""
 
     def __init__(self, scores: tf.Tensor | None = None, classes: tf.Tensor | None = None) -> None:
         if scores is None and classes is None:
@@ -104,38 +108,40 @@ class ClassificationOutput:
         self.scores, self.classes = scores, classes
 
     def as_signature_def(self, receiver_tensors: dict[str, Any]) -> Any:
-        """The signature from serialized examples to classes and scores."""
+        """Returns the signature from serialized examples to classes and scores."""
         return _saved_model.classification_signature_def(_examples(receiver_tensors), self.classes, self.scores)
 
 
 class RegressionOutput:
-    """A number for each row; what is fed is one tensor of serialized examples."""
+    """One number per row; the input must be one tensor of serialized examples."""
 
     def __init__(self, value: tf.Tensor) -> None:
         self.value = value
 
     def as_signature_def(self, receiver_tensors: dict[str, Any]) -> Any:
-        """The signature from serialized examples to numbers."""
+        """Returns the signature from serialized examples to numbers."""
         return _saved_model.regression_signature_def(_examples(receiver_tensors), self.value)
 
 
 def _examples(receiver_tensors: dict[str, Any]) -> tf.Tensor:
     tensors = list(receiver_tensors.values())
     if len(tensors) != 1 or tensors[0].dtype != tf.string:
-        raise ValueError(f"classification and regression want one tensor of strings to be fed, got {receiver_tensors}")
+        raise ValueError(
+            f"ClassificationOutput and RegressionOutput need one input tensor of strings, got {receiver_tensors}"
+        )
     return tensors[0]
 
 
 def signatures(export_outputs: Mapping[str, Any] | None, predictions: Tensors, receiver: Any) -> dict[str, Any]:
-    """The signatures of an exported model.
+    """Returns the signatures of an exported model, by name.
 
     Args:
-      export_outputs: name to output; None: the predictions.
-      predictions: of the model.
+      export_outputs: outputs by name; None: the predictions.
+      predictions: the model's predictions.
       receiver: a ServingInputReceiver.
 
     Raises:
-      ValueError: several outputs, none of which has the name of the default.
+      ValueError: there are several outputs, and none of them has the default name.
     """
     outputs = dict(export_outputs) if export_outputs else {_DEFAULT_KEY: PredictOutput(predictions)}
     if _DEFAULT_KEY not in outputs:
@@ -151,27 +157,27 @@ def signatures(export_outputs: Mapping[str, Any] | None, predictions: Tensors, r
 
 
 class Exporter:
-    """Exports a model after an evaluation. Worker 0 calls it alone."""
+    """The base of exporters, which export a model after an evaluation. Only worker 0 calls them."""
 
     @property
     def name(self) -> str:
-        """Of the directory below `export/` in the model's."""
+        """The name of the exporter, and of its directory in `export/` of the model's directory."""
         raise NotImplementedError
 
     def export(
         self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
     ) -> str | None:
-        """Exports, or decides not to.
+        """Exports the model, or decides not to.
 
         Args:
           estimator: the `Estimator`.
-          export_path: directory for exports of this name.
-          checkpoint_path: what was evaluated.
-          eval_result: name to value.
-          is_the_final_export: whether training has ended.
+          export_path: the directory for exports of this name.
+          checkpoint_path: the prefix of the evaluated checkpoint.
+          eval_result: the values of the evaluation by name.
+          is_the_final_export: true if training has ended.
 
         Returns:
-          The directory of the export, or None.
+          The directory of the export; None if nothing was exported.
         """
         raise NotImplementedError
 
@@ -192,7 +198,7 @@ class _SavedModelExporter(Exporter):
         self._assets_extra = assets_extra
         self._as_text = as_text
         self._exports_to_keep = exports_to_keep
-        self._last: tuple[str, str | None] | None = None  # a checkpoint, and where it was exported
+        self._last: tuple[str, str | None] | None = None  # a checkpoint, and the directory of its export
 
     @property
     def name(self) -> str:
@@ -214,7 +220,7 @@ class _SavedModelExporter(Exporter):
 
 
 class FinalExporter(_SavedModelExporter):
-    """Exports once, when training has ended."""
+    """An exporter that exports once, when training has ended."""
 
     def __init__(
         self,
@@ -233,14 +239,14 @@ class FinalExporter(_SavedModelExporter):
 
 
 class LatestExporter(_SavedModelExporter):
-    """Exports after every evaluation, and keeps the last few.
+    """An exporter that exports after every evaluation, and keeps the last few exports.
 
     Args:
-      name: of the directory.
-      serving_input_receiver_fn: as for `Estimator.export_saved_model`.
-      assets_extra: as for `Estimator.export_saved_model`.
-      as_text: as for `Estimator.export_saved_model`.
-      exports_to_keep: how many; None: all.
+      name: the name of the directory.
+      serving_input_receiver_fn: as in `Estimator.export_saved_model`.
+      assets_extra: as in `Estimator.export_saved_model`.
+      as_text: as in `Estimator.export_saved_model`.
+      exports_to_keep: the number of exports to keep; None: all.
     """
 
     def __init__(
@@ -257,23 +263,23 @@ class LatestExporter(_SavedModelExporter):
         self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
     ) -> str | None:
         del eval_result
-        # The last evaluation's, and the end of training's.
+        # The final call may be for a checkpoint that was already exported after the last evaluation.
         if not is_the_final_export or self._last is None or self._last[0] != checkpoint_path:
             self._last = (checkpoint_path, self._export(estimator, export_path, checkpoint_path))
         return self._last[1]
 
 
 class BestExporter(_SavedModelExporter):
-    """Exports where an evaluation is better than all before it in this run.
+    """An exporter that exports if an evaluation is better than all earlier ones in this run.
 
     Args:
-      name: of the directory.
-      serving_input_receiver_fn: as for `Estimator.export_saved_model`.
-      compare_fn: `compare_fn(best_eval_result, current_eval_result)` tells whether the current is better; None: where
-        its loss is lower.
-      assets_extra: as for `Estimator.export_saved_model`.
-      as_text: as for `Estimator.export_saved_model`.
-      exports_to_keep: how many; None: all.
+      name: the name of the directory.
+      serving_input_receiver_fn: as in `Estimator.export_saved_model`.
+      compare_fn: `compare_fn(best_eval_result, current_eval_result)` returns whether the current result is better.
+        None: it is better if its loss is lower.
+      assets_extra: as in `Estimator.export_saved_model`.
+      as_text: as in `Estimator.export_saved_model`.
+      exports_to_keep: the number of exports to keep; None: all.
     """
 
     def __init__(
@@ -304,5 +310,5 @@ class BestExporter(_SavedModelExporter):
 def _has_lower_loss(best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]) -> bool:
     for result in (best_eval_result, current_eval_result):
         if not result or "loss" not in result:
-            raise ValueError(f"an evaluation gave {result!r}, wanted a 'loss' to compare")
+            raise ValueError(f"BestExporter: an evaluation returned {result!r}, wanted a 'loss' to compare")
     return bool(current_eval_result["loss"] < best_eval_result["loss"])

@@ -1,9 +1,9 @@
-"""Data in memory as what estimators take: `tf.estimator.inputs` of TensorFlow 1, over `tf.data` instead of queues.
+"""Input functions for data in memory: `tf.estimator.inputs` of TensorFlow 1, with `tf.data` in place of queues.
 
-Rows keep the array's order, pass after pass, and a batch may hold the end of one pass and the beginning of the next.
-With `shuffle`, `queue_capacity` rows are drawn from at a time. Batches are taken out of the arrays when they are asked
-for: the graph does not hold them. The iterator gives numbers of rows alone, so that its position can be part of a
-checkpoint (`save_data_position`).
+Rows keep the array's order in every pass, and a batch may hold the end of one pass and the beginning of the next. With
+`shuffle`, each row is drawn from the next `queue_capacity` rows. The graph does not hold the arrays; each run takes its
+batch out of them. The iterator gives only row numbers, so that its position can be part of a checkpoint
+(`save_data_position`).
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ def numpy_input_fn(
     queue_capacity: int = 1000,
     num_threads: int = 1,
 ) -> Callable[[], Any]:
-    """Returns a function without arguments that gives batches of arrays, for `Estimator.train` and its likes.
+    """Returns a function without arguments that returns batches of arrays, for `Estimator.train` and similar methods.
 
     Args:
-      x: features: an array [N, ...], or a dict of them.
-      y: labels: the same, with the same N; None for features alone.
-      batch_size: rows of a batch, B. The last batch has those that are left; where there is no end all are full.
-      num_epochs: passes over the data; None: without end.
-      shuffle: whether rows come in random order. It has to be given.
-      queue_capacity: how many rows are drawn from.
-      num_threads: each makes `num_epochs` passes, as in TensorFlow: with 2, the data comes twice as often.
+      x: features: an array [N, ...], or a dict of arrays.
+      y: labels: the same, with the same N; None for features only.
+      batch_size: rows of a batch, B. The last batch has the remaining rows; without an end, all batches are full.
+      num_epochs: the number of passes over the data; None: without end.
+      shuffle: whether rows come in random order. This argument is required.
+      queue_capacity: the number of rows from which each row is drawn.
+      num_threads: multiplies the passes: each of TensorFlow's threads made `num_epochs` passes.
 
     Returns:
       A function that returns `x` as tensors [B, ...], or (`x`, `y`).
 
     Raises:
-      ValueError: `shuffle` is not given, or a number is less than 1. Of the function: a dict is empty, lengths differ,
-        or `x` and `y` have a name in common.
-      TypeError: of the function: there is something else than arrays.
+      ValueError: `shuffle` is not given, or a number is less than 1. From the returned function: a dict is empty,
+        lengths differ, or `x` and `y` have a common name.
+      TypeError: from the returned function: a value is not an array.
     """
     take = _checked(batch_size, num_epochs, shuffle, queue_capacity, num_threads)
 
@@ -74,17 +74,17 @@ def pandas_input_fn(
     num_threads: int = 1,
     target_column: str = "target",
 ) -> Callable[[], Any]:
-    """Returns a function without arguments that gives batches of a data frame, as `numpy_input_fn` does of arrays.
+    """Returns a function without arguments that returns batches of a data frame; similar to `numpy_input_fn`.
 
     Args:
-      x: features: a `pandas.DataFrame`. Its rows are copied at once.
-      y: labels, with the same index: a `pandas.Series`, or a frame, which gives a dict; None for features alone.
-      batch_size: as of `numpy_input_fn`.
-      num_epochs: likewise.
-      shuffle: likewise.
-      queue_capacity: likewise.
-      num_threads: likewise.
-      target_column: a name that `x` does not have.
+      x: features: a `pandas.DataFrame`. Its rows are copied immediately.
+      y: labels, with the same index: a `pandas.Series`, or a frame, which gives a dict; None for features only.
+      batch_size: as in `numpy_input_fn`.
+      num_epochs: as in `numpy_input_fn`.
+      shuffle: as in `numpy_input_fn`.
+      queue_capacity: as in `numpy_input_fn`.
+      num_threads: as in `numpy_input_fn`.
+      target_column: a name that is not a column of `x`.
 
     Returns:
       A function that returns the columns as tensors [B], by name; or (columns, labels).
@@ -92,7 +92,7 @@ def pandas_input_fn(
     Raises:
       ValueError: `shuffle` is not given, a number is less than 1, `x` has a column `target_column`, or the indices of
         `x` and `y` differ.
-      TypeError: `target_column` is no text.
+      TypeError: `target_column` is not a string.
     """
     take = _checked(batch_size, num_epochs, shuffle, queue_capacity, num_threads)
     if not isinstance(target_column, str):
@@ -124,7 +124,7 @@ def _columns(frame: Any) -> dict[Any, np.ndarray]:
 def _checked(
     batch_size: int, num_epochs: int | None, shuffle: Any, queue_capacity: int, num_threads: int
 ) -> Callable[[list[np.ndarray]], list[tf.Tensor]]:
-    """Returns a function that takes the next rows out of arrays, as tensors; ValueError names a wrong argument."""
+    """Returns a function that takes the next rows of arrays, as tensors. Raises ValueError for a wrong argument."""
     if not isinstance(shuffle, bool):
         raise ValueError(f"shuffle is {shuffle!r}, wanted True (for training, as a rule) or False")
     numbers = {"batch_size": batch_size, "queue_capacity": queue_capacity, "num_threads": num_threads}
@@ -148,7 +148,7 @@ def _checked(
 
 
 def _picked(arrays: list[np.ndarray], rows: tf.Tensor) -> list[tf.Tensor]:
-    """Returns the rows of these numbers, of each array."""
+    """Returns the rows with these numbers from each array."""
     types = [tf.as_dtype(array.dtype) for array in arrays]
 
     def pick(numbers: np.ndarray) -> list[np.ndarray]:
@@ -161,7 +161,7 @@ def _picked(arrays: list[np.ndarray], rows: tf.Tensor) -> list[tf.Tensor]:
 
 
 def _arrays(what: str, given: Any) -> dict[str, np.ndarray]:
-    """Returns the arrays by name, in the order of names; an array alone gets a name that nothing else has."""
+    """Returns the arrays by name, sorted by name; a single array gets a unique name."""
     by_name = given if isinstance(given, Mapping) else {("array", what): given}
     if not by_name:
         raise ValueError(
@@ -181,5 +181,5 @@ def _check_lengths(features: Mapping[Any, np.ndarray], labels: Mapping[Any, np.n
 
 
 def _like(given: Any, arrays: Mapping[str, np.ndarray], batch: list[tf.Tensor]) -> Features:
-    """Returns tensors in the form in which arrays were given."""
+    """Returns the tensors in the form of `given`: a dict or a single tensor."""
     return dict(zip(arrays, batch, strict=True)) if isinstance(given, Mapping) else batch[0]

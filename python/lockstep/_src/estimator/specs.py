@@ -1,7 +1,7 @@
-"""What estimators are told: modes, configurations, and the specifications of models, training and evaluation.
+"""The settings of estimators: modes, configurations, and the specifications of models, training and evaluation.
 
-Names, arguments and checks are those of `tf.estimator` of TensorFlow 1.15. Where TensorFlow still has its own (up to
-2.15), objects of its classes can be given wherever one of these is wanted.
+Names, arguments and checks are those of `tf.estimator` of TensorFlow 1.15. TensorFlow has its own estimators up to
+2.15; objects of its classes are accepted in place of objects of these classes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _tf1 = tf.compat.v1
 
 
 class ModeKeys:
-    """What a model is built for."""
+    """The modes for which a model can be built."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -42,24 +42,24 @@ class _EstimatorSpec(NamedTuple):
 
 
 class EstimatorSpec(_EstimatorSpec):
-    """What a model function returns: the operations of a model for one mode.
+    """The result of a model function: the operations of a model for one mode.
 
     Args:
       mode: one of `ModeKeys`.
-      predictions: a tensor or a dict of them; wanted for PREDICT.
-      loss: a scalar (or one element); wanted for TRAIN and EVAL.
-      train_op: one step of training; wanted for TRAIN.
+      predictions: a tensor or a dict of tensors; required for PREDICT.
+      loss: a scalar (or a tensor of one element); required for TRAIN and EVAL.
+      train_op: one step of training; required for TRAIN.
       eval_metric_ops: name to (value, update), as metrics return them.
       export_outputs: name to an output of `lockstep.estimator.export`; None exports the predictions.
-      training_chief_hooks: hooks that run on worker 0 alone while training.
-      training_hooks: hooks that run on every worker while training.
-      scaffold: `tf.compat.v1.train.Scaffold`; None makes one.
-      evaluation_hooks: hooks that run while evaluating.
-      prediction_hooks: hooks that run while predicting.
+      training_chief_hooks: hooks that run only on worker 0 during training.
+      training_hooks: hooks that run on every worker during training.
+      scaffold: a `tf.compat.v1.train.Scaffold`; None makes one.
+      evaluation_hooks: hooks that run during evaluation.
+      prediction_hooks: hooks that run during prediction.
 
     Raises:
-      ValueError: what the mode wants is missing, or the loss is no scalar.
-      TypeError: hooks or metrics are no such thing.
+      ValueError: an argument that the mode requires is missing, or the loss is not a scalar.
+      TypeError: hooks or metrics are of another type.
     """
 
     __slots__ = ()
@@ -112,7 +112,7 @@ def _scalar(loss: Any) -> tf.Tensor:
 
 
 def checked_hooks(what: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
-    """A caller's hooks as a tuple; TypeError names one that is none."""
+    """Returns the program's hooks as a tuple. Raises TypeError, which names it, if one is not a hook."""
     owner, _, name = what.partition(": ")
 
     def is_hook(hook: Any) -> bool:
@@ -122,7 +122,7 @@ def checked_hooks(what: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
 
 
 def checked_metrics(what: str, metrics: Any) -> dict[str, tuple[Any, Any]]:
-    """A caller's metrics as a dict; TypeError names what is no pair of value and update."""
+    """Returns the program's metrics as a dict. Raises TypeError if one is not a pair of value and update."""
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):
@@ -141,13 +141,17 @@ class _TrainSpec(NamedTuple):
 
 
 class TrainSpec(_TrainSpec):
-    """How `train_and_evaluate` trains.
+    """The settings of training for `train_and_evaluate`.
 
     Args:
-      input_fn: makes the training data, see `Estimator.train`.
-      max_steps: global step at which training ends; None: when the data ends.
+      input_fn: returns the training data; see `Estimator.train`.
+      max_steps: the global step at which training ends; None: when the data ends.
       hooks: hooks that run on every worker.
-      saving_listeners: are told when a checkpoint is saved, on every worker.
+      saving_listeners: listeners that are called for each checkpoint, on every worker.
+
+    Raises:
+      TypeError: an argument is of another type.
+      ValueError: `max_steps` is less than 1.
     """
 
     __slots__ = ()
@@ -177,16 +181,20 @@ class _EvalSpec(NamedTuple):
 
 
 class EvalSpec(_EvalSpec):
-    """How `train_and_evaluate` evaluates.
+    """The settings of evaluation for `train_and_evaluate`.
 
     Args:
-      input_fn: makes the evaluation data.
-      steps: batches that a worker takes in one evaluation, at most; None: all of its data.
-      name: tells evaluations on different data apart.
-      hooks: hooks that run while evaluating.
+      input_fn: returns the evaluation data.
+      steps: the largest number of batches that a worker takes in one evaluation; None: all of its data.
+      name: a name for these evaluations, if there are several on different data.
+      hooks: hooks that run during evaluation.
       exporters: one or several `lockstep.estimator.Exporter`s.
-      start_delay_secs: how long a task 'evaluator' waits before it begins.
-      throttle_secs: seconds, at least, between the beginnings of two evaluations.
+      start_delay_secs: the seconds that a task 'evaluator' waits before its first evaluation.
+      throttle_secs: the least number of seconds between the starts of two evaluations.
+
+    Raises:
+      TypeError: an argument is of another type.
+      ValueError: a number is out of range, or two exporters have the same name.
     """
 
     __slots__ = ()
@@ -227,8 +235,8 @@ def _check_positive(what: str, name: str, number: int | None) -> None:
     arguments.integer(what, name, number, 1)
 
 
-# What TensorFlow's RunConfig takes beside the fields below, and what it has to be: this project is what distributes.
-_OF_TENSORFLOWS_DISTRIBUTION = (
+# Other arguments of TensorFlow's RunConfig. They must be None, because this project distributes the training.
+_DISTRIBUTION_ARGUMENTS = (
     "train_distribute",
     "eval_distribute",
     "experimental_distribute",
@@ -240,29 +248,30 @@ _UNSET = object()
 
 
 class RunConfig:
-    """How an estimator runs.
+    """The configuration of an estimator.
 
     Args:
-      model_dir: of checkpoints and summaries.
-      tf_random_seed: seed of the graphs that are built.
-      save_summary_steps: steps between summaries; None or 0: none.
+      model_dir: the directory of checkpoints and summaries.
+      tf_random_seed: the seed of the graphs that are built.
+      save_summary_steps: steps between summaries; None or 0: no summaries.
       save_checkpoints_steps: steps between checkpoints.
-      save_checkpoints_secs: seconds between checkpoints, by worker 0's clock: 600 where neither is given. Both None:
-        no checkpoints.
-      save_incremental_checkpoint_secs: seconds between checkpoints of what has changed of dynamic tables since the last
-        one (docs/checkpoint_format.md); None: none. Training goes on from them. Not TensorFlow's.
-      save_incremental_checkpoint_steps: the same in steps; at most one of both is given.
-      session_config: `tf.compat.v1.ConfigProto`.
-      keep_checkpoint_max: how many checkpoints are kept; None or 0: all.
-      keep_checkpoint_every_n_hours: keeps one checkpoint of so many hours beside those.
+      save_checkpoints_secs: seconds between checkpoints, by worker 0's clock. If neither this nor the period in steps
+        is given, it is 600. If both are None, no checkpoints are saved.
+      save_incremental_checkpoint_secs: seconds between incremental checkpoints, which have the changes of dynamic
+        tables (docs/checkpoint_format.md); None: no incremental checkpoints. Training continues from them.
+        TensorFlow's class does not have this argument.
+      save_incremental_checkpoint_steps: the same period in steps; at most one of the two is given.
+      session_config: a `tf.compat.v1.ConfigProto`.
+      keep_checkpoint_max: the number of checkpoints to keep; None or 0: all.
+      keep_checkpoint_every_n_hours: in addition, keeps one checkpoint per this number of hours.
       log_step_count_steps: steps between lines of the log.
-      device_fn: gives operations their devices; None: where the program says.
-      **of_tensorflow: TensorFlow's other arguments (`train_distribute`, `protocol`, ...), which have to be None.
+      device_fn: a function from operations to devices; None: the program's own devices.
+      **of_tensorflow: TensorFlow's other arguments (`train_distribute`, `protocol`, ...), which must be None.
 
     Raises:
-      TypeError: an unknown argument.
-      ValueError: both periods for checkpoints are given, or for incremental ones, or these without full ones; a
-        distribution of TensorFlow's is asked for.
+      TypeError: an argument is unknown or of another type.
+      ValueError: both periods for checkpoints, or for incremental ones, are given; incremental checkpoints are
+        requested without full ones; or one of TensorFlow's distribution arguments is not None.
     """
 
     def __init__(
@@ -282,10 +291,10 @@ class RunConfig:
         **of_tensorflow: Any,
     ) -> None:
         for name, value in of_tensorflow.items():
-            if name not in _OF_TENSORFLOWS_DISTRIBUTION:
+            if name not in _DISTRIBUTION_ARGUMENTS:
                 raise TypeError(f"RunConfig: unknown argument {name!r}")
             if value is not None:
-                raise ValueError(f"RunConfig: {name} is {value!r}, wanted None: the workers are this library's")
+                raise ValueError(f"RunConfig: {name} is {value!r}, wanted None: this library distributes the training")
         if save_checkpoints_steps is _UNSET and save_checkpoints_secs is _UNSET:
             save_checkpoints_secs = 600
         steps = None if save_checkpoints_steps is _UNSET else save_checkpoints_steps
@@ -325,11 +334,14 @@ class RunConfig:
 
     @classmethod
     def build(cls, prototype: Any = None, **kwargs: Any) -> RunConfig:
-        """A configuration for a worker of a job.
+        """Returns a configuration for a worker of a job.
 
         Args:
-          prototype: a RunConfig, also one of TensorFlow's; it is not changed. None makes a new one.
-          **kwargs: what differs from the prototype.
+          prototype: a RunConfig of this library or of TensorFlow; it is not changed. None makes a new one.
+          **kwargs: the arguments that differ from the prototype.
+
+        Raises:
+          TypeError, ValueError: as in `RunConfig`.
         """
         if prototype is None:
             return cls(**kwargs)
@@ -342,37 +354,37 @@ class RunConfig:
         return cls(**{**same, **of_tensorflow, **kwargs})
 
     def replace(self, **kwargs: Any) -> RunConfig:
-        """A copy with other values."""
+        """Returns a copy with other values."""
         return copy.copy(type(self).build(self, **kwargs))
 
     @property
     def task_type(self) -> str:
-        """Of this process in TF_CONFIG; 'worker' without one."""
+        """The task type of this process in TF_CONFIG; 'worker' without TF_CONFIG."""
         return "worker" if context.task_type == "localhost" else context.task_type
 
     @property
     def task_id(self) -> int:
-        """Of this process in TF_CONFIG."""
+        """The task index of this process in TF_CONFIG."""
         return context.task_id
 
     @property
     def cluster_spec(self) -> Any:
-        """Of TF_CONFIG; empty without one."""
+        """The cluster in TF_CONFIG; empty without TF_CONFIG."""
         return context.cluster_spec or tf.train.ClusterSpec({})
 
     @property
     def is_chief(self) -> bool:
-        """True on every worker: each initializes and restores what it holds. `hb.context.is_chief` is worker 0's."""
+        """True on every worker, because each initializes and restores its own part. See also `hb.context.is_chief`."""
         return True
 
     @property
     def num_worker_replicas(self) -> int:
-        """How many workers train."""
+        """The number of workers that train."""
         return context.world_size
 
     @property
     def num_ps_replicas(self) -> int:
-        """None: training is synchronous."""
+        """Always 0, because training is synchronous and needs no parameter servers."""
         return 0
 
     @property
@@ -382,7 +394,7 @@ class RunConfig:
 
     @property
     def master(self) -> str:
-        """'': sessions run in this process."""
+        """The target of sessions, which run in this process."""
         return context.target
 
     evaluation_master = master
@@ -400,5 +412,5 @@ _FIELDS = (
     "log_step_count_steps",
     "device_fn",
 )
-# What TensorFlow's RunConfig does not have.
+# Fields that TensorFlow's RunConfig does not have.
 _OWN_FIELDS = ("save_incremental_checkpoint_secs", "save_incremental_checkpoint_steps")

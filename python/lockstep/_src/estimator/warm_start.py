@@ -1,4 +1,4 @@
-"""Estimators whose variables begin as another model's."""
+"""Estimators whose variables start with the values of another model."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _tf1 = tf.compat.v1
 
 
 class WarmStartSettings(NamedTuple):
-    """Which variables begin as those of a checkpoint; after `tf.estimator.WarmStartSettings`.
+    """The variables that start with values of a checkpoint; follows `tf.estimator.WarmStartSettings`.
 
     Attributes:
       ckpt_to_initialize_from: a checkpoint, or the directory of one.
-      vars_to_warm_start: a regular expression for names of trainable variables, a list of them for names of any, or a
-        list of variables.
-      var_name_to_vocab_info: not to be had; None.
-      var_name_to_prev_var_name: names in the checkpoint, where they differ, by the variables' own.
+      vars_to_warm_start: a regular expression for names of trainable variables, a list of expressions for names of any
+        variables, or a list of variables.
+      var_name_to_vocab_info: not supported; must be None or empty.
+      var_name_to_prev_var_name: from a variable's name to its name in the checkpoint, if the names differ.
     """
 
     ckpt_to_initialize_from: str
@@ -31,11 +31,11 @@ class WarmStartSettings(NamedTuple):
 
 
 def checked(warm_start_from: Any) -> WarmStartSettings | None:
-    """What an estimator was given, as settings.
+    """Returns an estimator's argument as settings; None stays None.
 
     Raises:
-      ValueError: neither a path nor settings.
-      NotImplementedError: settings with vocabularies.
+      ValueError: the argument is neither a path nor settings.
+      NotImplementedError: the settings have vocabularies.
     """
     if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings):
         settings = warm_start_from
@@ -46,15 +46,19 @@ def checked(warm_start_from: Any) -> WarmStartSettings | None:
     else:
         raise ValueError(f"Estimator: warm_start_from is {warm_start_from!r}, wanted a path or WarmStartSettings")
     if settings is not None and settings.var_name_to_vocab_info:
-        raise NotImplementedError("WarmStartSettings: var_name_to_vocab_info: rows are not moved between vocabularies")
+        raise NotImplementedError(
+            "WarmStartSettings: got var_name_to_vocab_info, wanted None: rows are not moved between vocabularies"
+        )
     return settings
 
 
 def initializer(settings: WarmStartSettings, init_fn: Callable[..., None] | None) -> Callable[..., None]:
-    """A scaffold's `init_fn` that restores what the settings say, sharded tables included, and calls the one given.
+    """Returns an `init_fn` for a scaffold that restores the settings' variables, then calls the given `init_fn`.
+
+    Sharded tables are restored, too.
 
     Raises:
-      ValueError: the checkpoint lacks a variable, or no variable is meant.
+      ValueError: the checkpoint lacks a variable, or no variable matches the settings.
     """
     path = latest_checkpoint(settings.ckpt_to_initialize_from) or settings.ckpt_to_initialize_from
     previous = settings.var_name_to_prev_var_name or {}
