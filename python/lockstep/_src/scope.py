@@ -48,15 +48,6 @@ from lockstep._src.tables.updates import keras2
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# The class that takes the place of Keras 2's `Model` in graphs of TensorFlow 1. It registers itself.
-_model_of_graphs: type | None = None
-
-
-def replace_model_by(model: type) -> None:
-    """Registers the class that takes the place of Keras 2's `Model` in graphs of TensorFlow 1: one of a layer above."""
-    global _model_of_graphs
-    _model_of_graphs = model
-
 
 @takes_options
 @contextlib.contextmanager
@@ -78,7 +69,7 @@ def scope(**options: Unpack[OptionValues]) -> Iterator[None]:
     ctx = context
     with ctx.scope(**options):
         ctx.ensure_initialized()
-        with _seeded(options.get("seed")), _hooks.held():
+        with _seeded(options.get("seed")), hooks.held():
             yield
 
 
@@ -137,8 +128,10 @@ def _has_keras_3() -> bool:
     return int(version.split(".")[0]) >= 3 and keras.backend.backend() == "tensorflow"
 
 
-def _keras_2() -> types.ModuleType | None:
-    """Keras 2, where the program has loaded it."""
+def loaded_keras_2() -> types.ModuleType | None:
+    """Returns Keras 2, if the program has loaded it and no Keras 3."""
+    if _has_keras_3():
+        return None
     keras = sys.modules.get("tf_keras") or sys.modules.get("keras")
     return keras if getattr(keras, "__version__", "0").startswith("2.") else None
 
@@ -157,13 +150,9 @@ def _intercept_keras(interception: Interception) -> None:
         keras_saving.intercept_saving(interception)
         keras_callbacks.intercept_callbacks(interception)
         keras_updates.intercept_updates(interception)
-    elif (keras_2 := _keras_2()) is not None:
+    elif (keras_2 := loaded_keras_2()) is not None:
         keras2.intercept_updates(interception, keras_2)
-        if tf.executing_eagerly():
-            return
-        if _model_of_graphs is None:
-            raise RuntimeError("scope: the program uses Keras 2, but lockstep._assembly has not been imported")
-        interception.replace(symbols.KERAS_2_MODEL, lambda _: _model_of_graphs)
 
 
-_hooks = HookSet(symbols.SCOPE, _intercept)
+# In force from the first scope to the last. Modules above this one add theirs: models of Keras 2 do.
+hooks = HookSet(symbols.SCOPE, _intercept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import pkgutil
 import sys
@@ -69,6 +70,7 @@ class Hook:
         root = self.symbol.partition(":")[0].partition(".")[0]
         return {"tf_keras": "Keras 2", "keras": "Keras 3"}.get(root, "TensorFlow")
 
+    @functools.cache  # noqa: B019  rows of the table live as long as the process
     def of(self, keras: str) -> Hook:
         """Returns the hook for Keras 2 in the package `keras`."""
         return dataclasses.replace(self, symbol=self.symbol.replace("tf_keras", keras, 1))
@@ -108,14 +110,21 @@ class Hook:
         if self.signature == ABSENT:
             return
         raw, value = inspect.getattr_static(owner, name), getattr(owner, name)
+        if _accepted.get(self) is raw:
+            return
         if not signatures.is_as_relied_on(raw, value, self.signature):
             raise self._error(f"found {signatures.describe(raw, value)}")
+        _accepted[self] = raw
 
     def _error(self, found: str) -> HookError:
         return HookError(
             f"cannot replace {self.symbol}: wanted {self.signature}, {found}; with {_versions()}. Use a tested "
             f"version: {self.library} {' or '.join(VERSIONS[self.library])}"
         )
+
+
+# What was found right, since scopes may begin in each step of a program.
+_accepted: dict[Hook, Any] = {}
 
 
 def _split(symbol: str) -> tuple[str, str]:

@@ -6,6 +6,8 @@ are then made again over what is left: by a scope that ends while a dynamic tabl
 
 from __future__ import annotations
 
+import collections
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,9 @@ _MISSING = object()
 
 # Guards the attributes and the layers. Held while one layer is put on or taken away.
 _lock = threading.RLock()
-_layers: list[_Layer] = []  # the layers of all attributes, oldest first; guarded by _lock
+_numbers = itertools.count()
+# The layers of each attribute, oldest first, by the owner's id and the name. Guarded by _lock.
+_layers: collections.defaultdict[tuple[int, str], list[_Layer]] = collections.defaultdict(list)
 
 
 class _Layer:
@@ -28,47 +32,44 @@ class _Layer:
     """
 
     def __init__(self, places: list[tuple[Any, str]], make: Callable[[Any], Any]) -> None:
-        self.places = places
+        self._places = places
         self._make = make
         self._before: list[Any] = []
+        self._number = next(_numbers)
 
-    def put_on(self) -> None:
-        """Replaces the object by what is made of it."""
-        made = self._make(getattr(*self.places[0], None))
+    def add(self) -> None:
+        """Puts the layer over those that are there."""
+        with _lock:
+            self._put_on()
+            for owner, name in self._places:
+                _layers[id(owner), name].append(self)
+
+    def remove(self) -> None:
+        """Takes the layer away, also from below others."""
+        with _lock:
+            stacks = [_layers[id(owner), name] for owner, name in self._places]
+            above = {layer for stack in stacks for layer in stack[stack.index(self) + 1 :]}
+            above = sorted(above, key=lambda layer: layer._number)
+            for layer in reversed([self, *above]):
+                layer._take_off()
+            for stack in stacks:
+                stack.remove(self)
+            for layer in above:
+                layer._put_on()
+
+    def _put_on(self) -> None:
+        made = self._make(getattr(*self._places[0], None))
         # Only what an owner holds itself: an attribute that a subclass inherits is deleted again, not copied down.
-        self._before = [vars(owner).get(name, _MISSING) for owner, name in self.places]
-        for owner, name in self.places:
+        self._before = [vars(owner).get(name, _MISSING) for owner, name in self._places]
+        for owner, name in self._places:
             setattr(owner, name, made)
 
-    def take_off(self) -> None:
-        """Puts back what was there when the layer was put on."""
-        for (owner, name), before in zip(self.places, self._before, strict=True):
+    def _take_off(self) -> None:
+        for (owner, name), before in zip(self._places, self._before, strict=True):
             if before is _MISSING:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
-
-    def overlaps(self, other: _Layer) -> bool:
-        """Returns whether both have a place in common."""
-        return any(owner is theirs and name == its for owner, name in self.places for theirs, its in other.places)
-
-
-def _remove(layer: _Layer) -> None:
-    """Takes a layer away, also from below others."""
-    with _lock:
-        position = _layers.index(layer)
-        above = [other for other in _layers[position + 1 :] if other.overlaps(layer)]
-        for other in reversed([layer, *above]):
-            other.take_off()
-        del _layers[position]
-        for other in above:
-            other.put_on()
-
-
-def is_replaced(owner: Any, name: str) -> bool:
-    """Returns whether an attribute is replaced at present."""
-    with _lock:
-        return any(owner is theirs and name == its for layer in _layers for theirs, its in layer.places)
 
 
 class Interception:
@@ -107,7 +108,8 @@ class Interception:
             return
         places = hook.places()
         with _lock:
-            if not is_replaced(*places[0]):
+            owner, name = places[0]
+            if not _layers[id(owner), name]:
                 hook.check()
             self._put_on(places, make)
             if hook.subclasses:
@@ -128,10 +130,8 @@ class Interception:
 
     def _put_on(self, places: list[tuple[Any, str]], make: Callable[[Any], Any]) -> None:
         layer = _Layer(places, make)
-        with _lock:
-            layer.put_on()
-            _layers.append(layer)
-        self.on_undo(lambda: _remove(layer))
+        layer.add()
+        self.on_undo(layer.remove)
 
     def on_undo(self, action: Callable[[], None]) -> None:
         """Has `action()` called when this place is reached in the undoing."""
@@ -144,6 +144,6 @@ class Interception:
 
 
 def all_subclasses(cls: type) -> list[type]:
-    """Returns all classes below `cls`, at any depth."""
+    """Returns the classes below `cls`, at any depth, each once."""
     direct = cls.__subclasses__()
-    return direct + [sub for d in direct for sub in all_subclasses(d)]
+    return list(dict.fromkeys(direct + [sub for d in direct for sub in all_subclasses(d)]))

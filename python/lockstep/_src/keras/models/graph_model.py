@@ -28,6 +28,8 @@ from tensorflow.python.ops import variable_scope
 
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.interception import Interception
 from lockstep._src.keras.models.graph_parts import (
     Best,
     Callbacks,
@@ -41,7 +43,7 @@ from lockstep._src.keras.models.graph_parts import (
 )
 from lockstep._src.keras.models.passes import Loss, Pass, feeding, measured
 from lockstep._src.saving import latest, saved_models
-from lockstep._src.scope import replace_model_by, scope
+from lockstep._src.scope import hooks, loaded_keras_2, scope
 from lockstep._src.sessions.session_config import get_session_config
 
 _tf1 = tf.compat.v1
@@ -477,4 +479,10 @@ class Model:
             session.run_step_fn(lambda step_context: work(step_context.session))
 
 
-replace_model_by(Model)
+def _intercept_models(interception: Interception) -> None:
+    """Makes the `Model` of Keras 2 this library's, in graphs of TensorFlow 1."""
+    if loaded_keras_2() is not None and not tf.executing_eagerly():
+        interception.replace(symbols.KERAS_2_MODEL, lambda _: Model)
+
+
+hooks.add(_intercept_models)
