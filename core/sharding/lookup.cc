@@ -121,17 +121,6 @@ Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Spl
   return allocate(lookup, Sum(splits->recv));
 }
 
-// Exchanges one lookup: only local rows arrive, and go directly to the caller's memory.
-Status ExchangeOne(Communicator& communicator, std::string_view name, const RoutePlan& plan, Splits* splits,
-                   const AllocateRows& allocate) {
-  return communicator.AllToAllV(name, Item{DType::kInt64, plan.widths[0]}, plan.send[0], plan.local_rows[0].data(),
-                                [&](std::span<const int64_t> counts) -> Result<void*> {
-                                  splits->recv.assign(counts.begin(), counts.end());
-                                  LOCKSTEP_ASSIGN_OR_RETURN(int64_t * rows, AllocateServed(allocate, 0, splits));
-                                  return static_cast<void*>(rows);
-                                });
-}
-
 // Exchanges several lookups. A message starts with the number of local rows of each lookup, which the receiver could
 // not tell apart otherwise, and continues with the local rows, lookup by lookup.
 //
@@ -318,8 +307,14 @@ Status CheckIds(const LookupIds& lookup) {
 Status ExchangeRoute(Communicator& communicator, std::string_view name, const RoutePlan& plan, std::span<Splits> splits,
                      const AllocateRows& allocate) {
   for (size_t l = 0; l < splits.size(); ++l) splits[l].send = plan.send[l];
-  if (splits.size() == 1) return ExchangeOne(communicator, name, plan, &splits[0], allocate);
-  return ExchangeSeveral(communicator, name, plan, splits, allocate);
+  if (splits.size() != 1) return ExchangeSeveral(communicator, name, plan, splits, allocate);
+  // One lookup: what arrives is the local rows and nothing else, and goes where the caller wants it.
+  return communicator.AllToAllV(name, Item{DType::kInt64, plan.widths[0]}, plan.send[0], plan.local_rows[0].data(),
+                                [&](std::span<const int64_t> counts) -> Result<void*> {
+                                  splits[0].recv.assign(counts.begin(), counts.end());
+                                  LOCKSTEP_ASSIGN_OR_RETURN(int64_t * rows, AllocateServed(allocate, 0, &splits[0]));
+                                  return static_cast<void*>(rows);
+                                });
 }
 
 Status CheckRows(int size, std::span<const LookupRows> lookups) {

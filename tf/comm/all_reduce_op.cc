@@ -80,7 +80,15 @@ class AllReduceKernel : public CollectiveKernel {
                                !call.engine.communicator().peers_read_shared())) {
       return Direct(call, inputs[0], dtype, view_limit, std::move(name));
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(Bucket bucket, Pack(call, inputs));
+    LOCKSTEP_ASSIGN_OR_RETURN(Bucket bucket, BucketFor(call, inputs));
+    for (int i = 0; i < inputs.size(); ++i) {
+      const int64_t bytes = static_cast<int64_t>(inputs[i].TotalBytes());
+      if (bytes == 0) continue;
+      std::memcpy(bucket.at(i), Data(inputs[i]), bytes);
+      // The gap up to the next tensor is reduced with the rest: it has to hold numbers.
+      const int64_t end = i + 1 < inputs.size() ? bucket.offsets[i + 1] : bucket.bytes;
+      std::memset(bucket.at(i) + bytes, 0, end - bucket.offsets[i] - bytes);
+    }
     return Exchange([=, this, context = call.context, bucket = std::move(bucket),
                      name = std::move(name)](Communicator& communicator) {
       void* const data = bucket.memory->data();
@@ -117,7 +125,7 @@ class AllReduceKernel : public CollectiveKernel {
   }
 
   // A failed AllocateShared is no error and is not remembered: the next step may have memory again.
-  static Result<Bucket> Pack(const Call& call, const tf::OpInputList& inputs) {
+  static Result<Bucket> BucketFor(const Call& call, const tf::OpInputList& inputs) {
     Bucket bucket;
     for (const tf::Tensor& input : inputs) {
       bucket.offsets.push_back(bucket.bytes);
@@ -131,14 +139,6 @@ class AllReduceKernel : public CollectiveKernel {
       LOCKSTEP_RETURN_IF_ERROR(
           FromTensorFlow(call.context->allocate_temp(tf::DT_UINT8, tf::TensorShape({bucket.bytes}), &memory)));
       bucket.memory = std::make_shared<PrivateBuffer>(std::move(memory));
-    }
-    for (int i = 0; i < inputs.size(); ++i) {
-      const int64_t bytes = static_cast<int64_t>(inputs[i].TotalBytes());
-      if (bytes == 0) continue;
-      std::memcpy(bucket.at(i), Data(inputs[i]), bytes);
-      // The gap before the next tensor is reduced with the rest, so it has to hold numbers.
-      const int64_t end = i + 1 < inputs.size() ? bucket.offsets[i + 1] : bucket.bytes;
-      std::memset(bucket.at(i) + bytes, 0, end - bucket.offsets[i] - bytes);
     }
     return bucket;
   }

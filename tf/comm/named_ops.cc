@@ -85,8 +85,8 @@ class Requests : public std::enable_shared_from_this<Requests> {
     });
   }
 
-  void Submit(NamedLane& lane, std::vector<NamedWork> works) {
-    std::vector<uint64_t> tickets = lane.Submit(std::move(works));
+  // By which the lane knows the requests, all of which have been submitted.
+  void SetTickets(std::vector<uint64_t> tickets) {
     bool cancelled;
     {
       const std::lock_guard lock(mutex_);
@@ -209,8 +209,19 @@ class NamedKernel : public tf::AsyncOpKernel {
     }
     const std::string number = numbered_ ? absl::StrCat(".", (*lane)->NextNumber(names_[0])) : "";
     std::vector<NamedWork> works;
-    for (int i = 0; i < count; ++i) works.push_back(WorkOf(context, **lane, number, i, requests));
-    requests->Submit(**lane, std::move(works));
+    for (int i = 0; i < count; ++i) {
+      NamedWork& work = works.emplace_back();
+      work.request = RequestOf(context, **lane, number, i);
+      if (tensors_ > 0) work.in = Data(context->input(i));
+      // Inputs and outputs live until all requests have ended, and the lane calls this itself.
+      work.allocate = [this, context, lane = lane->get(), i](std::span<const int64_t> shape) {
+        return AllocateOutput(context, *lane, i, shape);
+      };
+      work.done = [this, context, i, requests](const Status& status, const NamedWork::Outcome& outcome) {
+        requests->End(status.ok() ? Finish(context, i, outcome) : status);
+      };
+    }
+    requests->SetTickets((*lane)->Submit(std::move(works)));
   }
 
  protected:
@@ -258,10 +269,8 @@ class NamedKernel : public tf::AsyncOpKernel {
     return Data(*output);
   }
 
-  NamedWork WorkOf(tf::OpKernelContext* context, NamedLane& lane, const std::string& number, int i,
-                   std::shared_ptr<Requests> requests) {
-    NamedWork work;
-    NamedRequest& request = work.request;
+  NamedRequest RequestOf(tf::OpKernelContext* context, const NamedLane& lane, const std::string& number, int i) {
+    NamedRequest request;
     request.kind = kind_;
     request.name = NameOf(context, number, i);
     if (numbered_) request.family = NameOf(context, "", i);
@@ -279,18 +288,9 @@ class NamedKernel : public tf::AsyncOpKernel {
       if (dtype.ok()) request.dtype = *dtype;
       request.refusal = dtype.status();
       request.shape = DimsOf(in.shape());
-      work.in = Data(in);
     }
     Fill(context, lane.size(), i, &request);
-    // Inputs and outputs live until all requests have ended, and the lane itself calls this.
-    work.allocate = [this, context, &lane, i](std::span<const int64_t> shape) {
-      return AllocateOutput(context, lane, i, shape);
-    };
-    work.done = [this, context, i, requests = std::move(requests)](const Status& status,
-                                                                   const NamedWork::Outcome& outcome) {
-      requests->End(status.ok() ? Finish(context, i, outcome) : status);
-    };
-    return work;
+    return request;
   }
 
   const NamedKind kind_;

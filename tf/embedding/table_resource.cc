@@ -71,17 +71,17 @@ Status DynamicTableResource::Resolve(const tf::Tensor& keys, const tf::Tensor& t
   for (const int64_t count : Int64s(times)) {
     counts.push_back(static_cast<int32_t>(std::clamp<int64_t>(count, 0, std::numeric_limits<int32_t>::max())));
   }
-  if (keys.dtype() == tf::DT_INT64) return ResolveKeys(Int64s(keys), counts, rows, numbers, parallel);
-  if (keys.dtype() == tf::DT_INT32) return ResolveKeys(Widened(keys), counts, rows, numbers, parallel);
-  const std::shared_lock naming(naming_);
-  std::vector<int64_t> named(keys.NumElements());
-  LOCKSTEP_RETURN_IF_ERROR(strings_->Intern(Views(keys), named.data(), parallel));
-  return ResolveKeys(named, counts, rows, numbers, parallel);
-}
-
-Status DynamicTableResource::ResolveKeys(std::span<const int64_t> keys, std::span<const int32_t> counts, float* rows,
-                                         int64_t* numbers, const ParallelFor& parallel) {
-  LOCKSTEP_ASSIGN_OR_RETURN(ResolvedKeys batch, table_->Resolve(keys, now(), rows, parallel, counts));
+  std::vector<int64_t> others;  // keys that are not int64 already
+  std::shared_lock naming(naming_, std::defer_lock);
+  if (keys.dtype() == tf::DT_INT32) {
+    others = Widened(keys);
+  } else if (keys.dtype() == tf::DT_STRING) {
+    naming.lock();
+    others.resize(keys.NumElements());
+    LOCKSTEP_RETURN_IF_ERROR(strings_->Intern(Views(keys), others.data(), parallel));
+  }
+  const std::span<const int64_t> found = keys.dtype() == tf::DT_INT64 ? Int64s(keys) : others;
+  LOCKSTEP_ASSIGN_OR_RETURN(ResolvedKeys batch, table_->Resolve(found, now(), rows, parallel, counts));
   const std::span<const uint32_t> resolved = batch.rows();
   // Rows are below 2^31, and kNoRow becomes -1.
   for (size_t i = 0; i < resolved.size(); ++i) numbers[i] = static_cast<int32_t>(resolved[i]);
@@ -92,7 +92,7 @@ Status DynamicTableResource::ResolveKeys(std::span<const int64_t> keys, std::spa
   const std::lock_guard lock(mutex_);
   resolved_ = true;
   for (size_t i = 0; forgets && i < resolved.size(); ++i) {
-    if (resolved[i] == kNoRow) unadmitted_.push_back(keys[i]);
+    if (resolved[i] == kNoRow) unadmitted_.push_back(found[i]);
   }
   if (keeps) batches_.push_back(std::move(batch));
   if (batches_.size() > kMostBatches) batches_.pop_front();

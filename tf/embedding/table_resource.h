@@ -120,8 +120,6 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // Calls use(keys as int64). Strings are searched, not added.
   template <typename Use>
   Status WithKeys(const tensorflow::Tensor& keys, Use&& use) const;
-  Status ResolveKeys(std::span<const int64_t> keys, std::span<const int32_t> counts, float* rows, int64_t* numbers,
-                     const ParallelFor& parallel);
   // Removes the strings of those of `keys` that are not in the table.
   void ForgetStrings(std::span<const int64_t> keys);
 

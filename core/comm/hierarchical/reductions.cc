@@ -5,6 +5,7 @@
 
 #include "core/comm/collective/arguments.h"
 #include "core/comm/collective/elementwise.h"
+#include "core/comm/collective/reduce.h"
 #include "core/comm/hierarchical/hierarchical_communicator.h"
 
 // AllReduce and ReduceScatter over several hosts. A mean is a sum that is divided by the number of ranks at the end.
@@ -37,7 +38,7 @@ Status HierarchicalCommunicator::AllReduceSmall(const Call& call, ReduceOp op, c
   // Separate from `out`, which may be `in`: another host may still decline.
   alignas(shm::kCacheLineBytes) std::array<char, kMostSmallBytes> memory;
   void* const sum = memory.data();
-  Status status = Settled(local_->AllReduceAs(call, part, in, sum));
+  Status status = Settled(local_->AllReduceInSlot(call, FindReduce(part, call.dtype), in, sum));
   status = Lead(call.name, status, [&] { return across_->AllReduceAs(call, part, sum, sum); });
   LOCKSTEP_RETURN_IF_ERROR(Tell(call.name, status, bytes, sum));
   if (op == ReduceOp::kMean)

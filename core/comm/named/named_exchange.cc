@@ -106,6 +106,7 @@ std::string NameOf(const NamedBatch& batch) {
 Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> works,
                           const std::function<Status(const Status&)>& cause_of) {
   name_ = NameOf(batch);
+  const ExchangeOfKind exchange = ExchangeFor(batch.entries.front().request);
   std::vector<Part> parts;
   parts.reserve(batch.entries.size());
   for (size_t i = 0; i < works.size(); ++i) parts.push_back({batch.entries[i], works[i], nullptr, {}, {}});
@@ -117,7 +118,11 @@ Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> w
       bytes += TensorBytes(parts[end].entry);
     } while (++end < parts.size() && bytes + TensorBytes(parts[end].entry) <= kPackedBytes);
     const std::span<Part> together = std::span<Part>(parts).subspan(begin, end - begin);
-    Status status = broken.ok() ? Exchange(together) : broken;
+    Status status = broken;
+    if (broken.ok()) {
+      const GradualUnderflow mode;
+      status = (this->*exchange)(together);
+    }
     // No memory: all ranks have received this error, and continue with the next parts.
     if (broken.ok() && !status.ok() && status.code() != StatusCode::kResourceExhausted)
       status = broken = cause_of(status);
@@ -128,18 +133,24 @@ Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> w
   return broken;
 }
 
-Status NamedExchange::Exchange(std::span<Part> parts) {
-  const GradualUnderflow mode;
-  const NamedRequest& request = parts.front().entry.request;
+NamedExchange::ExchangeOfKind NamedExchange::ExchangeFor(const NamedRequest& request) {
   switch (request.kind) {
-    case NamedKind::kAllReduce: return request.reduction == NamedReduction::kAdasum ? Adasum(parts) : AllReduce(parts);
-    case NamedKind::kReduceScatter: return ReduceScatter(parts);
+    case NamedKind::kAllReduce:
+      return request.reduction == NamedReduction::kAdasum ? &NamedExchange::Adasum : &NamedExchange::AllReduce;
+    case NamedKind::kReduceScatter: return &NamedExchange::ReduceScatter;
     case NamedKind::kAllGather:
-    case NamedKind::kAllToAll: return Gather(parts);
-    case NamedKind::kBroadcast: return Broadcast(parts);
-    case NamedKind::kBarrier: return communicator_.Barrier(name_);
-    case NamedKind::kJoin: parts.front().outcome.last_joined = request.root; break;
+    case NamedKind::kAllToAll: return &NamedExchange::Gather;
+    case NamedKind::kBroadcast: return &NamedExchange::Broadcast;
+    case NamedKind::kBarrier: return &NamedExchange::Barrier;
+    case NamedKind::kJoin: return &NamedExchange::Join;
   }
+  return nullptr;
+}
+
+Status NamedExchange::Barrier(std::span<Part>) { return communicator_.Barrier(name_); }
+
+Status NamedExchange::Join(std::span<Part> parts) {
+  parts.front().outcome.last_joined = parts.front().entry.request.root;
   return OkStatus();
 }
 

@@ -64,13 +64,16 @@ class NamedExchange {
   static void AllocateOut(Part& part, std::span<const int64_t> shape);
   // Moves a result to its destination, after the scaling that follows the reduction.
   void Deliver(const Part& part, char* result, int64_t count) const;
-  // Exchanges parts together; one function for each kind follows.
-  Status Exchange(std::span<Part> parts);
+  // Exchanges parts together; there is one function for each kind.
+  using ExchangeOfKind = Status (NamedExchange::*)(std::span<Part> parts);
+  static ExchangeOfKind ExchangeFor(const NamedRequest& request);
   Status AllReduce(std::span<Part> parts);
   Status Adasum(std::span<Part> parts);
   Status ReduceScatter(std::span<Part> parts);
   Status Gather(std::span<Part> parts);
   Status Broadcast(std::span<Part> parts);
+  Status Barrier(std::span<Part> parts);
+  Status Join(std::span<Part> parts);
   // Returns at least so many bytes, which are kept for the next time, in shared memory if there is room. Null if there
   // is no memory at all: then TellNoMemory takes the place of the exchange, and all ranks get its error.
   char* Scratch(int64_t bytes);

@@ -104,7 +104,14 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
       works[i].request.ticket = tickets.emplace_back(next_ticket_++);
       if (!refusals[i].ok()) continue;
       requests.push_back(works[i].request);
-      Register(std::move(works[i]));
+      // To where its answer will find it.
+      const uint64_t ticket = tickets.back();
+      if (works[i].request.kind == NamedKind::kJoin) {
+        join_ = ticket;
+      } else {
+        names_.emplace(works[i].request.name, ticket);
+      }
+      works_.emplace(ticket, std::make_unique<NamedWork>(std::move(works[i])));
     }
     Send(std::move(requests));
     if (drives) driven_ = true;
@@ -151,16 +158,6 @@ std::vector<Status> NamedLane::Refuse(const std::vector<NamedWork>& works) const
     if (refusals[i].ok() && found != groups.end()) refusals[i] = found->second;
   }
   return refusals;
-}
-
-void NamedLane::Register(NamedWork work) {
-  const uint64_t ticket = work.request.ticket;
-  if (work.request.kind == NamedKind::kJoin) {
-    join_ = ticket;
-  } else {
-    names_.emplace(work.request.name, ticket);
-  }
-  works_.emplace(ticket, std::make_unique<NamedWork>(std::move(work)));
 }
 
 void NamedLane::Send(std::vector<NamedRequest> requests) {

@@ -125,8 +125,6 @@ class NamedLane {
  private:
   NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options);
 
-  // Gives a work its ticket and stores it where its answer finds it.
-  void Register(NamedWork work);
   // For each of these works, the reason why it cannot be requested now; OK if it can. With mutex_ held.
   std::vector<Status> Refuse(const std::vector<NamedWork>& works) const;
   // Sends this rank's requests to rank 0. With mutex_ held.

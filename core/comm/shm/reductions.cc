@@ -2,7 +2,6 @@
 #include <array>
 #include <cstring>
 #include <numeric>
-#include <tuple>
 
 #include "core/comm/collective/arguments.h"
 #include "core/comm/shm/copy.h"
@@ -66,17 +65,12 @@ Places PlacesOf(const Announcement& announcement) {
 // Checks, and chooses the way. Small data comes first: its time is that of moving a few cache lines.
 Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
                                   void* out) {
-  return AllReduceAs({.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count}, op, in,
-                     out);
-}
-
-Status ShmCommunicator::AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out) {
-  const auto [name, dtype, count] = std::tuple(call.name, call.dtype, call.count);
   const ReduceFunction reduce = FindReduce(op, dtype);
   if (reduce == nullptr) [[unlikely]]
     return CheckReduction("allreduce", name, op, dtype).status();
   if (const Status status = CheckAllReduce(name, count, in, out); !status.ok()) [[unlikely]]
     return status;
+  const Call call = {.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count};
   const int64_t bytes = count * DTypeSize(dtype);
   if (bytes <= kSlotBytes) return AllReduceInSlot(call, reduce, in, out);
 

@@ -70,8 +70,9 @@ class ShmCommunicator final : public Communicator {
   Status Agree(const Call& call) { return calls_.Begin(call, nullptr, 0); }
   // `verbatim`: `why` already names its rank.
   Status Decline(std::string_view name, const Status& why, bool verbatim);
-  // AllReduce with another reduction, and AllGatherV of another item, than the call that the ranks compare.
-  Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
+  // AllReduce of at most kSlotBytes with another reduction, and AllGatherV of another item, than the call that the
+  // ranks compare. The caller has checked the reduction's arguments.
+  Status AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);
   Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
   // Set the name that errors use for the following calls, and the additional time that they wait.
   void ShowAs(std::optional<CallKind> kind) { waiter_->ShowAs(kind); }
@@ -108,7 +109,6 @@ class ShmCommunicator final : public Communicator {
 
   // reductions.cc. For ways in place or staged, Begin was already called, because the announcements decide between the
   // two. The ways in a slot call it themselves, after their copy.
-  Status AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);
   Status AllReduceInPlace(const Call& call, ReduceFunction reduce);
   Status AllReduceStaged(const Call& call, ReduceFunction reduce, const char* in, char* out);
   Status ReduceScatterInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);
