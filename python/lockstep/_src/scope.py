@@ -4,7 +4,7 @@ The outermost scope intercepts the following in the whole process, and restores 
 
 | what | becomes |
 | --- | --- |
-| optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients/in_scope.py`) |
+| optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients/tensorflow1_optimizers.py`) |
 | optimizers' updates by `tf.IndexedSlices` | are one fused operation each, of Keras 3 as well (`tables/updates/`) |
 | creation of variables | sharded where `sharding=True` (`sharding_rules.py`), else as worker 0's (`replicated.py`) |
 | `variables_initializer` | the same for variables that were made outside (`replicated.py`) |
@@ -35,7 +35,7 @@ import tensorflow as tf
 from lockstep._src.data import sync
 from lockstep._src.engine.context import context
 from lockstep._src.engine.options import OptionValues, takes_options
-from lockstep._src.gradients import in_scope, norms
+from lockstep._src.gradients import norms, tensorflow1_optimizers
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception
@@ -107,7 +107,7 @@ def _seeded(seed: int | None) -> Iterator[None]:
 
 
 def _intercept(interception: Interception) -> None:
-    in_scope.intercept_optimizers(interception)
+    tensorflow1_optimizers.intercept_optimizers(interception)
     updates.intercept_updates(interception)
     checkpoint.intercept_savers(interception)
     session.intercept_sessions(interception)

@@ -147,7 +147,7 @@ def allreduce(
       tf.errors.FailedPreconditionError: the ranks differ in shape, type, reduction or factors; on every rank, with what
         each of them has. There is no lane.
     """
-    arguments = {"reduction": reduction, **_factors(prescale, postscale)}
+    arguments = {"reduction": reduction, **factors(prescale, postscale)}
     return _run("allreduce", library.ops.lockstep_named_all_reduce, tensors, name, names, group, arguments)
 
 
@@ -163,7 +163,7 @@ def reducescatter(
     gradient: str = "sum",
 ) -> list[tf.Tensor]:
     """As `allreduce`, but each rank gets its share of the rows: the first ranks one more where they don't share."""
-    arguments = {"reduction": reduction, **_factors(prescale, postscale), "gradient": gradient}
+    arguments = {"reduction": reduction, **factors(prescale, postscale), "gradient": gradient}
     return _run("reducescatter", library.ops.lockstep_named_reduce_scatter, tensors, name, names, group, arguments)
 
 
@@ -222,7 +222,7 @@ def alltoall(
 def barrier(*, name: str | None = None, group: int = ALL) -> tf.Operation | None:
     """Ends when all ranks have come here. The operation in a graph, None eagerly."""
     op = library.ops.lockstep_named_barrier
-    return op(process_set=group, name=name or "barrier", **_names("barrier", 1, name, None))
+    return op(**call_arguments("barrier", 1, name, group=group))
 
 
 def join(*, group: int = ALL) -> tf.Tensor:
@@ -288,11 +288,11 @@ def size_of(group: int = ALL) -> tf.Tensor:
 
 def _place(group: int) -> Any:
     outputs = library.ops.lockstep_named_place(process_set=group)
-    _leave_unordered(outputs.rank)
+    leave_unordered(outputs.rank)
     return outputs
 
 
-def _leave_unordered(output: tf.Tensor) -> None:
+def leave_unordered(output: tf.Tensor) -> None:
     """Takes an operation out of the order into which a `tf.function` puts those with a state.
 
     Each would wait for the one before, on all ranks.
@@ -310,8 +310,8 @@ def count(kind: str, group: int = ALL) -> int:
     return library.next_number(group, kind)
 
 
-def _factors(prescale: float, postscale: float) -> dict[str, str]:
-    """The attributes of an op; an attribute of type float has too few digits."""
+def factors(prescale: float, postscale: float) -> dict[str, str]:
+    """Returns the attributes of an op for factors; an attribute of type float has too few digits."""
     return {"prescale": repr(float(prescale)), "postscale": repr(float(postscale))}
 
 
@@ -323,8 +323,22 @@ def names_in_group(name: str, number: int) -> list[str]:
     return [name, *(f"{name}.{i}" for i in range(1, number))]
 
 
+def call_arguments(
+    kind: str, number: int, name: str | None = None, names: Sequence[str] | None = None, group: int = ALL
+) -> dict[str, Any]:
+    """Returns the arguments of an op that say which ranks call it, and what its tensors are called.
+
+    Args:
+      kind: of the collective, such as "allreduce".
+      number: of tensors.
+      name: of the operation, or of the tensor where there is only one.
+      names: of the tensors; before `name`.
+      group: of ranks.
+    """
+    return {"process_set": group, "name": name or kind, **_names(kind, number, name, names)}
+
+
 def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None) -> dict[str, Any]:
-    """The arguments of an op that say what its tensors are called."""
     if not tf.executing_eagerly():
         # Without names, the node's, which is known when functions have been put in place.
         return {"names": [""] * number if names is None else list(names), "called": []}
@@ -376,7 +390,6 @@ def _run(
     if not tensors:
         return ([], []) if kind == "alltoall" else []
     tensors = as_tensors(kind, tensors, name, names)
-    called = _names(kind, len(tensors), name, names)
-    outputs = op(tensors, process_set=group, name=name or kind, **called, **arguments)
-    _leave_unordered(tf.nest.flatten(outputs)[0])
+    outputs = op(tensors, **call_arguments(kind, len(tensors), name, names, group), **arguments)
+    leave_unordered(tf.nest.flatten(outputs)[0])
     return (list(outputs.results), list(outputs.received)) if kind == "alltoall" else list(outputs)

@@ -30,6 +30,18 @@ def to_wire(tensor: tf.Tensor, wire_dtype: tf.DType) -> tf.Tensor:
     return tf.cast(tensor, wire_dtype) if is_narrowed else tensor
 
 
+class GradientCompressor:
+    """Gradients travel in the type of the wire."""
+
+    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, tf.DType]:
+        """Returns the tensor that travels, and the type that it had."""
+        return to_wire(tensor, gradient_dtype()), tensor.dtype
+
+    def decompress(self, tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+        """Returns the tensor that came, in the type that it had."""
+        return tf.cast(tensor, dtype)
+
+
 def through(tensor: tf.Tensor, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
     """`exchange(tensor)` with values in the type of the wire, and its gradient in that of gradients.
 

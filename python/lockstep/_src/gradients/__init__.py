@@ -1,1 +1,1 @@
-"""Exchanges of gradients: in a scope, and by name for wrapped optimizers of TensorFlow 1, Keras 2 and 3, and tapes."""
+"""The one exchange of gradients, and its adapters: for optimizers of TensorFlow 1, of Keras 3 and 2, and for tapes."""

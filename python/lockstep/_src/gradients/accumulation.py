@@ -8,8 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.gradients import provenance
+from lockstep._src.gradients.agreed_variables import Gradient
+from lockstep._src.gradients.exchange import GradientExchange
 from lockstep._src.gradients.graphs import LocalVariables, Track, after
-from lockstep._src.gradients.reducer import Gradient, Reducer
 from lockstep._src.gradients.variable_sets import key
 
 
@@ -18,11 +19,11 @@ class Passes:
 
     Passes over other variables are counted apart: one optimizer may train two parts of a model in turn.
 
-    The sums are variables that no checkpoint holds: of a step that isn't complete, nothing is kept, neither in a
-    checkpoint nor when this process joins a job, so that all ranks of it complete their steps together.
+    The sums are variables that no checkpoint holds. Sums of an incomplete step are also dropped when this process joins
+    a job, so that all its ranks complete their steps together.
 
     Args:
-      reducer: exchanges the sums.
+      exchange: exchanges the sums.
       track: as of `LocalVariables`.
 
     Attributes:
@@ -30,8 +31,8 @@ class Passes:
         before the first pass.
     """
 
-    def __init__(self, reducer: Reducer, track: Track | None = None) -> None:
-        self._reducer = reducer
+    def __init__(self, exchange: GradientExchange, track: Track | None = None) -> None:
+        self._exchange = exchange
         self._made = LocalVariables(track)
         # By the keys of their variables; that of the last pass is the last.
         self._parts: dict[tuple[int, ...], _Part] = {}
@@ -43,12 +44,15 @@ class Passes:
         self.counter = self._parts[keys].counter
         return self._parts[keys]
 
-    def add(self, gradients: Sequence[Gradient], variables: Sequence[Any]) -> list[Gradient]:
-        """Adds a pass.
+    def exchange(
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], which: Sequence[int] | None = None
+    ) -> list[Gradient]:
+        """Adds a pass, and exchanges the sums where it is the n-th.
 
         Args:
           gradients: of this rank; None adds nothing, and stays None where no pass had one.
           variables: one for each.
+          which: [] where these have been added already.
 
         Returns:
           After the n-th pass what is to be applied, otherwise the sums of this rank so far.
@@ -56,7 +60,9 @@ class Passes:
         Raises:
           ValueError: slices, where `sparse_as_dense` isn't set.
         """
-        exchange = self._reducer.exchange
+        if which is not None and not which:
+            return list(gradients)
+        how = self._exchange.how
         part = self._part(variables)
         dense = {i: self._dense(gradient) for i, gradient in enumerate(gradients) if gradient is not None}
         for i, gradient in dense.items():
@@ -73,10 +79,10 @@ class Passes:
             of_all: list[Gradient] = [None] * len(gradients)
             for i, value in zip(there, values, strict=True):
                 of_all[i] = value
-            all_reduced = self._reducer.reduce(of_all, variables)
+            all_reduced = self._exchange.exchange(of_all, variables)
             reduced = [all_reduced[i] for i in there]
-            if exchange.average_passes:
-                reduced = [g / tf.cast(exchange.passes, g.dtype) for g in reduced]
+            if how.average_passes:
+                reduced = [g / tf.cast(how.passes, g.dtype) for g in reduced]
             with after(values), after(reduced):
                 cleared = [s.assign(tf.zeros_like(s), read_value=False) for s in sums]
                 cleared.append(part.counter.assign(0, read_value=False))
@@ -88,7 +94,7 @@ class Passes:
 
         with after([count]):
             # By a name of its own: what is exchanged inside is called after it, and ranks may have other conditionals.
-            outputs = tf.cond(tf.equal(count, exchange.passes), exchanged, so_far, f"{self._reducer.name}_passes")
+            outputs = tf.cond(tf.equal(count, how.passes), exchanged, so_far, f"{self._exchange.name}_passes")
         result: list[Gradient] = [None] * len(gradients)
         for i, output in zip(there, outputs[1:], strict=True):
             result[i] = output
@@ -105,7 +111,7 @@ class Passes:
         """Does one of two things: as the last pass over `variables` was the n-th, or was not.
 
         Args:
-          gradients: what `add` gave, or what was made of it.
+          gradients: what `exchange` gave, or what was made of it.
           variables: one for each; of those of the pass, some may be left out.
           apply: done after the n-th.
           skip: done after another.
@@ -126,9 +132,9 @@ class Passes:
             return tf.cond(is_complete, run(apply), run(skip))
 
     def _dense(self, gradient: Any) -> tf.Tensor:
-        if isinstance(gradient, tf.IndexedSlices) and not self._reducer.exchange.sparse_as_dense:
+        if isinstance(gradient, tf.IndexedSlices) and not self._exchange.how.sparse_as_dense:
             raise ValueError(
-                f"{self._reducer.name}: got slices (tf.IndexedSlices), which are summed over several passes with "
+                f"{self._exchange.name}: got slices (tf.IndexedSlices), which are summed over several passes with "
                 "sparse_as_dense=True alone"
             )
         return tf.convert_to_tensor(gradient)

@@ -1,4 +1,4 @@
-"""What ranks have in common before gradients of variables, or their changes, travel: of which ones; and their names."""
+"""The variables of which ranks have gradients: they compare them before gradients, or changes of variables, travel."""
 
 from __future__ import annotations
 
@@ -9,36 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.collectives import named
 from lockstep._src.gradients.variable_sets import LocalOnes, key
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
 
-def prefix_of(name: str) -> str:
-    """Begins names of tensors and operations; of another exchange in the same graph, they begin otherwise."""
-    prefix = f"{name}_Allreduce"
-    if tf.executing_eagerly():
-        return prefix
-    # Of the branch of a conditional, the graph around it: two branches may run at a time.
-    graph = tf.compat.v1.get_default_graph()
-    while type(graph).__name__ in ("CondBranchFuncGraph", "WhileBodyFuncGraph"):
-        graph = graph.outer_graph
-    return graph.unique_name(prefix)
-
-
-def called(names: Sequence[str]) -> dict[str, Any]:
-    """The arguments of a collective whose tensors have these names, in the scope that is open where they have one.
-
-    In a graph the operation has the name, or the first one's, and each tensor the operation's: of a function that is
-    called from two places, each call's operations have names of their own, and may run at the same time.
-    """
-    scope, _, name = names[0].rpartition("/")
-    return {"names": names} if tf.executing_eagerly() or not scope else {"name": name}
-
-
 def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalOnes) -> list[int]:
-    """What tells variables apart beside their shapes, the same on all ranks.
+    """Returns numbers that tell variables of one shape apart, the same on all ranks.
 
     Names don't: in TensorFlow 2 they are no longer unique, and Keras counts layers, of which a rank may have more.
 
@@ -59,7 +36,7 @@ def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalOn
 
 
 def _counted(variables: Sequence[Any]) -> dict[int, int]:
-    """Of each variable, by its key, how many of its shape come before."""
+    """Returns for each variable, by its key, how many of its shape come before."""
     counts: collections.Counter[str] = collections.Counter()
     found = {}
     for v in variables:
@@ -72,28 +49,22 @@ def _shape_of(variable: Any) -> str:
     return str(getattr(variable, "shape", None))
 
 
-def agree(
-    gradients: Sequence[Gradient], variables: Sequence[Any], places: Sequence[int], prefix: str, group: int = named.ALL
-) -> list[Any]:
-    """Fails, on all ranks, where they don't have gradients of the same variables.
+def described(gradients: Sequence[Gradient], variables: Sequence[Any], places: Sequence[int]) -> list[int]:
+    """Returns what has to be the same on all ranks before gradients of these variables travel.
 
-    Otherwise those of one variable would meet those of another one, or be waited for in vain. Nothing is sent: what
-    ranks differ in is the shape, [0, variables, those of them with a gradient, a checksum of which].
+    Otherwise those of one variable would meet those of another one, or be waited for in vain.
 
     Args:
       gradients: None where there is none.
       variables: one for each.
       places: likewise; see `places`.
-      prefix: begins the name of what is asked, with "/" behind it, or "".
-      group: of ranks.
 
     Returns:
-      What has to run before anything travels.
+      [variables, those of them with a gradient, a checksum of which].
     """
     kinds = [
         (isinstance(gradient, tf.IndexedSlices), gradient is None, _shape_of(variable), place)
         for gradient, variable, place in zip(gradients, variables, places, strict=True)
     ]
     there = sum(gradient is not None for gradient in gradients)
-    nothing = tf.zeros([0, len(kinds), there, zlib.crc32(repr(kinds).encode()) & 0x7FFFFFFF], tf.int32)
-    return named.allreduce([nothing], **called([f"{prefix}variables_with_gradients_which"]), group=group)
+    return [len(kinds), there, zlib.crc32(repr(kinds).encode()) & 0x7FFFFFFF]

@@ -1,83 +1,267 @@
-"""How gradients are exchanged: what the wrappers of optimizers and tapes are told."""
+"""The one exchange of gradients: dense ones are reduced, slices gathered, those of local variables scaled.
+
+It runs on either lane (`collectives/lanes.py`). In a graph each bucket or group travels as soon as its gradients are
+computed, beside the rest of the backward pass. Eagerly all gradients of one type go in one call.
+
+Dense gradients are reduced. `tf.IndexedSlices` are gathered, in rank order; they are made dense only where the settings
+say so. Gradients of local variables stay on this rank. In a scope these are sharded tables, because the gradient of
+their lookup is already the mean, at the owner of the rows.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import numbers
-from collections.abc import Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 
-from lockstep._src.collectives import named
+from lockstep._src.collectives.lanes import Lane, NamedLane, OrderedLane
+from lockstep._src.gradients import agreed_variables, grouping, provenance
+from lockstep._src.gradients.agreed_variables import Gradient
+from lockstep._src.gradients.graphs import after
+from lockstep._src.gradients.provenance import Origin
+from lockstep._src.gradients.settings import Exchange
+from lockstep._src.gradients.variable_sets import LocalOnes, Noted
+from lockstep._src.graph import row_weights
+
+# Reductions that give of equal values this value: their results may be reduced again.
+_IDEMPOTENT = ("mean", "min", "max", "adasum")
 
 
-class Ranks(Protocol):
-    """The ranks that exchange. Asked when gradients are, so they may come into being later."""
-
-    process_set_id: int
-
-    def included(self) -> bool:
-        """Whether this process is one of them."""
-
-    def size(self) -> int:
-        """How many they are."""
+class _Stays(Protocol):
+    def among(self, variables: Sequence[Any]) -> list[bool]:
+        """Returns of each variable whether its gradient stays on this rank."""
 
 
-class Compressor(Protocol):
-    """What gradients are made into before they travel."""
+class GradientExchange:
+    """Exchanges the gradients of one optimizer or tape, or of all optimizers of a scope.
 
-    def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """What travels, and what `decompress` is to know."""
-
-    def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        """What came, as it was before."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Exchange:
-    """How gradients are exchanged.
+    Args:
+      how: the settings.
+      name: begins the names of what it exchanges.
+      local: variables whose gradients stay on this rank; default: those that are added to the attribute.
 
     Attributes:
-      ranks: which exchange. On a process that is not one of them gradients stay as they are.
-      reduction: one of `named.REDUCTIONS`; slices know "mean" and "sum".
-      predivide_factor: of a mean, gradients are divided by so much before they are summed, and multiplied behind it.
-      compression: what travels; None: the gradients themselves.
-      sparse_as_dense: slices are made dense before.
-      groups: what is all there before any of it travels: into how many groups gradients are divided, or lists of
-        variables, where others are a group each. None: each by itself.
-      scale_local: gradients of local variables are divided by the number of ranks: they are of a mean as well, where
-        what they are computed from came from all ranks.
-      passes: over how many calls gradients are summed before they are exchanged.
-      average_passes: they are averaged instead.
-      device_dense: where dense gradients are exchanged; "": wherever.
-      device_sparse: where slices are.
+      skips_steps: whether a step is skipped where a gradient is not finite. Then all ranks skip it, also where the
+        gradient is that of a variable of one rank.
+      local: variables whose gradients stay on this rank.
+      order: gives all variables that there may be gradients of, in an order that ranks have in common but for local
+        ones; None where it isn't known.
+      lane: on which gradients travel.
     """
 
-    ranks: Ranks
-    reduction: str = "mean"
-    predivide_factor: float = 1.0
-    compression: Compressor | None = None
-    sparse_as_dense: bool = False
-    groups: int | Sequence[Sequence[Any]] | None = None
-    scale_local: bool = True
-    passes: int = 1
-    average_passes: bool = False
-    device_dense: str = ""
-    device_sparse: str = ""
+    def __init__(self, how: Exchange, name: str, local: _Stays | None = None) -> None:
+        self.how = how
+        self.name = name
+        self.skips_steps = False
+        self.local: Any = LocalOnes() if local is None else local
+        self.order: Callable[[], Sequence[Any] | None] = lambda: None
+        self.lane: Lane = OrderedLane() if how.ranks is None else NamedLane(how.ranks)
 
-    def __post_init__(self) -> None:
-        if self.reduction not in named.REDUCTIONS:
-            raise ValueError(f"reduction is {self.reduction!r}, wanted one of {', '.join(named.REDUCTIONS)}")
-        if self.predivide_factor != 1.0 and self.reduction != "mean":
-            raise ValueError(
-                f"predivide_factor is {self.predivide_factor}, which is of a mean, not of {self.reduction}"
+    def exchange(
+        self,
+        gradients: Sequence[Gradient],
+        variables: Sequence[Any],
+        which: Sequence[int] | None = None,
+        generic_names: bool = False,
+    ) -> list[Gradient]:
+        """Exchanges gradients, those of local variables excepted.
+
+        Args:
+          gradients: of this rank; None stays None. In the order of the forward pass, the same on all ranks.
+          variables: one for each.
+          which: the places of those that are exchanged; others are handed on as they are. None: all.
+          generic_names: names are "grad_0", "grad_1", ..., whatever the scope and this exchange's name.
+
+        Returns:
+          What is to be applied, in the same order.
+
+        Raises:
+          NotImplementedError: slices, and a reduction that is neither "mean" nor "sum"; XLA in the named lane.
+          ValueError: there is no job, or it doesn't have these ranks.
+          tf.errors.FailedPreconditionError: ranks have gradients of different variables; on all of them, in a graph
+            when it runs.
+        """
+        how, lane = self.how, self.lane
+        if lane.is_alone() or (gradients and which is not None and not which):
+            return list(gradients)
+        lane.check(self.name)
+        places = range(len(gradients)) if which is None else which
+        given, of = [gradients[i] for i in places], [variables[i] for i in places]
+        result = [_dense(gradient) for gradient in given] if how.sparse_as_dense else list(given)
+        are_local = self.local.among(of)
+        local = [i for i, is_local in enumerate(are_local) if result[i] is not None and is_local]
+        shared = [i for i, is_local in enumerate(are_local) if result[i] is not None and not is_local]
+        scope = lane.scope_of(self.name)
+        with tf.name_scope(scope):
+            if lane.takes_part():
+                self._weigh(result, local, shared)
+                begin = "" if generic_names else scope
+                names = {i: lane.name_of(begin, of[i], n) for n, i in enumerate(shared)}
+                buckets = itertools.count()
+                # Before any gradient travels, so that none is left waiting; in a graph beside the forward pass.
+                with after(lane.agree(lambda: self._described(result, of, are_local), begin)):
+                    for group in self._groups(shared, result, of):
+                        together, called = [result[i] for i in group], [names[i] for i in group]
+                        if isinstance(together[0], tf.IndexedSlices):
+                            _put(result, group, self._gathered(together, called))
+                            continue
+                        with _on(how.device_dense):
+                            travelling, contexts = self._compressed(together)
+                            bucket, factor = next(buckets), how.predivide_factor
+                            reduced = lane.allreduce(travelling, called, how.reduction, bucket, factor)
+                            _put(result, group, self._decompressed(reduced, contexts))
+            self._scale(result, local)
+            # Marked tensors are new ones: a gradient that stays as it is may also be another variable's, which is not
+            # exchanged yet.
+            result = [_copy(g) if g is mine else g for g, mine in zip(result, given, strict=True)]
+        provenance.mark(result, is_alike=lane.reaches_all)
+        everything = list(gradients)
+        _put(everything, places, result)
+        return everything
+
+    def unexchanged(
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Noted | None = None
+    ) -> list[int]:
+        """Returns the places of gradients that have to be exchanged, by what is known of where they come from.
+
+        Args:
+          gradients: of this rank, or exchanged.
+          variables: one for each.
+          trusted: eagerly, variables whose gradients were exchanged, whatever was done with them since.
+
+        Returns:
+          Those of which the exchange is to come; with them, those of None, which are part of what ranks have to have in
+          common. Nothing where all has been exchanged.
+
+        Raises:
+          ValueError: it cannot be told, and it would make a difference.
+        """
+        unrelated: set[Any] = set()
+        fresh = []
+        for i, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
+            if gradient is None:
+                continue
+            origin = provenance.origin(gradient, unrelated)
+            if origin is Origin.EXCHANGED:
+                continue
+            may_repeat = self._may_repeat(variable) and self.how.passes == 1
+            # A gradient that was handed out may have been dropped, and be that of another step: it is repeated.
+            if trusted is not None and tf.executing_eagerly() and variable in trusted and not may_repeat:
+                continue
+            if not may_repeat and (origin is Origin.MIXED or variable in provenance.delivered_by_tapes):
+                raise ValueError(
+                    f"{self.name}: the gradient of {getattr(variable, 'name', variable)} may have been exchanged: it "
+                    "was changed outside of a tf.function, or with values of this rank. It cannot be told, and to "
+                    f"exchange it twice is wrong ({self.how.reduction}): wrap the tape or the optimizer, not both"
+                )
+            fresh.append(i)
+        missing = [i for i, gradient in enumerate(gradients) if gradient is None]
+        return sorted([*fresh, *missing]) if fresh or len(missing) == len(gradients) else []
+
+    def _may_repeat(self, variable: Any) -> bool:
+        if self.local.among([variable])[0]:
+            return not self.how.scale_local
+        return self.how.reduction in _IDEMPOTENT
+
+    def _weigh(self, result: list[Gradient], local: Sequence[int], shared: Sequence[int]) -> None:
+        """Changes gradients before they travel, where the settings or what applies them ask for it."""
+        if self.skips_steps and local:
+            _make_others_skip([result[i] for i in local], shared, result)
+        weight = row_weights.of(result[i] for i in shared) if self.how.weighs_rows else None
+        if weight is not None:
+            _put(result, shared, [weight.times(result[i]) for i in shared])
+
+    def _scale(self, result: list[Gradient], local: Sequence[int]) -> None:
+        """Gives gradients of local variables the mean of the others, where the settings ask for it."""
+        if self.how.scale_local and local:
+            _put(result, local, self._divided([result[i] for i in local]))
+
+    def _described(
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], are_local: Sequence[bool]
+    ) -> list[int]:
+        which = [i for i, is_local in enumerate(are_local) if not is_local]
+        of = [variables[i] for i in which]
+        return agreed_variables.described(
+            [gradients[i] for i in which], of, agreed_variables.places(of, self.order(), self.local)
+        )
+
+    def _groups(self, shared: list[int], gradients: Sequence[Any], variables: Sequence[Any]) -> list[list[int]]:
+        """Returns the places of those that travel together: dense ones, or slices."""
+        if self.how.buckets is not None:
+            return grouping.in_buckets(shared, gradients, self.how.buckets)
+        return grouping.in_groups(shared, gradients, variables, self.how.groups)
+
+    def _gathered(self, gradients: list[tf.IndexedSlices], names: list[str]) -> list[tf.IndexedSlices]:
+        if self.how.reduction not in ("mean", "sum"):
+            raise NotImplementedError(
+                f"{self.name}: slices have no reduction {self.how.reduction!r}; sparse_as_dense makes them dense"
             )
-        factor = self.predivide_factor
-        if not (isinstance(factor, numbers.Real) and math.isfinite(factor) and factor != 0):
-            raise ValueError(f"predivide_factor is {factor!r}, wanted a number that is finite and not 0")
-        if not (isinstance(self.passes, numbers.Integral) and self.passes >= 1):
-            raise ValueError(f"passes is {self.passes!r}, wanted a whole number, at least 1")
-        if isinstance(self.groups, int) and self.groups < 1:
-            raise ValueError(f"groups is {self.groups}, wanted at least 1, or lists of variables")
+        with _on(self.how.device_sparse):
+            travelling, contexts = self._compressed([gradient.values for gradient in gradients])
+            values = self._decompressed(self.lane.allgather(travelling, [f"{n}_values" for n in names]), contexts)
+            indices = self.lane.allgather([gradient.indices for gradient in gradients], [f"{n}_indices" for n in names])
+            all_slices = [
+                tf.IndexedSlices(v, i, gradient.dense_shape)
+                for v, i, gradient in zip(values, indices, gradients, strict=True)
+            ]
+            return all_slices if self.how.reduction == "sum" else self._divided(all_slices)
+
+    def _divided(self, gradients: Sequence[Any]) -> list[Any]:
+        divided = self.lane.divided([_values(gradient) for gradient in gradients])
+        return [_with_values(gradient, values) for gradient, values in zip(gradients, divided, strict=True)]
+
+    def _compressed(self, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[Any]]:
+        compression = self.how.compression
+        if compression is None:
+            return tensors, [None] * len(tensors)
+        pairs = [compression.compress(tensor) for tensor in tensors]
+        return [tensor for tensor, _ in pairs], [context for _, context in pairs]
+
+    def _decompressed(self, tensors: list[tf.Tensor], contexts: list[Any]) -> list[tf.Tensor]:
+        compression = self.how.compression
+        if compression is None:
+            return tensors
+        return [compression.decompress(tensor, c) for tensor, c in zip(tensors, contexts, strict=True)]
+
+
+def _make_others_skip(local: Sequence[Any], shared: Sequence[int], result: list[Gradient]) -> None:
+    """Adds NaN to one of the gradients that are exchanged, where a local one is not finite."""
+    floating = [i for i in shared if result[i].dtype.is_floating]
+    dense = [i for i in floating if not isinstance(result[i], tf.IndexedSlices)]
+    for i in (dense or floating)[:1]:
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(g))) for g in local])
+        tell = tf.where(finite, tf.zeros([], result[i].dtype), tf.constant(float("nan"), result[i].dtype))
+        result[i] = _with_values(result[i], _values(result[i]) + tell)
+
+
+@contextlib.contextmanager
+def _on(device: str) -> Iterator[None]:
+    with tf.device(device) if device else contextlib.nullcontext():
+        yield
+
+
+def _put(gradients: list[Any], places: Sequence[int], values: Sequence[Any]) -> None:
+    for i, value in zip(places, values, strict=True):
+        gradients[i] = value
+
+
+def _dense(gradient: Gradient) -> Gradient:
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _copy(gradient: Gradient) -> Gradient:
+    return None if gradient is None else _with_values(gradient, tf.identity(_values(gradient)))
+
+
+def _values(gradient: Any) -> tf.Tensor:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _with_values(gradient: Any, values: tf.Tensor) -> Any:
+    """Returns a gradient like this one, of other values."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+    return values

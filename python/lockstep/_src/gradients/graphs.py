@@ -1,4 +1,4 @@
-"""What is written alike eagerly, in a `tf.function` and in a graph of TensorFlow 1."""
+"""Helpers that work alike eagerly, in a `tf.function` and in a graph of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tensorflow.python.eager import context
 
 from lockstep._src.engine import elastic
 
-# What is told of a variable made in a graph, so that it is initialized there.
+# Is called with a variable that is made in a graph, so that it is initialized there.
 Track = Callable[[tf.Variable], None]
 
 
 class LocalVariables:
     """Variables that no checkpoint holds, zeros when they are made and whenever this process has joined a job.
 
-    What ranks began together is worth nothing among others: those that come later have not begun it.
+    Values that ranks began together are worth nothing after ranks have changed: new ranks have not begun them.
 
     Args:
       track: called with each that is made in a graph; without it they are local variables, which
@@ -30,12 +30,12 @@ class LocalVariables:
         self._track = track
         self._eager: list[tf.Variable] = []
         self._in_graphs: list[tf.Variable] = []
-        # In a graph of an elastic job, of which meeting the values are.
+        # In a graph of an elastic job, the rendezvous that the values belong to.
         self._meeting: tf.Variable | None = None
         elastic.forget_at_meetings(self)
 
     def make(self, name: str, shape: Any, dtype: tf.DType) -> tf.Variable:
-        """A variable, which may be made in a function."""
+        """Returns a variable, which may be made in a function."""
         with tf.init_scope():
             zeros = tf.zeros(shape, dtype)
             if tf.executing_eagerly():
@@ -59,7 +59,7 @@ class LocalVariables:
                 variable.assign(tf.zeros_like(variable))
 
     def renewed(self) -> list[Any]:
-        """What has to run before they are used, when all have been made."""
+        """Returns what has to run before the variables are used, when all have been made."""
         if tf.compat.v1.executing_eagerly_outside_functions() or elastic.member() is None:
             return []
         if self._meeting is None:
@@ -76,7 +76,7 @@ class LocalVariables:
 
 
 def after(done: Sequence[Any]) -> Any:
-    """Inside, operations run after these; eagerly they have."""
+    """Makes operations inside run after these; eagerly they have run."""
     if tf.executing_eagerly():
         return contextlib.nullcontext()
     elements = [getattr(element, "op", element) for element in done]

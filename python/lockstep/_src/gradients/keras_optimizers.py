@@ -19,17 +19,21 @@ import tensorflow as tf
 from lockstep._src.collectives import named_job
 from lockstep._src.engine import program_end
 from lockstep._src.gradients import keras_patches
-from lockstep._src.gradients.exchange import Exchange
-from lockstep._src.gradients.reducer import Gradient
-from lockstep._src.gradients.wrapped_updates import Updates
+from lockstep._src.gradients.agreed_variables import Gradient
+from lockstep._src.gradients.optimizers import OwnUpdates, exchanging_compute
+from lockstep._src.gradients.settings import Exchange
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 
 _UPDATES = "_lockstep_updates"
 
 
+def _exchanges(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    return exchanging_compute(compute_gradients, lambda optimizer: optimizer._updates)
+
+
 class _Exchanging:
-    """What the classes of all generations of Keras have. Beside an optimizer's class, before it."""
+    """The base of exchanging optimizers of all generations of Keras; it stands before the optimizer's class."""
 
     _lockstep_exchange: ClassVar[Exchange]
     _lockstep_name: ClassVar[str]
@@ -37,12 +41,14 @@ class _Exchanging:
     _lockstep_base: ClassVar[type]
 
     @property
-    def _updates(self) -> Updates:
+    def _updates(self) -> OwnUpdates:
         # Made at first use, as Keras makes optimizers in several ways; past what it tracks for checkpoints.
         if _UPDATES not in vars(self):
-            updates = Updates(self._lockstep_exchange, self._lockstep_name, keras_patches.tracker(self._lockstep_base))
-            updates.reducer.skips_steps = hasattr(self, "inner_optimizer")
-            updates.reducer.order = self._known_variables
+            updates = OwnUpdates(
+                self._lockstep_exchange, self._lockstep_name, keras_patches.tracker(self._lockstep_base)
+            )
+            updates.exchange.skips_steps = hasattr(self, "inner_optimizer")
+            updates.exchange.order = self._known_variables
             vars(self)[_UPDATES] = updates
             program_end.counts_steps(self)
         return vars(self)[_UPDATES]
@@ -53,32 +59,27 @@ class _Exchanging:
         return self._updates.passes
 
     def register_local_var(self, var: Any) -> None:
-        """From now on gradients of `var` stay on this rank."""
-        self._updates.reducer.local.add(var)
+        """Keeps gradients of `var` on this rank from now on."""
+        self._updates.exchange.local.add(var)
 
     def register_local_layer(self, layer: Any) -> None:
-        """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
-        self._updates.reducer.local.add_layer(layer)
-
-    def _exchanged(self, grads_and_vars: Sequence[tuple[Gradient, Any]]) -> list[tuple[Gradient, Any]]:
-        variables = [v for _, v in grads_and_vars]
-        gradients = self._updates.compute([g for g, _ in grads_and_vars], variables)
-        return list(zip(gradients, variables, strict=True))
+        """Keeps gradients of a layer's weights on this rank from now on, also of weights that it doesn't have yet."""
+        self._updates.exchange.local.add_layer(layer)
 
     def _known_variables(self) -> Sequence[Any] | None:
-        # Those of Keras 2 forget at each step what they were built with.
+        # Optimizers of Keras 2 forget at each step which variables they were built with.
         return None
 
     def _count_pass(self) -> Any:
-        # Of a pass that updates nothing: schedules of learning rates count passes.
+        # Schedules of learning rates count passes, also those that update nothing.
         return _iterations(self).assign_add(1)
 
 
 class CallableList(list):
-    """What Keras 2 has for an optimizer's `variables`, which programs call and programs read."""
+    """The variables of an optimizer of Keras 2, which programs call or read."""
 
     def __call__(self) -> list[Any]:
-        """The list itself."""
+        """Returns the list itself."""
         return self
 
 
@@ -122,9 +123,10 @@ class _Keras3(_Exchanging):
 
 class _Keras2(_Exchanging):
     @tf.autograph.experimental.do_not_convert
+    @_exchanges
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
         """Gradients to apply, and their variables."""
-        return self._exchanged(super().compute_gradients(loss, var_list, tape=tape))
+        return super().compute_gradients(loss, var_list, tape=tape)
 
     @tf.autograph.experimental.do_not_convert
     def _compute_gradients(
@@ -139,7 +141,8 @@ class _Keras2(_Exchanging):
     def get_gradients(self, loss: Any, params: Any) -> list[Gradient]:
         """Gradients to apply, where the optimizer's class has this function."""
         params = tf.nest.flatten(params)
-        return self._updates.compute(super().get_gradients(loss, params), params)
+        gradients = super().get_gradients(loss, params)
+        return self._updates.steps.exchange(gradients, params, self._updates.computed(gradients, params))
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -169,10 +172,11 @@ class _Keras2(_Exchanging):
 
 class _Keras2Legacy(_Keras2):
     @tf.autograph.experimental.do_not_convert
+    @_exchanges
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Gradient, Any]]:
-        return self._exchanged(super(_Keras2, self)._compute_gradients(loss, var_list, grad_loss, tape))
+        return super(_Keras2, self)._compute_gradients(loss, var_list, grad_loss, tape)
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
@@ -184,7 +188,7 @@ class _Keras2Legacy(_Keras2):
 
 
 def is_exchanging(optimizer: Any) -> bool:
-    """Whether an optimizer of Keras exchanges gradients by name."""
+    """Returns whether an optimizer of Keras exchanges gradients by name."""
     return isinstance(optimizer, _Exchanging)
 
 
@@ -199,7 +203,7 @@ def _mixin(optimizer: Any) -> type:
 
 
 def _to_legacy(optimizer: Any) -> Any:
-    """What Keras 2 makes of an optimizer where TensorFlow 2's behaviour is switched off."""
+    """Returns the legacy optimizer that Keras 2 uses where TensorFlow 2's behaviour is switched off."""
     for cls in type(optimizer).__mro__:
         package, _, module = cls.__module__.rpartition(".")
         if module == "optimizer" and hasattr(sys.modules.get(package), "convert_to_legacy_optimizer"):
@@ -208,7 +212,7 @@ def _to_legacy(optimizer: Any) -> Any:
 
 
 def _public_module(cls: type) -> str:
-    """Where what is saved says that a class is: for Keras' own the public module, of which it is loaded."""
+    """Returns the module that is saved with a class: for Keras' own classes the public one."""
     module = cls.__module__
     if module.startswith("keras.src.optimizers"):
         from_keras = sys.modules.get("keras.src.api_export")
@@ -219,7 +223,7 @@ def _public_module(cls: type) -> str:
 
 
 def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None) -> Any:
-    """An optimizer like this one that exchanges gradients before it applies them.
+    """Returns an optimizer like this one that exchanges gradients before it applies them.
 
     Args:
       optimizer: of Keras 3, or of Keras 2 (`keras.optimizers` there, or `keras.optimizers.legacy`). With state of its
@@ -258,7 +262,7 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
         vars(made).pop(_UPDATES, None)
     inner = getattr(made, "inner_optimizer", None)
     if is_exchanging(inner):
-        # Of a LossScaleOptimizer that had state; once is enough.
+        # A LossScaleOptimizer with state brings the one inside, which must not exchange as well.
         inner.__class__ = inner._lockstep_base
     return made
 
@@ -273,7 +277,7 @@ def _intercept_keras2(root: str) -> Callable[[Interception], None]:
 
 
 def _has_state(optimizer: Any) -> bool:
-    # Of a LossScaleOptimizer, what is inside. Keras 3; Keras 2; Keras 2, legacy.
+    # A LossScaleOptimizer has its state inside. Keras 3; Keras 2; Keras 2, legacy.
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return any(bool(getattr(optimizer, name, None)) for name in ("built", "_built", "_weights"))
 
@@ -290,7 +294,7 @@ def _from_config(cls: type, optimizer: Any) -> Any:
 
 
 def _iterations(optimizer: Any) -> Any:
-    """The variable that counts updates."""
+    """Returns the variable that counts updates."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     found = getattr(optimizer, "_iterations", None)
     return optimizer.iterations if found is None else found

@@ -1,4 +1,4 @@
-"""Hooks in Keras, so that its own classes do right by optimizers that exchange gradients.
+"""Hooks in Keras, so that its own classes work with optimizers that exchange gradients.
 
 Nothing changes for other optimizers. Files that callbacks cannot write are errors, and never taken for the end of data.
 Imports no Keras that is not loaded.
@@ -22,7 +22,7 @@ IsExchanging = Callable[[Any], bool]
 
 
 def root_of(cls: type) -> str:
-    """The package of the Keras that a class stems from: "keras" or "tf_keras"."""
+    """Returns the package of the Keras that a class stems from: "keras" or "tf_keras"."""
     roots = (base.__module__.partition(".")[0] for base in cls.__mro__)
     return next(root for root in roots if root in ("keras", "tf_keras"))
 
@@ -101,6 +101,6 @@ def _tell_of_skipped_steps(is_exchanging: IsExchanging, init: Callable[..., None
     def wrapped(outer: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
         init(outer, inner_optimizer, *args, **kwargs)
         if is_exchanging(inner_optimizer):
-            inner_optimizer._updates.reducer.skips_steps = True
+            inner_optimizer._updates.exchange.skips_steps = True
 
     return wrapped

@@ -7,27 +7,28 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.gradients.exchange import Exchange
-from lockstep._src.gradients.reducer import Gradient, Reducer
-from lockstep._src.gradients.variable_sets import delivered_by_tapes
+from lockstep._src.gradients.agreed_variables import Gradient
+from lockstep._src.gradients.exchange import GradientExchange
+from lockstep._src.gradients.provenance import delivered_by_tapes
+from lockstep._src.gradients.settings import Exchange
 
 _NONE = tf.UnconnectedGradients.NONE
 
 
 class _Exchanging:
-    """What the class of an exchanging tape has. Beside the tape's class, before it."""
+    """The base of an exchanging tape's class; it stands before the tape's own class."""
 
-    _reducer: Reducer
+    _lockstep_exchange: GradientExchange
     _lockstep_base: type
 
     @tf.autograph.experimental.do_not_convert
     def register_local_source(self, source: Any) -> None:
-        """From now on gradients of `source` stay on this rank."""
-        self._reducer.local.add(source)
+        """Keeps gradients of `source` on this rank from now on."""
+        self._lockstep_exchange.local.add(source)
 
     def register_local_layer(self, layer: Any) -> None:
-        """From now on gradients of a layer's weights stay on this rank, also of those that it doesn't have yet."""
-        self._reducer.local.add_layer(layer)
+        """Keeps gradients of a layer's weights on this rank from now on, also of weights that it doesn't have yet."""
+        self._lockstep_exchange.local.add_layer(layer)
 
     @tf.autograph.experimental.do_not_convert
     def gradient(
@@ -55,7 +56,7 @@ class _Exchanging:
             use_generic_names, unconnected_gradients = False, use_generic_names
         gradients = super().gradient(target, sources, output_gradients, unconnected_gradients)
         flat = tf.nest.flatten(sources)
-        reduced = self._reducer.reduce(tf.nest.flatten(gradients), flat, use_generic_names)
+        reduced = self._lockstep_exchange.exchange(tf.nest.flatten(gradients), flat, generic_names=use_generic_names)
         delivered_by_tapes.add([s for s in flat if not tf.is_tensor(s) or isinstance(s, tf.Variable)])
         return tf.nest.pack_sequence_as(sources, reduced)
 
@@ -66,13 +67,15 @@ class _Exchanging:
         """Pairs of a source and its gradient: those of local sources, and the others."""
         gradients = self.gradient(target, sources, output_gradients, use_generic_names)
         local, others = [], []
-        for source, gradient, is_local in zip(sources, gradients, self._reducer.local.among(sources), strict=True):
+        for source, gradient, is_local in zip(
+            sources, gradients, self._lockstep_exchange.local.among(sources), strict=True
+        ):
             (local if is_local else others).append((source, gradient))
         return local, others
 
 
 def make_exchanging(tape: tf.GradientTape, exchange: Exchange, name: str) -> Any:
-    """A tape that has recorded what this one has, and whose `gradient` exchanges what it gives.
+    """Returns a tape that has recorded what this one has, and whose `gradient` exchanges its results.
 
     `jacobian` and `batch_jacobian` stay those of this rank.
 
@@ -85,5 +88,5 @@ def make_exchanging(tape: tf.GradientTape, exchange: Exchange, name: str) -> Any
     cls = type(base.__name__, (_Exchanging, base), {"__doc__": base.__doc__, "_lockstep_base": base})
     made = object.__new__(cls)
     vars(made).update(vars(tape))
-    made._reducer = Reducer(exchange, name)
+    made._lockstep_exchange = GradientExchange(exchange, name)
     return made

@@ -1,4 +1,8 @@
-"""Optimizers of TensorFlow 1 (`tf.compat.v1.train.Optimizer`) that exchange gradients by name, or what they changed."""
+"""Optimizers of TensorFlow 1 (`tf.compat.v1.train.Optimizer`) that exchange gradients.
+
+In a scope all of them do, by the scope's options. `ExchangingOptimizer` is one by settings of its own.
+The same two wrappers take the place of `compute_gradients` and `apply_gradients` in both.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,111 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.collectives import named
-from lockstep._src.gradients import agreed_variables
-from lockstep._src.gradients.exchange import Compressor, Exchange
-from lockstep._src.gradients.graphs import LocalVariables, after
-from lockstep._src.gradients.reducer import Gradient
-from lockstep._src.gradients.variable_sets import LocalOnes
-from lockstep._src.gradients.wrapped_updates import Updates
+from lockstep._src.engine.context import context
+from lockstep._src.gradients.agreed_variables import Gradient
+from lockstep._src.gradients.in_scope import ScopeUpdates
+from lockstep._src.gradients.optimizers import OwnUpdates, Updates, exchanging_compute
+from lockstep._src.gradients.settings import Exchange
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.interception import Interception
 
 _Optimizer = tf.compat.v1.train.Optimizer
 GradientsAndVariables = Sequence[tuple[Gradient, tf.Variable]]
 
 
-class _Wrapper(_Optimizer):
+def _updates_of(optimizer: Any) -> Updates:
+    return getattr(optimizer, "_lockstep_updates", None) or ScopeUpdates()
+
+
+def _updates_where_computed(optimizer: Any) -> Updates | None:
+    # Lazy as when the optimizer was made, if that was in a scope.
+    own = getattr(optimizer, "_lockstep_updates", None)
+    is_lazy = own is None and getattr(optimizer, "_lockstep_lazy", context.options.grad_lazy_sync)
+    return None if is_lazy else own or ScopeUpdates()
+
+
+def _wrap_compute(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    wrapped = exchanging_compute(compute_gradients, _updates_where_computed)
+    wrapped._lockstep = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an `apply_gradients` that exchanges gradients from elsewhere, tf.gradients for instance."""
+
+    @functools.wraps(apply_gradients)
+    def wrapped(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        variables = [v for _, v in pairs]
+
+        def apply(gradients: list[Gradient]) -> Any:
+            return apply_gradients(self, list(zip(gradients, variables, strict=True)), *args, **kwargs)
+
+        def skip() -> Any:
+            global_step = args[0] if args else kwargs.get("global_step")
+            return None if global_step is None else global_step.assign_add(1, read_value=False)
+
+        return _updates_of(self).apply([g for g, _ in pairs], variables, apply, skip)
+
+    wrapped._lockstep = True  # type: ignore[attr-defined]
+    return wrapped
+
+
+def _wrap_once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda function: function if getattr(function, "_lockstep", False) else wrap(function)
+
+
+_WRAPS = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
+
+
+def intercept_optimizers(interception: Interception) -> None:
+    """Makes every `tf.compat.v1.train.Optimizer` exchange its gradients while the interception lasts.
+
+    Classes that exist are wrapped where they define `compute_gradients` or `apply_gradients` themselves, classes that
+    are defined later as they are defined. An optimizer that is made while it lasts keeps exchanging after it.
+    """
+    interception.replace(symbols.COMPUTE_GRADIENTS, _WRAPS["compute_gradients"])
+    interception.replace(symbols.APPLY_GRADIENTS, _WRAPS["apply_gradients"])
+
+    def init_subclass(previous: Any) -> Any:
+        def wrap_new(cls: type, **kwargs: Any) -> None:
+            previous(**kwargs)
+            for name, wrap in _WRAPS.items():
+                if name in vars(cls):
+                    interception.replace_attribute(cls, name, wrap)
+
+        return classmethod(wrap_new)
+
+    interception.replace(symbols.OPTIMIZER_SUBCLASS, init_subclass)
+
+    def init(original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            self.__dict__.setdefault("_lockstep_lazy", context.options.grad_lazy_sync)
+            for name in _WRAPS:
+                # Bound to this object: it stays when the class gets its own back.
+                setattr(self, name, getattr(self, name))
+
+        return wrapped
+
+    interception.replace(symbols.OPTIMIZER_INIT, init)
+
+
+def exchange_in(optimizer: type, lazy: bool | None = None) -> None:
+    """Makes a class of optimizers exchange its gradients for good, in a scope or not.
+
+    Args:
+      optimizer: a subclass of `tf.compat.v1.train.Optimizer`, which is changed.
+      lazy: whether in `apply_gradients` alone; None: as `grad_lazy_sync` is when gradients are computed.
+    """
+    for name, wrap in _WRAPS.items():
+        setattr(optimizer, name, wrap(getattr(optimizer, name)))
+    if lazy is not None:
+        optimizer._lockstep_lazy = lazy
+
+
+class OptimizerAround(_Optimizer):
     """Has another optimizer do the work; slots and variables are that one's."""
 
     def __init__(self, optimizer: _Optimizer, name: str, use_locking: bool) -> None:
@@ -29,33 +125,28 @@ class _Wrapper(_Optimizer):
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Gradients of this rank."""
+        """Returns gradients of this rank."""
         return list(self._optimizer.compute_gradients(*args, **kwargs))
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """That of the wrapped optimizer."""
+        """Returns that of the wrapped optimizer."""
         return self._optimizer.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
-        """Those of the wrapped optimizer."""
+        """Returns those of the wrapped optimizer."""
         return self._optimizer.get_slot_names(*args, **kwargs)
 
     def variables(self, *args: Any, **kwargs: Any) -> list[tf.Variable]:
-        """Those of the wrapped optimizer."""
+        """Returns those of the wrapped optimizer."""
         return self._optimizer.variables(*args, **kwargs)
 
 
-def _in_the_graph() -> Sequence[tf.Variable] | None:
-    """Variables in the order in which a graph of TensorFlow 1 got them; None elsewhere."""
+def variables_of_graph() -> Sequence[tf.Variable] | None:
+    """Returns variables in the order in which a graph of TensorFlow 1 got them; None elsewhere."""
     return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.compat.v1.trainable_variables()
 
 
-def _copied(variable: tf.Variable) -> tf.Tensor:
-    """The value that a variable has now: of a reference TensorFlow reads the memory itself, trained in place."""
-    return tf.raw_ops.DeepCopy(x=variable.read_value())
-
-
-class ExchangingOptimizer(_Wrapper):
+class ExchangingOptimizer(OptimizerAround):
     """Exchanges gradients where they are computed, and in `apply_gradients` those that come from elsewhere.
 
     Args:
@@ -67,166 +158,23 @@ class ExchangingOptimizer(_Wrapper):
 
     def __init__(self, optimizer: _Optimizer, exchange: Exchange, name: str, use_locking: bool = False) -> None:
         super().__init__(optimizer, name, use_locking)
-        self._updates = Updates(exchange, name)
-        self._updates.reducer.order = _in_the_graph
+        self._lockstep_updates = OwnUpdates(exchange, name)
+        self._lockstep_updates.exchange.order = variables_of_graph
 
     def register_local_var(self, var: tf.Variable) -> None:
-        """From now on gradients of `var` stay on this rank."""
-        self._updates.reducer.local.add(var)
+        """Keeps gradients of `var` on this rank from now on."""
+        self._lockstep_updates.exchange.local.add(var)
 
     @tf.autograph.experimental.do_not_convert
+    @_wrap_compute
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient, tf.Variable]]:
-        """Gradients to apply, and their variables; what the wrapped optimizer computes, exchanged."""
-        pairs = super().compute_gradients(*args, **kwargs)
-        variables = [v for _, v in pairs]
-        return list(zip(self._updates.compute([g for g, _ in pairs], variables), variables, strict=True))
+        """Returns gradients to apply, and their variables: those of the wrapped optimizer, exchanged."""
+        return self._optimizer.compute_gradients(*args, **kwargs)
 
     @tf.autograph.experimental.do_not_convert
+    @_wrap_apply
     def apply_gradients(
         self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
     ) -> Any:
         """Applies gradients; those that were not exchanged are, first."""
-        pairs = list(grads_and_vars)
-        variables = [v for _, v in pairs]
-
-        def apply(gradients: list[Gradient]) -> Any:
-            applied = list(zip(gradients, variables, strict=True))
-            return self._optimizer.apply_gradients(applied, global_step=global_step, name=name)
-
-        def skip() -> Any:
-            return None if global_step is None else global_step.assign_add(1, read_value=False)
-
-        return self._updates.apply([g for g, _ in pairs], variables, apply, skip)
-
-
-class AdasumOptimizer(_Wrapper):
-    """Every rank trains by itself, and every n steps ranks combine, by Adasum, what their steps changed.
-
-    After Maleki et al., "Scaling Distributed Training with Adaptive Summation" (MLSys 2021): of each variable the
-    difference that the wrapped optimizer made is reduced, not the gradient.
-
-    Args:
-      optimizer: trains; its state is the rank's own.
-      name: begins the names of what is exchanged.
-      use_locking: of `tf.compat.v1.train.Optimizer`.
-      compression: what differences are made into before they travel.
-      steps: after how many steps ranks combine.
-    """
-
-    def __init__(
-        self,
-        optimizer: _Optimizer,
-        name: str,
-        use_locking: bool = False,
-        compression: Compressor | None = None,
-        steps: int = 1,
-    ) -> None:
-        if steps < 1:
-            raise ValueError(f"{name}: got {steps} passes, wanted at least 1")
-        super().__init__(optimizer, name, use_locking)
-        self._compression = compression
-        self._steps = steps
-        self._local = LocalOnes()
-        self._made = LocalVariables()
-        self._counter: tf.Variable | None = None
-        self._starts: dict[Any, tf.Variable] = {}
-
-    def register_local_var(self, var: tf.Variable) -> None:
-        """From now on what changes `var` stays on this rank."""
-        self._local.add(var)
-
-    @tf.autograph.experimental.do_not_convert
-    def apply_gradients(
-        self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
-    ) -> Any:
-        """Applies this rank's gradients; after every n-th call variables are what ranks agree on.
-
-        Returns:
-          The operation; None eagerly.
-
-        Raises:
-          tf.errors.FailedPreconditionError: ranks are to combine, and have gradients of different variables; on all of
-            them, in a graph when it runs.
-        """
-        pairs = list(grads_and_vars)
-        shared = [
-            pair for pair, is_local in zip(pairs, self._local.among([v for _, v in pairs]), strict=True) if not is_local
-        ]
-        variables = [v for g, v in shared if g is not None]
-        prefix = agreed_variables.prefix_of(self._name)
-
-        def agree() -> list[Any]:
-            of_all = [v for _, v in shared]
-            places = agreed_variables.places(of_all, _in_the_graph(), self._local)
-            with tf.name_scope(f"{prefix}/"):
-                return agreed_variables.agree([g for g, _ in shared], of_all, places, f"{prefix}/")
-
-        def train() -> Any:
-            return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
-
-        def combine(starts: list[tf.Tensor]) -> tf.Tensor:
-            return self._combine(variables, starts, prefix)
-
-        if self._steps > 1:
-            done = self._combine_sometimes(variables, agree, train, combine)
-        else:
-            starts = [_copied(v) for v in variables]
-            with after([*agree(), *starts]):
-                trained = train()
-            with after([trained]):
-                done = combine(starts)
-        return None if tf.executing_eagerly() else tf.group(done)
-
-    def _combine_sometimes(
-        self,
-        variables: list[tf.Variable],
-        agree: Callable[[], list[Any]],
-        train: Callable[[], Any],
-        combine: Callable[[list[tf.Tensor]], tf.Tensor],
-    ) -> Any:
-        if self._counter is None:
-            self._counter = self._made.make("adasum_steps", [], tf.int32)
-            self._starts = {v.ref(): self._made.make("start", v.shape, v.dtype.base_dtype) for v in variables}
-        if strange := [v.name for v in variables if v.ref() not in self._starts]:
-            raise ValueError(
-                f"{self._name}: got gradients of {', '.join(strange)}, wanted of those of the first call alone: "
-                f"with backward_passes_per_step ({self._steps}) Adasum counts the steps of all of them together"
-            )
-        starts = [self._starts[v.ref()] for v in variables]
-        with after(self._made.renewed()):
-            step = self._counter.read_value()
-        is_last = tf.equal(step, self._steps - 1)
-        nothing = functools.partial(tf.constant, 0)
-
-        def begin() -> tf.Tensor:
-            with after([s.assign(_copied(v), read_value=False) for s, v in zip(starts, variables, strict=True)]):
-                return tf.constant(0)
-
-        def agreed() -> tf.Tensor:
-            with after(agree()):
-                return tf.constant(0)
-
-        # By names of their own: what is exchanged inside is called after them, and ranks may have other conditionals.
-        are_same = tf.cond(is_last, agreed, nothing, f"{self._name}_agree")
-        with after([are_same, tf.cond(tf.equal(step, 0), begin, nothing)]):
-            trained = train()
-        with after([trained]):
-            combined = tf.cond(
-                is_last, lambda: combine([s.read_value() for s in starts]), nothing, f"{self._name}_combine"
-            )
-        with after([combined]):
-            return self._counter.assign((step + 1) % self._steps, read_value=False)
-
-    def _combine(self, variables: list[tf.Variable], starts: list[tf.Tensor], prefix: str) -> tf.Tensor:
-        assigned = []
-        for i, (variable, start) in enumerate(zip(variables, starts, strict=True)):
-            change, context = variable.read_value() - start, None
-            if self._compression is not None:
-                change, context = self._compression.compress(change)
-            with tf.name_scope(f"{prefix}/"):
-                (change,) = named.allreduce([change], "adasum", **agreed_variables.called([f"{prefix}/change_{i}"]))
-            if self._compression is not None:
-                change = self._compression.decompress(change, context)
-            assigned.append(variable.assign(start + change, use_locking=self._use_locking))
-        with after(assigned):
-            return tf.constant(0)
+        return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)

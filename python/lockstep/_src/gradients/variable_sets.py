@@ -1,4 +1,4 @@
-"""Sets of variables: of which gradients have been handed out, or stay on this rank. Of TensorFlow, or of Keras."""
+"""Sets of variables of TensorFlow or Keras: for example those whose gradients stay on this rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Noted:
             self._variables[id(v)] = weakref.ref(v, functools.partial(self._forget, id(v)))
 
     def discard(self, variables: Sequence[Any]) -> None:
-        """It is no longer so."""
+        """Takes back the note of these."""
         for v in variables:
             self._variables.pop(key(v), None)
 
@@ -35,10 +35,6 @@ class Noted:
 
     def _forget(self, number: int, _: Any) -> None:
         self._variables.pop(number, None)
-
-
-# Those whose exchanged gradients tapes have handed out, which may come to any optimizer, and not been applied yet.
-delivered_by_tapes = Noted()
 
 
 class LocalOnes:
@@ -52,16 +48,16 @@ class LocalOnes:
         self._layers: list[Any] = []
 
     def add(self, variable: Any) -> None:
-        """From now on this one."""
+        """Adds a variable."""
         self._variables[key(variable)] = variable
         self.anywhere.add([variable])
 
     def add_layer(self, layer: Any) -> None:
-        """From now on the weights that a layer of Keras has, or will have."""
+        """Adds the weights that a layer of Keras has, or will have."""
         self._layers.append(layer)
 
     def among(self, variables: Sequence[Any]) -> list[bool]:
-        """Which they are."""
+        """Returns of each variable whether it is in the set."""
         weights = [v for layer in self._layers if layer.built for v in layer.weights]
         local = {*self._variables, *(key(v) for v in weights)}
         return [key(v) in local for v in variables]

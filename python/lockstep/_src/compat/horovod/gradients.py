@@ -14,11 +14,12 @@ import tensorflow as tf
 from lockstep._src.compat.horovod.collectives import ADASUM, AVERAGE, MAX, MIN, PRODUCT, REDUCTIONS, reduction_of
 from lockstep._src.compat.horovod.compression import Compression
 from lockstep._src.compat.horovod.process_sets import ProcessSet, global_process_set
-from lockstep._src.gradients.exchange import Exchange
+from lockstep._src.gradients.adasum import AdasumOptimizer
 from lockstep._src.gradients.keras_optimizers import make_exchanging as make_exchanging_keras_optimizer
 from lockstep._src.gradients.keras_optimizers import make_variables_callable
+from lockstep._src.gradients.settings import Exchange
 from lockstep._src.gradients.tape import make_exchanging as make_exchanging_tape
-from lockstep._src.gradients.tensorflow1_optimizers import AdasumOptimizer, ExchangingOptimizer
+from lockstep._src.gradients.tensorflow1_optimizers import ExchangingOptimizer
 
 
 def make_optimizer(

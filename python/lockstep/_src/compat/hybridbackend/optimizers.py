@@ -9,7 +9,7 @@ from tensorflow.python.training import training as tf_training
 
 from lockstep._src.estimator import apart
 from lockstep._src.estimator.estimator import Estimator
-from lockstep._src.gradients import in_scope
+from lockstep._src.gradients import tensorflow1_optimizers
 from lockstep._src.tables.updates.lazy_adam import LazyAdamOptimizer
 
 Class = TypeVar("Class", bound=type)
@@ -51,7 +51,7 @@ def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
             _made[cls] = _made[made] = made
         cls = made
     lazy = None if aggregation is None else aggregation == "apply_gradients"
-    in_scope.exchange_in(cls, lazy)
+    tensorflow1_optimizers.exchange_in(cls, lazy)
     return cls
 
 

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
-from lockstep._src.gradients import in_scope
+from lockstep._src.gradients import tensorflow1_optimizers
 
 _OPTIMIZER = tf.compat.v1.train.Optimizer
 
@@ -119,4 +119,4 @@ class SyncReplicasOptimizer(_OPTIMIZER):
         )
 
 
-in_scope.exchange_in(SyncReplicasOptimizer)
+tensorflow1_optimizers.exchange_in(SyncReplicasOptimizer)

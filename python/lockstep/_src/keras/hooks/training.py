@@ -313,10 +313,9 @@ class _Applying(threading.local):
             variables = [getattr(v, "_value", v) for v in variables]
             if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
                 _check_can_shard(optimizer)
-            pairs = list(zip(grads, variables, strict=True))
             exchanged = [
                 g if updates.sums_slices(optimizer, g, v) else updates.summed(g)
-                for g, v in in_scope.exchange(pairs, context.options.grad_nbuckets)
+                for g, v in zip(in_scope.exchange().exchange(grads, variables), variables, strict=True)
             ]
             self.inside = True
             program_end.counts_steps(optimizer)

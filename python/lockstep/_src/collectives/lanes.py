@@ -1,0 +1,251 @@
+"""The two lanes on which gradients travel, behind one small interface.
+
+A lane connects ranks, and matches the tensors that they exchange:
+
+| | `OrderedLane` | `NamedLane` |
+| --- | --- | --- |
+| ranks | all workers of the job | those of a process set |
+| tensors meet | by their place in the graph, which is the same on all ranks | by their names, in any order |
+| a tensor is called | after its bucket, or its variable | after its number among the gradients |
+| comparison of ranks | by the engine, before a graph first runs | at each exchange, by a tensor of no elements |
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+from lockstep._src.collectives import named
+from lockstep._src.collectives.ordered import Priority
+from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
+
+
+class Lane(abc.ABC):
+    """The collectives that an exchange of gradients asks for.
+
+    Attributes:
+      reaches_all: whether all workers of the job are ranks, so that they get the same.
+    """
+
+    reaches_all: bool
+
+    def is_alone(self) -> bool:
+        """Returns whether there is nobody to exchange with."""
+        return False
+
+    def takes_part(self) -> bool:
+        """Returns whether this process is one of the ranks."""
+        return True
+
+    @abc.abstractmethod
+    def check(self, caller: str) -> None:
+        """Raises an error that names `caller` where nothing can be exchanged here."""
+
+    @abc.abstractmethod
+    def scope_of(self, caller: str) -> str:
+        """Returns the name scope of an exchange."""
+
+    @abc.abstractmethod
+    def name_of(self, scope: str, variable: Any, number: int) -> str:
+        """Returns how the gradient of a variable is called, the `number`-th of an exchange in this scope or in none."""
+
+    @abc.abstractmethod
+    def agree(self, describe: Callable[[], Sequence[int]], scope: str) -> list[Any]:
+        """Returns operations that fail on all ranks where `describe` gives them different numbers."""
+
+    @abc.abstractmethod
+    def allreduce(
+        self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
+    ) -> list[tf.Tensor]:
+        """Reduces tensors that travel together.
+
+        Args:
+          tensors: of one shape each on all ranks.
+          names: one for each, the same on all ranks.
+          reduction: one of `named.REDUCTIONS`.
+          bucket: the number of this call in its exchange.
+          predivide_factor: divides tensors before they are reduced, and multiplies the results.
+        """
+
+    @abc.abstractmethod
+    def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """Returns the rows of all ranks, in rank order, of each tensor."""
+
+    @abc.abstractmethod
+    def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Returns values divided by the number of ranks."""
+
+
+class OrderedLane(Lane):
+    """The lane of all workers of the job, whose graphs are the same."""
+
+    reaches_all = True
+
+    def is_alone(self) -> bool:
+        """Returns whether the job has one worker."""
+        return context.world_size == 1
+
+    def check(self, caller: str) -> None:
+        """Connects to the other workers, where that has not happened yet."""
+        context.ensure_initialized()
+
+    def scope_of(self, caller: str) -> str:
+        """Returns the caller's name; TensorFlow makes it unique."""
+        return caller
+
+    def name_of(self, scope: str, variable: Any, number: int) -> str:
+        """Returns the variable's name, for an operation in the scope."""
+        return variable.name.split(":")[0].replace("/", "_")
+
+    def agree(self, describe: Callable[[], Sequence[int]], scope: str) -> list[Any]:
+        """Returns nothing: the engine compares the graphs."""
+        return []
+
+    def allreduce(
+        self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
+    ) -> list[tf.Tensor]:
+        """Reduces tensors of one type in one operation, which is called after the bucket."""
+        assert predivide_factor == 1.0, "factors are for the named lane"
+        return ops.lockstep_all_reduce(
+            tensors, reduce_op=reduction, lockstep_priority=Priority.BUCKET + bucket, name=f"bucket_{bucket:03d}"
+        )
+
+    def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """Gathers each tensor by an operation of its own."""
+        return [
+            ops.lockstep_all_gather(tensor, lockstep_priority=Priority.SLICES, name=name).gathered
+            for tensor, name in zip(tensors, names, strict=True)
+        ]
+
+    def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Multiplies, as the lookups of sharded tables do: both give the same bits."""
+        return [value * tf.cast(1.0 / context.world_size, value.dtype) for value in values]
+
+
+class Ranks(Protocol):
+    """The ranks of a named lane. Asked when gradients are exchanged, so they may come into being later."""
+
+    process_set_id: int
+
+    def included(self) -> bool:
+        """Returns whether this process is one of them."""
+
+    def size(self) -> int:
+        """Returns how many they are."""
+
+
+class AllRanks:
+    """All ranks of the job, as a process set."""
+
+    process_set_id = named.ALL
+
+    def included(self) -> bool:
+        """Returns True."""
+        return True
+
+    def size(self) -> int:
+        """Raises NotImplementedError: nobody asks, since this process takes part."""
+        raise NotImplementedError
+
+
+class NamedLane(Lane):
+    """The lane of a process set, whose ranks may have different graphs.
+
+    Args:
+      ranks: of the process set.
+    """
+
+    reaches_all = False
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def takes_part(self) -> bool:
+        """Returns whether this process is in the set."""
+        return self._ranks.included()
+
+    def check(self, caller: str) -> None:
+        """Raises NotImplementedError inside of XLA, and ValueError where the job doesn't have the process set."""
+        if not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+            raise NotImplementedError(
+                f"{caller}: XLA cannot compile the exchange of gradients; compile the model, or the tf.function, with "
+                "jit_compile=False"
+            )
+        if self._ranks.process_set_id is None:
+            raise ValueError(f"{caller}: {self._ranks} is not in use: the job doesn't have it, or not any more")
+
+    def scope_of(self, caller: str) -> str:
+        """Returns a scope that no other exchange of the graph has: it begins the names of tensors."""
+        scope = f"{caller}_Allreduce"
+        if not tf.executing_eagerly():
+            # In a branch of a conditional the graph around it counts: two branches may run at a time.
+            graph = tf.compat.v1.get_default_graph()
+            while type(graph).__name__ in ("CondBranchFuncGraph", "WhileBodyFuncGraph"):
+                graph = graph.outer_graph
+            scope = graph.unique_name(scope)
+        return f"{scope}/"
+
+    def name_of(self, scope: str, variable: Any, number: int) -> str:
+        """Returns a name by the number: those of variables differ between ranks where Keras counts layers."""
+        return f"{scope}grad_{number}"
+
+    def agree(self, describe: Callable[[], Sequence[int]], scope: str) -> list[Any]:
+        """Compares numbers by a tensor that has them for a shape: nothing is sent."""
+        nothing = tf.zeros([0, *describe()], tf.int32)
+        return self.allreduce([nothing], [f"{scope}variables_with_gradients_which"], "sum", 0, 1.0)
+
+    def allreduce(
+        self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
+    ) -> list[tf.Tensor]:
+        """Reduces tensors by name, those of one type in one operation."""
+        result: list[Any] = [None] * len(tensors)
+        for places in by_type(tensors):
+            reduced = ops.lockstep_named_all_reduce(
+                [tensors[i] for i in places],
+                **self._called("allreduce", [names[i] for i in places]),
+                reduction=reduction,
+                **named.factors(1 / predivide_factor, predivide_factor),
+            )
+            named.leave_unordered(reduced[0])
+            for i, tensor in zip(places, reduced, strict=True):
+                result[i] = tensor
+        return result
+
+    def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
+        """Gathers tensors by name, those of one type in one operation."""
+        result: list[Any] = [None] * len(tensors)
+        for places in by_type(tensors):
+            called = self._called("allgather", [names[i] for i in places])
+            gathered = ops.lockstep_named_all_gather([tensors[i] for i in places], **called)
+            named.leave_unordered(gathered[0])
+            for i, tensor in zip(places, gathered, strict=True):
+                result[i] = tensor
+        return result
+
+    def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Divides by the number of ranks as it is when the operation runs: an elastic job may change it."""
+        ranks = named.size_of(self._ranks.process_set_id) if self.takes_part() else self._ranks.size()
+        return [value / tf.cast(ranks, value.dtype) for value in values]
+
+    def _called(self, kind: str, names: Sequence[str]) -> dict[str, Any]:
+        """Returns the arguments of an operation whose tensors have these names, in the scope that is open.
+
+        In a graph the operation has the first one's name, and each tensor the operation's. Of a function that is called
+        from two places, each call's operations have names of their own, and may run at the same time.
+        """
+        scope, _, name = names[0].rpartition("/")
+        by_name = {"names": names} if tf.executing_eagerly() or not scope else {"name": name}
+        return named.call_arguments(kind, len(names), group=self._ranks.process_set_id, **by_name)
+
+
+def by_type(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
+    """Returns the places of the tensors of each type, in the order in which types first come."""
+    places: dict[tf.DType, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        places.setdefault(tensor.dtype, []).append(i)
+    return list(places.values())

@@ -1,0 +1,160 @@
+"""An optimizer of TensorFlow 1 whose ranks train by themselves, and combine what they changed by Adasum."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.collectives.lanes import AllRanks, NamedLane
+from lockstep._src.gradients import agreed_variables
+from lockstep._src.gradients.graphs import LocalVariables, after
+from lockstep._src.gradients.settings import Compressor
+from lockstep._src.gradients.tensorflow1_optimizers import (
+    GradientsAndVariables,
+    OptimizerAround,
+    variables_of_graph,
+)
+from lockstep._src.gradients.variable_sets import LocalOnes
+
+
+def _copied(variable: tf.Variable) -> tf.Tensor:
+    """Returns the value that a variable has now: a reference is read from its memory, which is trained in place."""
+    return tf.raw_ops.DeepCopy(x=variable.read_value())
+
+
+class AdasumOptimizer(OptimizerAround):
+    """Every rank trains by itself, and every n steps ranks combine, by Adasum, what their steps changed.
+
+    After Maleki et al., "Scaling Distributed Training with Adaptive Summation" (MLSys 2021): of each variable the
+    difference that the wrapped optimizer made is reduced, not the gradient.
+
+    Args:
+      optimizer: trains; its state is the rank's own.
+      name: begins the names of what is exchanged.
+      use_locking: of `tf.compat.v1.train.Optimizer`.
+      compression: what differences are made into before they travel.
+      steps: after how many steps ranks combine.
+    """
+
+    def __init__(
+        self,
+        optimizer: tf.compat.v1.train.Optimizer,
+        name: str,
+        use_locking: bool = False,
+        compression: Compressor | None = None,
+        steps: int = 1,
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"{name}: got {steps} passes, wanted at least 1")
+        super().__init__(optimizer, name, use_locking)
+        self._compression = compression
+        self._steps = steps
+        self._local = LocalOnes()
+        self._lane = NamedLane(AllRanks())
+        self._made = LocalVariables()
+        self._counter: tf.Variable | None = None
+        self._starts: dict[Any, tf.Variable] = {}
+
+    def register_local_var(self, var: tf.Variable) -> None:
+        """Keeps the changes of `var` on this rank from now on."""
+        self._local.add(var)
+
+    @tf.autograph.experimental.do_not_convert
+    def apply_gradients(
+        self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
+    ) -> Any:
+        """Applies this rank's gradients; after every n-th call variables are what ranks agree on.
+
+        Returns:
+          The operation; None eagerly.
+
+        Raises:
+          tf.errors.FailedPreconditionError: ranks are to combine, and have gradients of different variables; on all of
+            them, in a graph when it runs.
+        """
+        pairs = list(grads_and_vars)
+        shared = [
+            pair for pair, is_local in zip(pairs, self._local.among([v for _, v in pairs]), strict=True) if not is_local
+        ]
+        variables = [v for g, v in shared if g is not None]
+        scope = self._lane.scope_of(self._name)
+
+        def agree() -> list[Any]:
+            of_all = [v for _, v in shared]
+            places = agreed_variables.places(of_all, variables_of_graph(), self._local)
+            with tf.name_scope(scope):
+                described = agreed_variables.described([g for g, _ in shared], of_all, places)
+                return self._lane.agree(lambda: described, scope)
+
+        def train() -> Any:
+            return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
+
+        def combine(starts: list[tf.Tensor]) -> tf.Tensor:
+            return self._combine(variables, starts, scope)
+
+        if self._steps > 1:
+            done = self._combine_sometimes(variables, agree, train, combine)
+        else:
+            starts = [_copied(v) for v in variables]
+            with after([*agree(), *starts]):
+                trained = train()
+            with after([trained]):
+                done = combine(starts)
+        return None if tf.executing_eagerly() else tf.group(done)
+
+    def _combine_sometimes(
+        self,
+        variables: list[tf.Variable],
+        agree: Callable[[], list[Any]],
+        train: Callable[[], Any],
+        combine: Callable[[list[tf.Tensor]], tf.Tensor],
+    ) -> Any:
+        if self._counter is None:
+            self._counter = self._made.make("adasum_steps", [], tf.int32)
+            self._starts = {v.ref(): self._made.make("start", v.shape, v.dtype.base_dtype) for v in variables}
+        if strange := [v.name for v in variables if v.ref() not in self._starts]:
+            raise ValueError(
+                f"{self._name}: got gradients of {', '.join(strange)}, wanted of those of the first call alone: "
+                f"with backward_passes_per_step ({self._steps}) Adasum counts the steps of all of them together"
+            )
+        starts = [self._starts[v.ref()] for v in variables]
+        with after(self._made.renewed()):
+            step = self._counter.read_value()
+        is_last = tf.equal(step, self._steps - 1)
+        nothing = functools.partial(tf.constant, 0)
+
+        def begin() -> tf.Tensor:
+            with after([s.assign(_copied(v), read_value=False) for s, v in zip(starts, variables, strict=True)]):
+                return tf.constant(0)
+
+        def agreed() -> tf.Tensor:
+            with after(agree()):
+                return tf.constant(0)
+
+        # By names of their own: what is exchanged inside is called after them, and ranks may have other conditionals.
+        are_same = tf.cond(is_last, agreed, nothing, f"{self._name}_agree")
+        with after([are_same, tf.cond(tf.equal(step, 0), begin, nothing)]):
+            trained = train()
+        with after([trained]):
+            combined = tf.cond(
+                is_last, lambda: combine([s.read_value() for s in starts]), nothing, f"{self._name}_combine"
+            )
+        with after([combined]):
+            return self._counter.assign((step + 1) % self._steps, read_value=False)
+
+    def _combine(self, variables: list[tf.Variable], starts: list[tf.Tensor], scope: str) -> tf.Tensor:
+        assigned = []
+        for i, (variable, start) in enumerate(zip(variables, starts, strict=True)):
+            change, context = variable.read_value() - start, None
+            if self._compression is not None:
+                change, context = self._compression.compress(change)
+            with tf.name_scope(scope):
+                (change,) = self._lane.allreduce([change], [f"{scope}change_{i}"], "adasum", i, 1.0)
+            if self._compression is not None:
+                change = self._compression.decompress(change, context)
+            assigned.append(variable.assign(start + change, use_locking=self._use_locking))
+        with after(assigned):
+            return tf.constant(0)
