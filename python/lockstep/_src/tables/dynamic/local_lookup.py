@@ -1,4 +1,4 @@
-"""The steps of a lookup in a dynamic table, as functions on tensors; see lookup_steps.py for those that communicate.
+"""Lookups in a dynamic table beside their operations: how often ids were there, and the gradient.
 
 Letters: N keys, M keys that this worker serves to all, D the dimension of a row.
 """
@@ -12,28 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import cond_v2, while_v2
-
-from lockstep._src.engine import library
-
-
-def resolve(handle: tf.Tensor, keys: tf.Tensor, times: tf.Tensor | None = None) -> tuple[tf.Tensor, tf.Tensor]:
-    """A lookup in training.
-
-    Args:
-      handle: of the table.
-      keys: of any shape.
-      times: [N] int64, how often each key is seen; None for once.
-
-    Returns:
-      [keys..., D] float32, and the rows' numbers, [N] int64, which are -1 for keys that are not admitted.
-    """
-    times = tf.zeros([0], tf.int64) if times is None else times
-    return library.ops.lockstep_dynamic_table_resolve(handle, keys, times)
-
-
-def lookup(handle: tf.Tensor, keys: tf.Tensor) -> tf.Tensor:
-    """A lookup in evaluation: [keys..., D] float32."""
-    return library.ops.lockstep_dynamic_table_lookup(handle, keys)
 
 
 class _Pooling(threading.local):

@@ -8,9 +8,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.tables.dynamic import local_lookup
-from lockstep._src.tables.sharded import lookup_steps as sharding_steps
+from lockstep._src.tables.sharded import lookup_steps
 
 
 class Lookups:
@@ -42,48 +43,50 @@ class Lookups:
         Returns:
           [keys..., D] float32.
         """
-        return self._exchanged(keys, training) if self._in_job else self._here(keys, training)
-
-    def _here(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         if not training:
-            return local_lookup.lookup(self._handle, keys)
+            return self._read(keys)
         before = local_lookup.times_seen(keys) if self._counts else None
-        times = None if before is None else tf.math.bincount(before[1], minlength=tf.size(keys), dtype=tf.int64)
-        return self._resolved(keys, times)
-
-    def _exchanged(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
-        """Each distinct key goes to its owner, and its row comes back."""
-        if not training:
-            route = self._route(keys, counts=False)
-            return sharding_steps.combine(local_lookup.lookup(self._handle, route.local_rows), route)
-        before = local_lookup.times_seen(keys) if self._counts else None
-        route = self._route(keys if before is None else before[0], self._counts)
-        served = self._resolved(route.local_rows, route.times if self._counts else None)
+        route, times, served = None, None, keys
+        if self._in_job:
+            # Each distinct key goes to its owner, and its row comes back.
+            route = self._route(keys if before is None else before[0], self._counts)
+            times, served = route.times if self._counts else None, route.local_rows
+        elif before is not None:
+            times = tf.math.bincount(before[1], minlength=tf.size(keys), dtype=tf.int64)
+        with self._after_the_one_before():
+            rows, numbers = library.ops.lockstep_dynamic_table_resolve(
+                self._handle, served, tf.zeros([0], tf.int64) if times is None else times
+            )
+        if self._filters:
+            self._note(rows)
+            # No gradient of keys that are not admitted: it would count in norms.
+            admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(served), [1]], 0))
+            rows = tf.where(admitted, rows, tf.stop_gradient(rows))
+        if route is None:
+            return rows
         if before is not None:
             # All places of a distinct key have the same place among what travels.
             route = route.with_places(lambda places: tf.math.unsorted_segment_max(places, before[1], tf.size(keys)))
-        return sharding_steps.combine(served, route)
+        return lookup_steps.combine(rows, route)
 
-    def _route(self, keys: tf.Tensor, counts: bool) -> sharding_steps.Route:
+    def _read(self, keys: tf.Tensor) -> tf.Tensor:
+        """Rows by key, of a lookup that leaves no trace."""
+        if not self._in_job:
+            return library.ops.lockstep_dynamic_table_lookup(self._handle, keys)
+        route = self._route(keys, counts=False)
+        rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows)
+        return lookup_steps.combine(rows, route)
+
+    def _route(self, keys: tf.Tensor, counts: bool) -> lookup_steps.Route:
         """The route of keys, which `counts` how often each was asked for."""
         if self._key_dtype == tf.string:
-            return sharding_steps.route_strings(keys, self._name)
-        rows = sharding_steps.COUNTED_KEYS if counts else sharding_steps.ANY_KEY
-        return sharding_steps.route(keys, rows, self._name)
-
-    def _resolved(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
-        if not self._filters:
-            return local_lookup.resolve(self._handle, keys, times)[0]
-        with self._after_the_one_before():
-            rows, numbers = local_lookup.resolve(self._handle, keys, times)
-        self._note(rows)
-        # No gradient of keys that are not admitted: it would count in norms.
-        admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(keys), [1]], 0))
-        return tf.where(admitted, rows, tf.stop_gradient(rows))
+            return lookup_steps.route_strings(keys, self._name)
+        rows = lookup_steps.COUNTED_KEYS if counts else lookup_steps.ANY_KEY
+        return lookup_steps.route(keys, rows, self._name)
 
     def _after_the_one_before(self) -> Any:
         """Lookups that decide what is taken in run in the order in which they were built: it decides with them."""
-        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        graph = tf.compat.v1.get_default_graph() if self._filters and not tf.executing_eagerly() else None
         before = None if graph is None else self._last.get(graph)
         if before is None:
             return contextlib.nullcontext()

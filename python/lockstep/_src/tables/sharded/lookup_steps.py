@@ -73,20 +73,9 @@ def _in_two_stages() -> bool:
     return chosen and 1 < hosts < workers
 
 
-def _in_stages(ids: tf.Tensor, send: Callable[..., list[tf.Tensor | None]]) -> Route:
-    """The route of ids, each stage of which sends what came of the one before.
-
-    Args:
-      ids: of any shape.
-      send: of ids, a list that may hold how often each was looked up, and an op's attributes; gives the ids that came,
-        how often each was looked up or None, and the parts of a `Stage` but for its name.
-    """
-    times, made = None, []
-    for name in ("host", "owner") if _in_two_stages() else ("only",):
-        seen = [] if times is None else [times]
-        ids, times, *places = send(ids, seen, stage=name, lockstep_group=context.options.group_lookups)
-        made.append(Stage(*places, name))
-    return Route(ids, times, tuple(made))
+def _stages() -> tuple[str, ...]:
+    """Names of the stages of a lookup, in the order of the way there."""
+    return ("host", "owner") if _in_two_stages() else ("only",)
 
 
 def route(ids: tf.Tensor, rows: int, table: str) -> Route:
@@ -97,14 +86,22 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
       rows: of the whole table, or ANY_KEY, or COUNTED_KEYS.
       table: its name, for messages.
     """
-
-    def send(ids: tf.Tensor, seen: list[tf.Tensor], **options: Any) -> list[tf.Tensor | None]:
-        outputs = library.ops.lockstep_route([ids], seen, N=1, num_rows=[rows], tables=[table], **options)
+    times, made = None, []
+    # Each stage sends what came of the one before.
+    for stage in _stages():
+        outputs = library.ops.lockstep_route(
+            [ids],
+            [] if times is None else [times],
+            N=1,
+            num_rows=[rows],
+            tables=[table],
+            stage=stage,
+            lockstep_group=context.options.group_lookups,
+        )
         served, *places = (output for (output,) in _in_any_order(outputs))
-        counted = tf.unstack(served, num=2, axis=1) if rows == COUNTED_KEYS else (served, None)
-        return [*counted, *places]
-
-    return _in_stages(ids, send)
+        ids, times = tf.unstack(served, num=2, axis=1) if rows == COUNTED_KEYS else (served, None)
+        made.append(Stage(*places, stage))
+    return Route(ids, times, tuple(made))
 
 
 def route_strings(ids: tf.Tensor, table: str) -> Route:
@@ -117,12 +114,18 @@ def route_strings(ids: tf.Tensor, table: str) -> Route:
     Returns:
       The route, whose `local_rows` are strings, and which has `times`.
     """
-
-    def send(ids: tf.Tensor, seen: list[tf.Tensor], **options: Any) -> list[tf.Tensor]:
-        outputs = library.ops.lockstep_route_strings([ids], seen, tables=[table], **options)
-        return [output for (output,) in _in_any_order(outputs)]
-
-    return _in_stages(ids, send)
+    times, made = None, []
+    for stage in _stages():
+        outputs = library.ops.lockstep_route_strings(
+            [ids],
+            [] if times is None else [times],
+            tables=[table],
+            stage=stage,
+            lockstep_group=context.options.group_lookups,
+        )
+        ids, times, *places = (output for (output,) in _in_any_order(outputs))
+        made.append(Stage(*places, stage))
+    return Route(ids, times, tuple(made))
 
 
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
