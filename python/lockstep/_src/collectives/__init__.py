@@ -1,3 +1,3 @@
 """Collectives on tensors in two lanes, the ordered one and the one that matches by name; agreements of the workers."""
 
-from lockstep._src.collectives import named_gradients  # noqa: F401  registers the gradients of the named lane
+from lockstep._src.collectives import transposes  # noqa: F401  registers the gradients of collectives

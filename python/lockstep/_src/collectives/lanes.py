@@ -1,13 +1,11 @@
 """The two lanes on which gradients travel, behind one small interface.
 
-A lane connects ranks, and matches the tensors that they exchange:
+The ordered lane connects all workers of the job. Tensors meet by their place in the graph, which is the same on all
+ranks. They are called after their bucket or variable. The engine compares the graphs before they first run.
 
-| | `OrderedLane` | `NamedLane` |
-| --- | --- | --- |
-| ranks | all workers of the job | those of a process set |
-| tensors meet | by their place in the graph, which is the same on all ranks | by their names, in any order |
-| a tensor is called | after its bucket, or its variable | after its number among the gradients |
-| comparison of ranks | by the engine, before a graph first runs | at each exchange, by a tensor of no elements |
+The named lane connects the ranks of a process set. Tensors meet by their names, in any order, so that graphs may
+differ. They are called after their number among the gradients. Ranks compare their variables at each exchange, by a
+tensor without elements.
 """
 
 from __future__ import annotations
