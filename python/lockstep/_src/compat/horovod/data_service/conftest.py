@@ -10,7 +10,8 @@ from lockstep._src.compat.horovod.data_service import compute
 from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
 from lockstep._src.compat.horovod.data_service.place import Place
 
-_DEADLINE_S = 120.0
+# Guards against a hang alone: a busy machine takes its time to start a process with TensorFlow.
+_DEADLINE_S = 300.0
 
 
 class Started:
@@ -42,7 +43,7 @@ class Started:
 class ComputeJob:
     """A compute job of `size` ranks in threads of this process."""
 
-    def __init__(self, file: Path, size: int, dispatchers: int = 1, side: str = "compute", timeout: int = 100):
+    def __init__(self, file: Path, size: int, dispatchers: int = 1, side: str = "compute", timeout: int = 240):
         request = compute.Request(dispatchers, side, file, timeout)
         self.file = file
         self.ranks = [
