@@ -1,4 +1,4 @@
-"""A worker of an elastic job that asks for places itself, without TensorFlow: the beginning of its program."""
+"""The beginning of a program for a worker of an elastic job: it asks the launcher for its rank, without TensorFlow."""
 
 WORKER = """
 import os, signal, socket, sys, time
