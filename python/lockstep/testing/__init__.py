@@ -1,4 +1,4 @@
-"""Harness for tests of programs on several workers: starts them, enforces a deadline and returns what they printed."""
+"""For tests of programs on several workers: starts them, holds them to a deadline, hands back what they said."""
 
 from lockstep.testing.cases import run_cases
 from lockstep.testing.workers import Outcome, WorkerError, call_workers, run_module, run_workers

@@ -1,4 +1,4 @@
-"""Test cases that run one after another on the workers of one job."""
+"""Cases of a test that run one after another on the workers of one job."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def run_cases(cases: Iterable[Callable[[], None]], meet: Callable[[str], Any]) -> None:
-    """Calls each case on this worker. The function that `call_workers` runs calls it.
+    """Calls each case; on a worker, inside of what `call_workers` calls.
 
     Args:
-      cases: functions. A case fails by raising an exception.
-      meet: a barrier of all workers, called with the name of each case after it. No worker can then be a case ahead.
+      cases: functions, which fail by an exception.
+      meet: called behind each with its name, so that no worker is ahead by a case.
 
     Raises:
-      AssertionError: a case failed. The message names the case; the cause is the exception that it raised.
+      AssertionError: a case failed; names it, and has what it raised as its cause.
     """
     for case in cases:
         try:

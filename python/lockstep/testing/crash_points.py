@@ -1,4 +1,4 @@
-"""A test's own process is killed at a named point of the engine's code (core/base/crash_point.h)."""
+"""Kills a test's own process at a named point of the engine's work (core/base/crash_point.h)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from lockstep._src.engine import library
 
 
 def crash_at(point: str, passes: int = 1) -> None:
-    """Kills this process, as `kill -9` does, when it passes a point for the `passes`-th time from now on.
+    """Has this process killed, as by `kill -9`, at the `passes`-th passing of a point from now on.
 
     Args:
-      point: the name of the point. A name that no point has is never passed.
+      point: its name; one that no point has is never passed.
       passes: 1 or more.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The beginning of a program for a worker of an elastic job: it asks the launcher for its rank, without TensorFlow."""
+"""A worker of an elastic job that asks for places itself, without TensorFlow: the beginning of its program."""
 
 WORKER = """
 import os, signal, socket, sys, time

@@ -1,24 +1,23 @@
 """Hosts of a cluster, emulated on this machine, for tests of what happens between hosts.
 
-Each host is a set of Linux namespaces: it has its own network, name, processes, shared memory and /etc/hosts. It
-shares files with the others, as hosts with a network file system do. A switch connects the hosts. Its cables have a
-rate, a delay and losses, and can be cut.
+Each host is a set of Linux namespaces: it has its own network, name, processes, shared memory and /etc/hosts, and
+shares files with the others, as hosts with a network's file system do. They are joined by a switch, on which cables
+have a rate, a delay and losses and can be cut.
 
     with Cluster(2, rate="10gbit") as (a, b):
       process = b.start(["python", "worker.py"], env={...}, stdout=log)
-      a.cut()                       # cuts the cable: nothing arrives, and neither end gets an error
-      a.join()                      # mends the cable
-      b.freeze()                    # stops all processes of the host
-      b.kill()                      # kills all processes of the host
-      b.lose_power()                # kills them, and does not even close their connections
+      a.cut()                       # the cable is cut: nothing arrives, nobody is told
+      a.join()
+      b.freeze()                    # all of its processes stand still
+      b.kill()                      # all of its processes are killed
+      b.lose_power()                # and their connections are not even closed
 
-Without delay and losses the switch is the kernel's bridge, and the kernel's token bucket limits the rates. This costs
-almost nothing. A delay or a loss needs `emulated_switch` (`core/testing`), a program that forwards the frames in user
-space, because the kernels of few containers have netem. It reaches about 7 Gbit/s and uses one processor for each
-direction.
+Without delay and losses the switch is the kernel's bridge, and rates are kept by its token bucket: next to no cost. A
+delay, or a loss, needs `emulated_switch`, a program that carries the frames in user space (`core/testing`), since few
+kernels of containers have netem: some 7 Gbit/s, and a processor for each direction.
 
-Hosts leave nothing behind. They live as long as the process that made them (`emulated_host`), and nothing of them has
-a name on the machine. They do not touch the machine's own network.
+Nothing stays: hosts live as long as the process that made them (`emulated_host`), and nothing of them has a name on the
+machine. Its own network is not touched.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# The networks, by interface and version of the Internet Protocol.
+# By interface, and version of the protocol.
 _NETWORKS = {"eth0": {4: "10.77.0.0/24", 6: "fd77::/64"}, "eth1": {4: "10.78.0.0/24", 6: "fd78::/64"}}
 _DEADLINE_S = 120
 _MTU = 9000
@@ -47,26 +46,26 @@ _PROGRAMS = ("ip", "nsenter", "tc")
 
 @functools.cache
 def why_not() -> str:
-    """Returns in a sentence why this machine cannot emulate hosts; an empty text if it can."""
+    """Why this machine cannot emulate hosts, in a sentence; empty where it can."""
     missing = [name for name in _PROGRAMS if not shutil.which(name)]
     if missing:
         return f"emulated hosts need {' and '.join(missing)} (Debian: iproute2, util-linux)"
     try:
         with Cluster(2, rate="1gbit") as (a, _):
             a.run(["true"])
-        os.close(os.open("/dev/net/tun", os.O_RDWR))  # the switch in user space needs it
+        os.close(os.open("/dev/net/tun", os.O_RDWR))  # the user space switch's
     except (OSError, RuntimeError) as error:
         return f"emulated hosts need root, and a kernel and a container that let it make namespaces: {error}"
     return ""
 
 
 class Host:
-    """One host. `Cluster` makes the hosts.
+    """One host; made by Cluster.
 
     Attributes:
-      name: its host name, `a`, `b` and so on. /etc/hosts translates it to the host's addresses.
-      addresses: its addresses by version of the Internet Protocol, 4 and 6.
-      pid: number of the host's first process, which no test starts.
+      name: `a`, `b`, ...: its host name, and what leads to it in /etc/hosts.
+      addresses: By version of the protocol, 4 and 6.
+      pid: Of its first process, which is none of the test's.
     """
 
     def __init__(self, name: str, hosts_file: Path, addresses: Mapping[int, str]):
@@ -90,7 +89,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """The address at which other hosts reach it: its IPv4 address if it has one, otherwise its IPv6 address."""
+        """That by which others reach it: of IPv4, where it has one."""
         return self.addresses.get(4) or self.addresses[6]
 
     def start(
@@ -99,14 +98,14 @@ class Host:
         """Starts a program on the host.
 
         Args:
-          command: the program and its arguments.
-          env: the program's whole environment; None: this process's.
-          cwd: the folder in which it starts.
-          **options: arguments of subprocess.Popen.
+          command: its words.
+          env: its whole environment; None: this process's.
+          cwd: where it starts.
+          **options: of subprocess.Popen.
 
         Returns:
-          A process of this machine that ends as the program ends. Whoever kills it kills the program. To send the
-          program other signals, take its number from `pids`.
+          A process on this side that ends as the program does; to kill it kills the program. Signals for the program
+          itself need its number (`pids`).
         """
         options.setdefault("stdin", subprocess.DEVNULL)
         words = [*_PROGRAM, "run", self.pid, cwd, *command]
@@ -115,7 +114,7 @@ class Host:
         return process
 
     def run(self, command: Sequence[object], *, timeout_s: float = _DEADLINE_S, **options: Any) -> str:
-        """Runs a program to its end and returns its output; raises CalledProcessError, with its stderr, if it fails."""
+        """Runs a program to its end; returns its output, raises CalledProcessError with its errors."""
         process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
         try:
             out, errors = process.communicate(timeout=timeout_s)
@@ -127,10 +126,10 @@ class Host:
         return out
 
     def pids(self, containing: str = "") -> list[int]:
-        """Returns the numbers, on this machine, of all its processes except the first, in the order of their start.
+        """Its processes but the first, by their numbers out here, in the order in which they began.
 
         Args:
-          containing: only processes with this text in their command line.
+          containing: a part of their command lines.
         """
         found = []
         for entry in os.scandir("/proc"):
@@ -146,7 +145,7 @@ class Host:
         return [pid for _, pid in sorted(found)]
 
     def shared_memory(self) -> list[str]:
-        """Returns the names of the files in its /dev/shm."""
+        """The names of the files in its /dev/shm."""
         return sorted(os.listdir(f"/proc/{self.pid}/root/dev/shm"))
 
     def freeze(self) -> None:
@@ -154,16 +153,16 @@ class Host:
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Continues the processes that `freeze` stopped."""
+        """Has them go on."""
         self._signal_all(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kills all of its processes at once; the host stays, and its kernel closes their connections."""
-        self.freeze()  # so that no process sees the death of another
+        self.freeze()  # none of them shall see another one's death
         self._signal_all(signal.SIGKILL)
 
     def lose_power(self) -> None:
-        """Cuts its cable, then kills all of its processes. Other hosts get no sign of their end."""
+        """Kills all of its processes, of whose end nobody hears: the cable is cut first."""
         self.cut()
         self.kill()
 
@@ -172,18 +171,18 @@ class Host:
         self._switch.set_cut(self, True)
 
     def join(self) -> None:
-        """Mends its cable."""
+        """Mends it."""
         self._switch.set_cut(self, False)
 
     def enter(self, *lines: str, batch: str = "ip") -> None:
-        """Runs commands of `ip` or `tc` in its network."""
+        """Runs lines of `ip` or `tc` in its network."""
         words = ["nsenter", "-t", str(self.pid), "-n", batch, "-batch", "-"]
         done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=_DEADLINE_S)
         if done.returncode:
             raise _refusal(f"host {self.name}: {batch}: {done.stderr.strip()} in: {'; '.join(lines)}")
 
     def end(self) -> None:
-        """Ends the host and everything that runs on it."""
+        """Ends the host, and whatever runs on it."""
         self._keeper.stdin.close()
         try:
             self._keeper.wait(_DEADLINE_S)
@@ -193,7 +192,7 @@ class Host:
                 process.wait()
 
     def _signal_all(self, number: int) -> None:
-        # Repeats until there is no new process: a process may just have started another one.
+        # Again until there is nobody new: one of them may just have started another.
         done: set[int] = set()
         while more := [pid for pid in self.pids() if pid not in done]:
             for pid in more:
@@ -202,20 +201,20 @@ class Host:
 
 
 class Cluster:
-    """Some hosts and the switch between them; a context manager that returns the hosts.
+    """Some hosts and what joins them; a context manager that gives the hosts.
 
     Args:
-      size: number of hosts, 2 to 4.
-      versions: versions of the Internet Protocol: 4, 6 or both.
-      rate: rate of each cable in each direction, as `tc` writes it ("10gbit", "100mbit"); None: no limit.
-      delay_us: delay of each cable. A frame from one host to another passes two cables.
-      loss: share of the frames that a cable loses.
-      interfaces: 2: each host has a second interface, `eth1`, in a network of its own. No host name leads to it, its
-        cables are fast, and they are never cut.
+      size: how many hosts, 2 to 4.
+      versions: of the Internet Protocol, of 4 and 6.
+      rate: of each cable, in each direction, as `tc` writes it: "10gbit", "100mbit"; None: as fast as it goes.
+      delay_us: of each cable; what goes from one host to another passes two of them.
+      loss: the share of frames that are lost on a cable.
+      interfaces: 2: each host has a second one as well, `eth1`, of a network of its own, which no name leads to, whose
+        cables are fast and never cut.
 
     Raises:
-      PermissionError: this process may not make namespaces, or the kernel cannot connect them.
-      RuntimeError: the machine lacks something else, which the message names.
+      PermissionError: this process may not make namespaces, or the kernel lacks what joins them.
+      RuntimeError: the machine lacks something else that it says.
     """
 
     def __init__(
@@ -236,7 +235,7 @@ class Cluster:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> list[Host]:
-        # The folder is removed at once, so that a killed test leaves none. The hosts keep the file that they mounted.
+        # What the hosts have mounted stays theirs when the folder is gone: at once, so none stays of a killed test.
         with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(prefix="lockstep_hosts_") as name:
             folder = Path(name)
             addresses = [self._addresses("eth0", i) for i in range(len(self._names))]
@@ -257,7 +256,7 @@ class Cluster:
             for i, host in enumerate(hosts):
                 host._switch = switch
                 for interface in ("eth0", *self._more):
-                    # nodad: otherwise an IPv6 address is not usable for a second or two.
+                    # nodad: an address of IPv6 is not usable for a second or two otherwise.
                     lines = [
                         f"addr add {of}/{_prefix(v)} dev {interface}{' nodad' * (v == 6)}"
                         for v, of in self._addresses(interface, i).items()
@@ -275,7 +274,7 @@ class Cluster:
 
 
 class _Bridge:
-    """The kernel's bridge in a network of its own, with one port for each host."""
+    """A bridge of the kernel, in a network of its own, with a port for each host."""
 
     def __init__(self, hosts: Sequence[Host], hosts_file: Path, rate: str | None, interface: str = "eth0"):
         self._host = Host("switch", hosts_file, {})
@@ -289,18 +288,18 @@ class _Bridge:
             ]
         self._host.enter(*lines)
         if rate is not None:
-            # With a bucket of 512 KiB, a clock that ticks every 0.4 ms suffices for 10 Gbit/s.
+            # A bucket of 512 KiB: a rate of 10 Gbit/s is kept by a clock that ticks every 0.4 ms.
             shape = f"root tbf rate {rate} burst 512kb latency 20ms"
             self._host.enter(*(f"qdisc add dev {port} {shape}" for port in self._ports.values()), batch="tc")
             for host in hosts:
                 host.enter(f"qdisc add dev {interface} {shape}", batch="tc")
 
     def set_cut(self, host: Host, is_cut: bool) -> None:
-        """Cuts or mends a cable at the switch's end; the host's end does not change."""
+        """Cuts a cable, or mends it, at this end of it: the host's own end stays as it is."""
         self._host.enter(f"link set {self._ports[host.name]} {'nomaster' if is_cut else 'master bridge'}")
 
     def end(self) -> None:
-        """Ends the bridge."""
+        """Ends it."""
         self._host.end()
 
 
@@ -311,7 +310,7 @@ class _Program:
         self._process, self._ports = process, {host.name: i for i, host in enumerate(hosts)}
 
     def set_cut(self, host: Host, is_cut: bool) -> None:
-        """Cuts or mends a cable."""
+        """Cuts a cable, or mends it."""
         self._process.stdin.write(f"{'cut' if is_cut else 'join'} {self._ports[host.name]}\n")
         self._process.stdin.flush()
         if self._process.stdout.readline() != "done\n":
@@ -326,7 +325,7 @@ def _program(hosts: Sequence[Host], rate: str | None, delay_us: float, loss: flo
     )
     try:
         if process.stdout.readline() != "ready\n":
-            raise RuntimeError("emulated_switch did not start: see its errors above")
+            raise RuntimeError("emulated_switch did not start: its errors are above")
         yield _Program(process, hosts)
     finally:
         process.stdin.close()
@@ -337,19 +336,19 @@ def _program(hosts: Sequence[Host], rate: str | None, delay_us: float, loss: flo
 
 
 def switch_program() -> Path:
-    """Returns the path of the switch in user space, which is built with the core's tests.
+    """The switch in user space, which is built with the core's tests.
 
     Raises:
-      RuntimeError: it is not built.
+      RuntimeError: it is not.
     """
     return core_program("testing", "lockstep_emulated_switch")
 
 
 def core_program(folder: str, name: str) -> Path:
-    """Returns the path of a program that is built with the core's tests: of its newest build.
+    """A program that is built with the core's tests.
 
     Raises:
-      RuntimeError: it is not built.
+      RuntimeError: it is not.
     """
     builds = Path(__file__).resolve().parents[3] / "build"
     found = sorted(builds.glob(f"core*/core/{folder}/{name}"), key=lambda path: path.stat().st_mtime)
@@ -368,9 +367,9 @@ def _bits_per_s(rate: str | None) -> float:
 
 
 def _refusal(errors: str) -> Exception:
-    """Returns the exception for a program's errors: PermissionError if the kernel refuses, otherwise RuntimeError."""
+    """What to raise for what a program has said of its failure: the kernel refuses, or it was asked for nonsense."""
     words = "not permitted", "Permission denied", "not supported", "Unknown device type"
-    lines = errors.strip().splitlines() or ["it ended without a message"]
+    lines = errors.strip().splitlines() or ["it ended without a word"]
     refusals = [line for line in lines if any(word in line for word in words)]
     return PermissionError(refusals[-1]) if refusals else RuntimeError(lines[-1])
 
@@ -385,7 +384,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 def wait_until(condition: Any, timeout_s: float, what: str) -> Any:
-    """Waits until a condition is true and returns its value; raises AssertionError after `timeout_s`."""
+    """Waits for a condition, and returns what it gave; AssertionError after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < end, f"waited {timeout_s:g} s for {what}"
@@ -394,5 +393,5 @@ def wait_until(condition: Any, timeout_s: float, what: str) -> Any:
 
 
 if __name__ == "__main__":
-    # `make test-hosts` and `make test-faults` must not pass on a machine where none of their tests can run.
+    # `make test-hosts` and `make test-faults` shall not pass where nothing of theirs can run.
     sys.exit(f"error: {why_not()}" if why_not() else 0)

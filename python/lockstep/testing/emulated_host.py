@@ -1,22 +1,19 @@
-"""The first process of an emulated host (`emulated_cluster`). The host ends with it and leaves nothing behind.
+"""The first process of an emulated host (`emulated_cluster`), and the host itself: it ends, and all is gone.
 
     python emulated_host.py live NAME HOSTS_FILE
 
-This makes namespaces and a first process in them. The process sets up what belongs to a host: a name, network
-interfaces, process numbers, System V and POSIX shared memory, /proc, /dev/shm and /etc/hosts. The program prints the
-number that this process has on the machine.
-
-The first process ends when its standard input ends, that is, when the process that started it has ended in any way. The
-kernel then kills all other processes in its namespace. With the last of them, the network namespace and its interfaces
-end as well. So nothing has a name that could stay behind, not even after SIGKILL.
+makes namespaces, and in them a process that sets up what a host has of its own: a name, network interfaces, process
+numbers, System V and POSIX shared memory, /proc, /dev/shm, /etc/hosts. Prints that process's number as the starter
+sees it. When its standard input ends, which is when the starter has ended, however it did, the process ends; the kernel
+then kills all others in its namespace, and with the last one the network's namespace goes, interfaces and all. So
+nothing has a name that could stay behind, not even after SIGKILL.
 
     python emulated_host.py run PID FOLDER PROGRAM ARGUMENT...
 
-This runs a program on the host whose first process is PID, and ends as the program ends. If it is killed itself, the
-program is killed too. (`nsenter` would suffice otherwise. But it stops when the program is stopped, and stays stopped
-when the program is killed.)
+runs a program on the host whose first process is PID, and ends as the program does. Where it is killed itself, so is
+the program. (`nsenter` would do, but stops with a program that is stopped, and stays so when that is killed.)
 
-This module uses the standard library only, so that it starts in milliseconds.
+Plain Python without modules of ours: it starts in milliseconds.
 """
 
 import atexit
@@ -34,8 +31,8 @@ from typing import NoReturn
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWPID, _CLONE_NEWNET = (
     0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000,
 )  # fmt: skip
-# The namespaces of a host. That of process numbers counts only for children of the process that enters it.
-_NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")
+# Process numbers and files last: the others are entered by this process, these count for its children.
+_KINDS = ("net", "uts", "ipc", "pid", "mnt")
 _PR_SET_PDEATHSIG = 1
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
@@ -52,34 +49,34 @@ def _mount(source: str, target: str, kind: str, flags: int = 0) -> None:
     _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, None), f"mount {source} on {target}")
 
 
-def _be_first_process(name: str, hosts_file: str) -> None:
-    """Sets up the host, then waits until the process that started it ends."""
-    # From here on, other processes of the machine do not see what is mounted.
+def _live(name: str, hosts_file: str) -> None:
+    """What the host's first process does."""
+    # What is mounted from here on is the host's alone.
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
     _mount("proc", "/proc", "proc")
     _mount("tmpfs", "/dev/shm", "tmpfs")
     _mount(hosts_file, "/etc/hosts", "", _MS_BIND)
     socket.sethostname(name)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True, stdin=subprocess.DEVNULL)
-    # The kernel reaps orphans that become children of this process.
+    # Children that others have left are reaped by the kernel.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     sys.stdin.read()
 
 
 def run_on(pid: int, folder: str, body: Callable[[], None]) -> NoReturn:
-    """Calls a function in a new process on a host, and ends this process as the new one ends.
+    """Calls a function in a new process on a host, and ends as that does; to be called in a process of one thread.
 
-    This process must have one thread only. If it is killed, the new one is killed too.
+    Where this process is killed, so is the new one.
 
     Args:
-      pid: number of the host's first process.
-      folder: the folder in which the new process starts.
-      body: the function. If it returns, the new process exits with 0.
+      pid: of the host's first process.
+      folder: where it starts.
+      body: what it does; it exits with 0 where that returns.
     """
-    # All files are opened before the first namespace is entered, because /proc then belongs to the host.
-    spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _NAMESPACES]
-    for kind, space in zip(_NAMESPACES, spaces, strict=True):
+    # All of them are opened before the first is entered: /proc is another one's then.
+    spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _KINDS]
+    for kind, space in zip(_KINDS, spaces, strict=True):
         _checked(_libc.setns(space, 0), f"setns {kind}")
     child = os.fork()
     if child == 0:
@@ -88,7 +85,7 @@ def run_on(pid: int, folder: str, body: Callable[[], None]) -> NoReturn:
             _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
             os.chdir(folder)
             body()
-            # As at the end of any program: a worker that is done leaves its job in good order.
+            # As at the end of any program: who has done its part leaves its job.
             atexit._run_exitfuncs()
             code = 0
         except SystemExit as end:
@@ -119,14 +116,14 @@ def main() -> None:
     if what == "run":
         pid, folder, *words = arguments
         run_on(int(pid), folder, lambda: _become(words))
-    # An interrupt at the terminal is meant for the test, which ends its hosts itself.
+    # An interrupt at the terminal is for the test, which ends its hosts in its own time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name, hosts_file = arguments
     spaces = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET
     _checked(_libc.unshare(spaces), "unshare")
     first = os.fork()
     if first == 0:
-        _be_first_process(name, hosts_file)
+        _live(name, hosts_file)
         os._exit(0)
     print(first, flush=True)
     os.waitpid(first, 0)

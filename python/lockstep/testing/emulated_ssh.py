@@ -1,18 +1,14 @@
-"""A stand-in for ssh and its service between emulated hosts (`emulated_cluster`), over their network.
+"""Stands for ssh and its service between emulated hosts (`emulated_cluster`), over their network.
 
     python emulated_ssh.py --serve                        on each host: the service
     LOCKSTEP_SSH="python emulated_ssh.py"                 [options] HOST COMMAND: the client, for a launcher
 
-It behaves like ssh:
+As with ssh, the command has the environment of a login and not the client's; what is written passes through the
+network, so that a cut stops it without a word; and a client that is killed leaves a command whose input is at its end.
+It lets everybody in: the hosts' network leads nowhere else.
 
-- The command has the environment of a login, not the client's.
-- Input and output pass through the network, so a cut cable stops them without an error.
-- If the client is killed, the command finds the end of its input.
-
-The service accepts every client, because only the hosts can reach their network.
-
-A connection carries the command and its input to the host, and frames back. A frame has one byte with the kind of its
-content, four bytes with its length, and the content.
+A connection carries the command and its input to the host, and frames back: one byte that says of what, four with the
+length, and that many.
 """
 
 import contextlib
@@ -24,15 +20,15 @@ import sys
 import threading
 
 _PORT = 22
-_LOGIN_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
+_OF_A_LOGIN = ("PATH", "HOME", "LANG", "TMPDIR")
 _FRAME = struct.Struct("!BI")
 _EXIT_CODE, _STDOUT, _STDERR = 0, 1, 2
-_FAILED = 255  # ssh's exit code for errors of its own
+_FAILED = 255  # ssh's own exit code
 _READ_BYTES = 1 << 16
 
 
 def serve() -> None:
-    """Accepts connections for ever, and runs the command of each."""
+    """Answers calls for ever."""
     with socket.create_server(("::", _PORT), family=socket.AF_INET6, dualstack_ipv6=True) as server:
         print("ready", flush=True)
         while True:
@@ -41,7 +37,7 @@ def serve() -> None:
 
 
 def _run(connection: socket.socket) -> None:
-    """Runs the command of one connection to its end."""
+    """One call: its command, to its end."""
     with connection, connection.makefile("rb") as reader:
         length = reader.read(4)
         if len(length) < 4:
@@ -50,7 +46,7 @@ def _run(connection: socket.socket) -> None:
         child = subprocess.Popen(
             ["sh", "-c", command],
             cwd="/",
-            env={name: os.environ[name] for name in _LOGIN_VARIABLES if name in os.environ},
+            env={name: os.environ[name] for name in _OF_A_LOGIN if name in os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -58,24 +54,24 @@ def _run(connection: socket.socket) -> None:
             start_new_session=True,
         )
         lock = threading.Lock()
-        copiers = [
+        carriers = [
             threading.Thread(target=_send, args=(connection, lock, of, pipe), daemon=True)
             for of, pipe in ((_STDOUT, child.stdout), (_STDERR, child.stderr))
         ]
-        copiers.append(threading.Thread(target=_feed, args=(reader, child.stdin), daemon=True))
-        for copier in copiers:
-            copier.start()
-        for copier in copiers[:2]:
-            copier.join()
+        carriers.append(threading.Thread(target=_feed, args=(reader, child.stdin), daemon=True))
+        for carrier in carriers:
+            carrier.start()
+        for carrier in carriers[:2]:
+            carrier.join()
         code = child.wait() & 0xFF
         with contextlib.suppress(OSError):
             connection.sendall(_FRAME.pack(_EXIT_CODE, 1) + bytes([code]))
             connection.shutdown(socket.SHUT_RDWR)
-        copiers[2].join()
+        carriers[2].join()
 
 
 def _send(connection: socket.socket, lock: threading.Lock, of: int, pipe: object) -> None:
-    """Sends what the command writes, until its end. If the connection is lost, closes the command's pipe."""
+    """Carries what the command writes, until there is no more; where nobody takes it, the command's pipe is closed."""
     with contextlib.suppress(OSError), pipe:
         while chunk := pipe.read(_READ_BYTES):
             with lock:
@@ -83,14 +79,14 @@ def _send(connection: socket.socket, lock: threading.Lock, of: int, pipe: object
 
 
 def _feed(reader: object, pipe: object) -> None:
-    """Writes the input that arrives to the command."""
+    """Carries the command's input."""
     with contextlib.suppress(OSError), pipe:
         while chunk := reader.read1(_READ_BYTES):
             pipe.write(chunk)
 
 
 def call(host: str, command: str) -> int:
-    """Runs a command on a host, as ssh does, and returns its exit code."""
+    """Runs a command on a host, as ssh does; returns its exit code."""
     try:
         connection = socket.create_connection((host, _PORT), timeout=20)
     except OSError as error:
@@ -99,7 +95,7 @@ def call(host: str, command: str) -> int:
     connection.settimeout(None)
     words = command.encode()
     connection.sendall(len(words).to_bytes(4, "big") + words)
-    threading.Thread(target=_send_input, args=(connection,), daemon=True).start()
+    threading.Thread(target=_hand_on_input, args=(connection,), daemon=True).start()
     with contextlib.suppress(OSError), connection.makefile("rb") as reader:
         while len(head := reader.read(_FRAME.size)) == _FRAME.size:
             of, length = _FRAME.unpack(head)
@@ -112,7 +108,7 @@ def call(host: str, command: str) -> int:
     return _FAILED
 
 
-def _send_input(connection: socket.socket) -> None:
+def _hand_on_input(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while chunk := os.read(0, _READ_BYTES):
             connection.sendall(chunk)
@@ -120,12 +116,12 @@ def _send_input(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """Runs the service, or one command as a client."""
+    """The service, or a client."""
     if sys.argv[1:] == ["--serve"]:
         serve()
     *_, host, command = sys.argv[1:]
     code = call(host.rpartition("@")[2].strip("[]"), command)
-    # os._exit does not wait for the thread that reads our input.
+    # Without waiting for the thread that reads our input.
     sys.stdout.flush()
     os._exit(code)
 

@@ -1,4 +1,4 @@
-"""A stand-in for Spark whose tasks are threads. It has what our programs use of Spark."""
+"""A Spark of threads: each task of a stage is one, as far as our programs use Spark."""
 
 import sys
 import threading
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Context:
-    """A SparkContext with this many slots. `collect` runs all tasks of a stage at once."""
+    """A SparkContext with this many slots; a stage is run all at once by its `collect`."""
 
     def __init__(self, slots):
         self.defaultParallelism = slots
@@ -15,7 +15,7 @@ class Context:
         self.lost = None
 
     def parallelize(self, numbers, slices):
-        """Returns a stage with one task for each number."""
+        """A stage with a task for each number."""
         assert len(numbers) == slices
         return _Stage(self, len(numbers))
 
@@ -45,7 +45,7 @@ class _Stage:
         try:
             return [found for part in pool.map(self._run, range(self._tasks)) for found in part]
         finally:
-            # An exception from a signal must not wait for the tasks either.
+            # A signal's exception does not wait for the tasks either.
             pool.shutdown(wait=False)
 
     def _run(self, rank):
@@ -57,7 +57,7 @@ _TASK = threading.local()
 
 
 def install(slots):
-    """Makes `import pyspark` find this stand-in, and returns its context."""
+    """Has `import pyspark` find this Spark; gives its context."""
     context = Context(slots)
 
     def stop():
@@ -75,7 +75,7 @@ def install(slots):
 
 
 def installer(monkeypatch):
-    """Returns a function that installs the stand-in with a number of slots, until the test ends."""
+    """Installs such a Spark with a number of slots, until a test's end."""
 
     def start(slots):
         for name in ("pyspark", "pyspark.sql"):

@@ -1,16 +1,11 @@
-"""A stand-in for ssh and its service in tests: runs the command on this machine, in a session of its own.
+"""Stands for ssh and the service it talks to, in tests: runs the command on this machine, in a session of its own.
 
     LOCKSTEP_SSH="python fake_ssh.py" FAKE_SSH=folder
 
-It behaves like ssh:
-
-- The command has the environment of a login, not ours.
-- Its input and output pass through this process. While this process is stopped (SIGSTOP), nothing passes, as on a
-  network that carries nothing.
-- If this process is killed, the command finds the end of its input; nothing else happens to it.
-
-This process writes its number to `ssh.<host>` in the folder, and the command's number to `agent.<host>`. If the folder
-has a file `login.<host>`, its lines NAME=value are added to the command's environment.
+As with ssh, the command has the environment of a login, not ours; its bytes go through us; and when we are killed it
+finds its input at an end, and no more. A stopped one (SIGSTOP) is a network that carries nothing. In the folder are
+`ssh.<host>` and `agent.<host>` with process numbers, and `login.<host>`, if it is there, has lines NAME=value of that
+host's environment.
 """
 
 import contextlib
@@ -20,17 +15,17 @@ import sys
 import threading
 from pathlib import Path
 
-_LOGIN_VARIABLES = ("PATH", "HOME", "LANG")
+_OF_A_LOGIN = ("PATH", "HOME", "LANG")
 
 
 def main() -> int:
-    """Runs the command, and exits with its exit code."""
+    """Runs it."""
     *_, host, command = sys.argv[1:]
     folder = Path(os.environ["FAKE_SSH"])
     if host.endswith(".invalid"):
         print(f"ssh: Could not resolve hostname {host}: Name or service not known", file=sys.stderr)
         return 255
-    environment = {name: os.environ[name] for name in _LOGIN_VARIABLES if name in os.environ}
+    environment = {name: os.environ[name] for name in _OF_A_LOGIN if name in os.environ}
     with contextlib.suppress(FileNotFoundError):
         environment.update(line.split("=", 1) for line in (folder / f"login.{host}").read_text().splitlines())
     child = subprocess.Popen(
@@ -45,16 +40,16 @@ def main() -> int:
     for name, pid in (("ssh", os.getpid()), ("agent", child.pid)):
         (folder / f"{name}.{host}").write_text(str(pid))
     ours = (0, child.stdin.fileno()), (child.stdout.fileno(), 1), (child.stderr.fileno(), 2)
-    copiers = [threading.Thread(target=_copy, args=pair, daemon=True) for pair in ours]
-    for copier in copiers:
-        copier.start()
-    for copier in copiers[1:]:
-        copier.join()
+    carriers = [threading.Thread(target=_carry, args=pair, daemon=True) for pair in ours]
+    for carrier in carriers:
+        carrier.start()
+    for carrier in carriers[1:]:
+        carrier.join()
     sys.stdout.flush()
     os._exit(child.wait() & 0xFF)
 
 
-def _copy(source: int, target: int) -> None:
+def _carry(source: int, target: int) -> None:
     with contextlib.suppress(OSError):
         while chunk := os.read(source, 1 << 16):
             while chunk:

@@ -1,4 +1,4 @@
-"""Helpers for tests that start a launcher whose workers are programs of a few lines. They import no TensorFlow."""
+"""Helpers of tests that start a launcher, with programs of a few lines as its workers. No TensorFlow in it."""
 
 import contextlib
 import os
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Only a process that hangs takes this long, even on a busy machine.
+# Only a hang takes that long, also on a busy machine.
 DEADLINE_S = 120
 
 
 def launchers(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
-    """Yields, for a fixture, a function that starts launchers in a folder; kills what it started at the end."""
+    """For a fixture: a function that starts a launcher in a folder; what it started is killed at the end."""
     started = []
 
     def start(*options: str, worker: str = "", variables: dict[str, str] | None = None, **how: Any) -> subprocess.Popen:
@@ -47,13 +47,13 @@ def launchers(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
 
 
 def finish(process: subprocess.Popen, deadline_s: float = DEADLINE_S) -> tuple[int, list[str], list[str]]:
-    """Waits until a process ends; returns its exit code and the lines of its stdout and stderr."""
+    """Exit code, and the lines of stdout and stderr."""
     stdout, stderr = process.communicate(timeout=deadline_s)
     return process.returncode, stdout.splitlines(), stderr.splitlines()
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Waits until a condition is true and returns its value; raises AssertionError after `deadline_s`."""
+    """Waits until a condition holds, and returns what it gave then."""
     deadline = time.monotonic() + deadline_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {deadline_s} s for {what}"
@@ -62,7 +62,7 @@ def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLI
 
 
 def runs(pid: int) -> bool:
-    """Returns whether a process runs. A process that has ended and waits to be reaped does not run."""
+    """True if a process runs; one that ended and waits to be reaped does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +71,7 @@ def runs(pid: int) -> bool:
 
 
 def pids_of(folder: Path, count: int, deadline_s: float = DEADLINE_S) -> list[int]:
-    """Waits until `count` processes have written their numbers with WRITE_PID, and returns the numbers."""
+    """What `count` processes wrote with WRITE_PID."""
 
     def read() -> list[int] | None:
         texts = [path.read_text() for path in folder.glob("pid*")]
@@ -82,14 +82,14 @@ def pids_of(folder: Path, count: int, deadline_s: float = DEADLINE_S) -> list[in
 
 RANK = 'rank = int(os.environ["LOCKSTEP_RANK"])\n'
 WRITE_PID = RANK + 'open(f"pid{rank}", "w").write(str(os.getpid()))\n'
-# A worker with a child in the same process group. The worker does not wait for its child.
+# A worker with a child, in the same process group, that the worker does not wait for.
 WITH_CHILD = WRITE_PID + (
     'child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])\n'
     'open(f"pid-child{rank}", "w").write(str(child.pid))\n'
 )
-# Sleeps are short, because a signal that arrives just before a sleep is handled only after it.
+# In short pieces: a signal that comes before a sleep begins is handled after it.
 SLEEP = "for _ in range(6000): time.sleep(.1)\n"
-# Rank 0 saves a checkpoint, fails by itself and ends when all others are gone. The others end because rank 0 failed.
+# Rank 0 fails by itself and ends when all others are gone, which end because of it; before it has saved a checkpoint.
 ECHO_BEFORE_ITS_CAUSE = (
     WRITE_PID
     + """

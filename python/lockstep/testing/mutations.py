@@ -1,6 +1,6 @@
-"""Damaged inputs, for tests of functions that read text or files from other programs.
+"""Inputs that nobody should have written: for what reads text or files that somebody else wrote.
 
-This is the Python side of `core/fuzzing/fuzz.h`. It mutates well-formed inputs, in the same way each time.
+The Python side of `core/fuzzing/fuzz.h`: well-formed inputs, and the same mutations of them each time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TEXTS = (
     b"\xc3\xa9", b"4294967296", b"9" * 5000, b"[" * 100_000, b'{"a":' * 20_000, "²".encode(), "٣".encode(), b"\\ud800",
     b",", b":",
 )  # fmt: skip
-# Configurations of several tasks in both forms, with a parameter server, of one task, and empty.
+# Of several tasks, of one, in both forms, and none.
 TF_CONFIGS = [
     json.dumps(config).encode()
     for config in (
@@ -32,12 +32,12 @@ TF_CONFIGS = [
 
 
 def text_of(data: bytes) -> str:
-    """Returns bytes as the text of an environment variable: it ends at the first zero byte; any bytes become text."""
+    """As the system hands an environment variable to Python: it ends at a zero, and any bytes become text."""
     return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def named(name: str, reads: Callable[[bytes], object], error: type[Exception]) -> Callable[[bytes], object]:
-    """Returns `reads` with a check: the message of each `error` that it raises must contain `name`."""
+    """`reads`, whose errors have to say what they are about."""
 
     def check(data: bytes) -> object:
         try:
@@ -50,7 +50,7 @@ def named(name: str, reads: Callable[[bytes], object], error: type[Exception]) -
 
 
 def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
-    """Returns mutation `number` of some inputs: one of them with one to eight changes."""
+    """Mutation `number` of some inputs: one of them with one to eight changes."""
     draw = random.Random(f"{seed} {number}")
     data = bytearray(draw.choice(seeds))
     for _ in range(2 ** draw.randrange(4)):
@@ -75,10 +75,9 @@ def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
 
 
 def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
-    """Yields (seed, number) for each input of a run, then prints how many inputs there were and the time they took.
+    """(seed, number) of each input of a run; a line at its end says how many there were, and in what time.
 
-    If the environment variable LOCKSTEP_FUZZ_SECONDS is set, the run takes this many seconds, with a random seed. The
-    number `inputs` does not count then.
+    With the environment variable LOCKSTEP_FUZZ_SECONDS for so long, with a seed of its own, instead of so many.
     """
     seconds = float(os.environ.get(SECONDS, 0))
     seed = random.SystemRandom().randrange(1 << 32) if seconds else 1
@@ -92,20 +91,20 @@ def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
 def feed(
     name: str, reads: Callable[[bytes], object], seeds: Sequence[bytes], refused: type[Exception] | tuple, inputs: int
 ) -> int:
-    """Calls `reads` with well-formed inputs, then with mutations of them, as many as `rounds` yields.
+    """Has `reads` read well-formed inputs, and mutations of them: as many as `rounds` says.
 
     Args:
-      name: name of `reads`, for messages.
-      reads: reads an input, or raises one of `refused`.
-      seeds: well-formed inputs. `reads` must read all of them.
-      refused: exceptions that `reads` may raise for mutations. Their messages must not be empty.
-      inputs: number of mutations.
+      name: Of what reads, for messages.
+      reads: Reads an input, or raises one of `refused`.
+      seeds: Inputs that it reads; checked.
+      refused: What it may raise of others. A message of these is a sentence, so not empty.
+      inputs: How many mutations.
 
     Returns:
-      The number of mutations that `reads` read.
+      How many of them it read.
 
     Raises:
-      AssertionError: `reads` raised another exception, which is the cause.
+      AssertionError: it raised something else, which is the cause.
     """
     for data in seeds:
         reads(data)
@@ -116,7 +115,7 @@ def feed(
             reads(data)
             read += 1
         except refused as error:
-            assert str(error), f"{name} refused mutation {number} of seed {seed} without a message: {data[:200]!r}"
+            assert str(error), f"{name} refused mutation {number} of seed {seed} without a word: {data[:200]!r}"
         except Exception as error:
             raise AssertionError(f"{name}: mutation {number} of seed {seed}, {data[:200]!r}: {error!r}") from error
     return read

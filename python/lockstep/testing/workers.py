@@ -1,8 +1,8 @@
 """Worker processes of a test.
 
-`run_workers` starts a program, `call_workers` a function, `run_module` a module as `python -m` does. A fork server,
-which has imported TensorFlow once, starts the functions and modules. So a worker starts in milliseconds and does not
-wait for the seconds that the import takes.
+`run_workers` starts a program, `call_workers` a function, `run_module` a module as `python -m` does. Functions and
+modules are started by a fork server that has imported TensorFlow once: a worker is there in milliseconds, not after the
+seconds that the import takes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# A worker that still runs this many seconds after SIGTERM is killed.
+# A worker that is told to go is killed after this time, in seconds.
 _KILL_AFTER_S = 2.0
-# Tests say how long workers may take on a quiet machine. A busy machine may take this many times as long.
-_BUSY_FACTOR = 4
-# But the longer time stays below pytest's own deadline of 600 s.
-_MAX_BUSY_TIMEOUT_S = 540.0
+# Tests say how long workers may take on a machine that is theirs. One that has more to do gives them this many times as
+# much, but no more than leaves pytest's own deadline of 600 s for those who only wait.
+_BUSY, _MOST_S = 4, 540.0
 
 
 class WorkerError(AssertionError):
-    """A worker failed or did not end in time. The message has the output of every worker."""
+    """A worker failed, or was not done in time. The message holds what every worker printed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +43,11 @@ class Outcome:
     """How a worker ended.
 
     Attributes:
-      rank: rank of the worker.
-      exit_code: exit code of the process; negative: the number of the signal that ended it. None: it was still running
-        when its time was up, and was killed.
-      output: what the worker wrote to stdout and stderr.
+      rank: its rank.
+      exit_code: of the process; negative: the signal that ended it. None: it was killed because the time was up.
+      output: what it wrote to stdout and stderr.
       value: what its function returned; None for a program.
-      error: the exception that its function raised, as text with its traceback; None if it raised none.
+      error: the exception that its function raised, as text with its traceback; None where it raised none.
     """
 
     rank: int
@@ -60,7 +58,7 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the worker ended by itself and without an error."""
+        """Whether it ended by itself and well."""
         return self.exit_code == 0 and self.error is None
 
 
@@ -78,8 +76,7 @@ def run_workers(
     Args:
       size: how many workers.
       command: the program and its arguments.
-      timeout_s: seconds that the workers may take on a quiet machine. Those that still run after four times as long are
-        killed.
+      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
       cwd: the folder in which they start.
       environment: variables on top of this process's.
       check: raise WorkerError if a worker fails. Without it the caller looks at the outcomes.
@@ -124,14 +121,12 @@ def call_workers(
     """Calls a function on `size` workers, with the variables that the launcher sets.
 
     Args:
-      function: a function of a module that workers can import. Pickle must support its arguments and its result.
+      function: of a module that workers can import; with its arguments and its result fit for pickle.
       size: how many workers.
       *args: the function's arguments.
-      timeout_s: seconds that the workers may take on a quiet machine. Those that still run after four times as long are
-        killed.
-      environment: variables on top of this process's. Variables that TensorFlow reads during its import have no
-        effect.
-      hosts: a letter for each worker: the name of the host on which it believes to run. Empty: all on one host.
+      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
+      environment: variables on top of this process's; what is read when TensorFlow is imported comes too late.
+      hosts: a letter for each worker, the name of the host that it takes itself to be on; empty: all are on one.
       check: raise WorkerError if a worker fails. Without it the caller looks at the outcomes.
 
     Returns:
@@ -150,10 +145,9 @@ def run_module(size: int, module: str, *arguments: str, timeout_s: float) -> lis
 
     Args:
       size: how many workers.
-      module: a module that workers can import. Its program must end by reaching its end.
-      *arguments: arguments of the command line.
-      timeout_s: seconds that the workers may take on a quiet machine. Those that still run after four times as long are
-        killed.
+      module: one that workers can import, and that ends by coming to its end.
+      *arguments: of the command line.
+      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
 
     Returns:
       What each worker printed, in the order of ranks.
@@ -164,12 +158,7 @@ def run_module(size: int, module: str, *arguments: str, timeout_s: float) -> lis
 
 
 def worker_variables(size: int, hosts: str = "") -> list[dict[str, str]]:
-    """Returns the launcher's variables for each worker of a new job of `size` workers on this machine.
-
-    Args:
-      size: number of workers.
-      hosts: as for `call_workers`.
-    """
+    """The launcher's variables for each worker of a new job of `size` on this host, or on `hosts` that this one is."""
     if size == 1:
         return [{"LOCKSTEP_RANK": "0", "LOCKSTEP_WORLD_SIZE": "1", "TF_CONFIG": ""}]
     shared = {
@@ -192,7 +181,7 @@ def worker_variables(size: int, hosts: str = "") -> list[dict[str, str]]:
 
 
 def _free_port() -> int:
-    """Returns a free port below the range from which Linux itself assigns ports."""
+    """Returns a port that nobody has, below those that Linux gives to connections and to whoever asks for any."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -243,7 +232,7 @@ def _run_as_main(module: str, arguments: Sequence[str]) -> None:
 
 
 def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environment: dict[str, str]) -> None:
-    """Runs a worker: calls the function, writes its result to a file, leaves the job and exits."""
+    """The life of a worker that calls a function."""
     log = os.open(f"{base}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -265,7 +254,7 @@ def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environm
             getattr(sys.modules[module], leave)()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exit_code)  # runs no destructors of TensorFlow, whose threads may still run
+    os._exit(exit_code)  # no destructor of TensorFlow's after its threads
 
 
 def _outcome(rank: int, exit_code: int | None, base: Path) -> Outcome:
@@ -275,14 +264,14 @@ def _outcome(rank: int, exit_code: int | None, base: Path) -> Outcome:
 
 
 def _deadline_s(timeout_s: float) -> float:
-    """Returns the seconds after which workers are killed if a test gives them `timeout_s`."""
-    return max(timeout_s, min(timeout_s * _BUSY_FACTOR, _MAX_BUSY_TIMEOUT_S))
+    """Seconds after which workers are killed that a test gives `timeout_s`."""
+    return max(timeout_s, min(timeout_s * _BUSY, _MOST_S))
 
 
 def _await(polls: Sequence[Callable[[], int | None]], timeout_s: float, fail_fast: bool) -> list[int | None]:
-    """Waits for all workers and returns their exit codes; None for a worker that still runs when the time is up.
+    """Each worker's exit code, None for one that runs when the time is up.
 
-    With `fail_fast`, the others have only some seconds left after the first worker has failed.
+    With `fail_fast`, the others have few seconds left once one has failed.
     """
     end = time.monotonic() + _deadline_s(timeout_s)
     failed = False
@@ -292,14 +281,14 @@ def _await(polls: Sequence[Callable[[], int | None]], timeout_s: float, fail_fas
             return codes
         if fail_fast and not failed and any(codes):
             failed = True
-            end = min(end, time.monotonic() + 10 * _BUSY_FACTOR)
+            end = min(end, time.monotonic() + 10 * _BUSY)
         if time.monotonic() > end:
             return codes
         time.sleep(0.01)
 
 
 def _end(processes: Sequence[Any]) -> None:
-    """Ends the processes that still run: with SIGTERM, and with SIGKILL if that does not help."""
+    """Ends what still runs, by pid."""
     for process in processes:
         if _is_running(process):
             process.terminate()

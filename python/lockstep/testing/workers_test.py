@@ -1,4 +1,4 @@
-"""Tests of the harness for tests on several workers."""
+"""The harness for tests on several workers."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.testing import WorkerError, call_workers, run_module, run_workers
 
-pytestmark = pytest.mark.newest_only  # uses no TensorFlow
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 SHOW = [sys.executable, "-c", "import os; print(os.environ['LOCKSTEP_RANK'], os.environ['LOCKSTEP_WORLD_SIZE'])"]
 
