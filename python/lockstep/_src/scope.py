@@ -5,18 +5,18 @@ The outermost scope intercepts the following in the whole process, and restores 
 | what | becomes |
 | --- | --- |
 | optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients/tensorflow1_optimizers.py`) |
-| optimizers' updates by `tf.IndexedSlices` | are one fused operation each, of Keras 3 as well (`tables/updates/`) |
-| creation of variables | sharded where `sharding=True` (`sharding_rules.py`), else as worker 0's (`replicated.py`) |
-| `variables_initializer` | the same for variables that were made outside (`replicated.py`) |
-| `tf.linalg.global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | know of sharded gradients (`norms.py`) |
-| `tf.nn.moments`, moving averages | are of all workers' batches (`replicas/batch_statistics.py`) |
+| optimizers' updates by `tf.IndexedSlices` | one fused operation each, also in Keras 3 (`tables/updates/`) |
+| creation of variables | sharded if `sharding=True` (`sharding_rules.py`), else replicated (`replicated.py`) |
+| `variables_initializer` | gives worker 0's values to variables that were made outside (`replicated.py`) |
+| `tf.linalg.global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | include all shards (`norms.py`) |
+| `tf.nn.moments`, moving averages | cover the batches of all workers (`replicas/batch_statistics.py`) |
 | `Saver` | saves and restores for the job (`saving/checkpoint.py`) |
-| `MonitoredTrainingSession` | runs hooks and checkpoints in step (`sessions/session.py`) |
+| `MonitoredTrainingSession` | runs hooks and saves on all workers together (`sessions/session.py`) |
 | one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
 | Keras 3 | trains, evaluates, predicts and saves for the job (`keras/hooks/`) |
-| `Model` of Keras 2, in a graph of TensorFlow 1 | is this library's (`keras/models/graph_model.py`) |
+| `Model` of Keras 2, in a graph of TensorFlow 1 | is replaced by this library's (`keras/models/graph_model.py`) |
 
-`hooks/symbols.py` lists each symbol that is replaced. Inner scopes change options alone.
+`hooks/symbols.py` lists each symbol that is replaced. Inner scopes change only options.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def loaded_keras_2() -> types.ModuleType | None:
 
 def _intercept_keras(interception: Interception) -> None:
     if _has_keras_3():
-        # They import Keras, which not every TensorFlow has.
+        # These modules import Keras, which is not installed with every TensorFlow.
         from lockstep._src.keras.hooks import callbacks as keras_callbacks
         from lockstep._src.keras.hooks import model_files as keras_saving
         from lockstep._src.keras.hooks import training as keras_training

@@ -1,4 +1,4 @@
-"""For tests of programs on several workers: starts them, holds them to a deadline, hands back what they said."""
+"""Helpers for tests of programs on several workers: they start workers, enforce a deadline and return the output."""
 
 from lockstep.testing.cases import run_cases
 from lockstep.testing.workers import Outcome, WorkerError, call_workers, run_module, run_workers

@@ -1,4 +1,4 @@
-"""Cases of a test that run one after another on the workers of one job."""
+"""Runs the cases of a test one after the other on the workers of one job."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 
 def run_cases(cases: Iterable[Callable[[], None]], meet: Callable[[str], Any]) -> None:
-    """Calls each case; on a worker, inside of what `call_workers` calls.
+    """Calls each case. A worker calls this inside the function that `call_workers` runs.
 
     Args:
-      cases: functions, which fail by an exception.
-      meet: called behind each with its name, so that no worker is ahead by a case.
+      cases: functions that raise an exception if they fail.
+      meet: a barrier; it is called with each case's name after the case, so that no worker starts the next case early.
 
     Raises:
-      AssertionError: a case failed; names it, and has what it raised as its cause.
+      AssertionError: a case failed; the message names it, and the cause is the case's exception.
     """
     for case in cases:
         try:

@@ -6,10 +6,10 @@ from lockstep._src.engine import library
 
 
 def crash_at(point: str, passes: int = 1) -> None:
-    """Has this process killed, as by `kill -9`, at the `passes`-th passing of a point from now on.
+    """Makes this process die, as by `kill -9`, when it passes a point for the `passes`-th time from now.
 
     Args:
-      point: its name; one that no point has is never passed.
+      point: the point's name. An unknown name has no effect.
       passes: 1 or more.
 
     Raises:

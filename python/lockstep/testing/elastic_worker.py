@@ -1,4 +1,4 @@
-"""A worker of an elastic job that asks for places itself, without TensorFlow: the beginning of its program."""
+"""The first part of a program for a worker of an elastic job that talks to the launcher itself, without TensorFlow."""
 
 WORKER = """
 import os, signal, socket, sys, time

@@ -1,23 +1,23 @@
-"""Hosts of a cluster, emulated on this machine, for tests of what happens between hosts.
+"""Hosts of a cluster, emulated on this machine, for tests of communication between hosts.
 
-Each host is a set of Linux namespaces: it has its own network, name, processes, shared memory and /etc/hosts, and
-shares files with the others, as hosts with a network's file system do. They are joined by a switch, on which cables
-have a rate, a delay and losses and can be cut.
+Each host is a set of Linux namespaces. It has its own network, name, processes, shared memory and /etc/hosts. All hosts
+share the machine's files, as with a network file system. A switch connects them. Its cables have a rate, a delay and
+losses, and can be cut.
 
     with Cluster(2, rate="10gbit") as (a, b):
       process = b.start(["python", "worker.py"], env={...}, stdout=log)
-      a.cut()                       # the cable is cut: nothing arrives, nobody is told
-      a.join()
-      b.freeze()                    # all of its processes stand still
-      b.kill()                      # all of its processes are killed
-      b.lose_power()                # and their connections are not even closed
+      a.cut()                       # cuts the cable: nothing arrives, and no interface reports it
+      a.join()                      # repairs the cable
+      b.freeze()                    # stops all of its processes
+      b.kill()                      # kills all of its processes
+      b.lose_power()                # kills all of its processes, and does not close their connections
 
-Without delay and losses the switch is the kernel's bridge, and rates are kept by its token bucket: next to no cost. A
-delay, or a loss, needs `emulated_switch`, a program that carries the frames in user space (`core/testing`), since few
-kernels of containers have netem: some 7 Gbit/s, and a processor for each direction.
+Without delay and losses, the switch is the kernel's bridge, and its token bucket limits the rate, at almost no cost. A
+delay or a loss needs `emulated_switch`, a program that forwards the frames in user space (`core/testing`), because few
+container kernels have netem. It forwards about 7 Gbit/s, and uses one CPU per direction.
 
-Nothing stays: hosts live as long as the process that made them (`emulated_host`), and nothing of them has a name on the
-machine. Its own network is not touched.
+Nothing remains after a test. Hosts end with the process that created them (`emulated_host`), and nothing of them has a
+name on the machine. The machine's own network is not changed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# By interface, and version of the protocol.
+# The networks by interface and version of the Internet Protocol.
 _NETWORKS = {"eth0": {4: "10.77.0.0/24", 6: "fd77::/64"}, "eth1": {4: "10.78.0.0/24", 6: "fd78::/64"}}
 _DEADLINE_S = 120
 _MTU = 9000
@@ -46,26 +46,26 @@ _PROGRAMS = ("ip", "nsenter", "tc")
 
 @functools.cache
 def why_not() -> str:
-    """Why this machine cannot emulate hosts, in a sentence; empty where it can."""
+    """Returns the reason why this machine cannot emulate hosts, as a sentence; empty if it can."""
     missing = [name for name in _PROGRAMS if not shutil.which(name)]
     if missing:
         return f"emulated hosts need {' and '.join(missing)} (Debian: iproute2, util-linux)"
     try:
         with Cluster(2, rate="1gbit") as (a, _):
             a.run(["true"])
-        os.close(os.open("/dev/net/tun", os.O_RDWR))  # the user space switch's
+        os.close(os.open("/dev/net/tun", os.O_RDWR))  # the switch in user space needs it
     except (OSError, RuntimeError) as error:
         return f"emulated hosts need root, and a kernel and a container that let it make namespaces: {error}"
     return ""
 
 
 class Host:
-    """One host; made by Cluster.
+    """One host; `Cluster` creates it.
 
     Attributes:
-      name: `a`, `b`, ...: its host name, and what leads to it in /etc/hosts.
-      addresses: By version of the protocol, 4 and 6.
-      pid: Of its first process, which is none of the test's.
+      name: its host name, `a`, `b`, ..., under which /etc/hosts has its addresses.
+      addresses: its addresses by version of the Internet Protocol, 4 and 6.
+      pid: the number, on this machine, of the first process that keeps the host alive.
     """
 
     def __init__(self, name: str, hosts_file: Path, addresses: Mapping[int, str]):
@@ -89,7 +89,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """That by which others reach it: of IPv4, where it has one."""
+        """The address under which other hosts reach it: its IPv4 address if it has one."""
         return self.addresses.get(4) or self.addresses[6]
 
     def start(
@@ -98,14 +98,14 @@ class Host:
         """Starts a program on the host.
 
         Args:
-          command: its words.
+          command: the program and its arguments.
           env: its whole environment; None: this process's.
-          cwd: where it starts.
-          **options: of subprocess.Popen.
+          cwd: the folder in which it starts.
+          **options: options of subprocess.Popen.
 
         Returns:
-          A process on this side that ends as the program does; to kill it kills the program. Signals for the program
-          itself need its number (`pids`).
+          A process on this machine that ends when the program ends, with its exit code. Killing it kills the program.
+          Other signals to the program need its process number (`pids`).
         """
         options.setdefault("stdin", subprocess.DEVNULL)
         words = [*_PROGRAM, "run", self.pid, cwd, *command]
@@ -114,7 +114,7 @@ class Host:
         return process
 
     def run(self, command: Sequence[object], *, timeout_s: float = _DEADLINE_S, **options: Any) -> str:
-        """Runs a program to its end; returns its output, raises CalledProcessError with its errors."""
+        """Runs a program to its end, and returns its output. Raises CalledProcessError, with stderr, if it fails."""
         process = self.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
         try:
             out, errors = process.communicate(timeout=timeout_s)
@@ -126,10 +126,10 @@ class Host:
         return out
 
     def pids(self, containing: str = "") -> list[int]:
-        """Its processes but the first, by their numbers out here, in the order in which they began.
+        """Returns this machine's numbers of the host's processes, except the first one, in the order of their start.
 
         Args:
-          containing: a part of their command lines.
+          containing: returns only processes with this text in their command lines.
         """
         found = []
         for entry in os.scandir("/proc"):
@@ -145,7 +145,7 @@ class Host:
         return [pid for _, pid in sorted(found)]
 
     def shared_memory(self) -> list[str]:
-        """The names of the files in its /dev/shm."""
+        """Returns the names of the files in its /dev/shm."""
         return sorted(os.listdir(f"/proc/{self.pid}/root/dev/shm"))
 
     def freeze(self) -> None:
@@ -153,16 +153,16 @@ class Host:
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Has them go on."""
+        """Continues all of its processes."""
         self._signal_all(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kills all of its processes at once; the host stays, and its kernel closes their connections."""
-        self.freeze()  # none of them shall see another one's death
+        self.freeze()  # so that no process sees the death of another one
         self._signal_all(signal.SIGKILL)
 
     def lose_power(self) -> None:
-        """Kills all of its processes, of whose end nobody hears: the cable is cut first."""
+        """Cuts the cable, then kills all of its processes, so that no other host learns of their end."""
         self.cut()
         self.kill()
 
@@ -171,18 +171,18 @@ class Host:
         self._switch.set_cut(self, True)
 
     def join(self) -> None:
-        """Mends it."""
+        """Repairs its cable."""
         self._switch.set_cut(self, False)
 
     def enter(self, *lines: str, batch: str = "ip") -> None:
-        """Runs lines of `ip` or `tc` in its network."""
+        """Runs lines of commands for `ip` or `tc` in its network."""
         words = ["nsenter", "-t", str(self.pid), "-n", batch, "-batch", "-"]
         done = subprocess.run(words, input="\n".join(lines), capture_output=True, text=True, timeout=_DEADLINE_S)
         if done.returncode:
             raise _refusal(f"host {self.name}: {batch}: {done.stderr.strip()} in: {'; '.join(lines)}")
 
     def end(self) -> None:
-        """Ends the host, and whatever runs on it."""
+        """Ends the host and all of its processes."""
         self._keeper.stdin.close()
         try:
             self._keeper.wait(_DEADLINE_S)
@@ -192,7 +192,7 @@ class Host:
                 process.wait()
 
     def _signal_all(self, number: int) -> None:
-        # Again until there is nobody new: one of them may just have started another.
+        # Repeats until there is no new process, because one of them may just have started another.
         done: set[int] = set()
         while more := [pid for pid in self.pids() if pid not in done]:
             for pid in more:
@@ -201,20 +201,21 @@ class Host:
 
 
 class Cluster:
-    """Some hosts and what joins them; a context manager that gives the hosts.
+    """Several hosts and the switch that connects them; a context manager that returns the hosts.
 
     Args:
-      size: how many hosts, 2 to 4.
-      versions: of the Internet Protocol, of 4 and 6.
-      rate: of each cable, in each direction, as `tc` writes it: "10gbit", "100mbit"; None: as fast as it goes.
-      delay_us: of each cable; what goes from one host to another passes two of them.
-      loss: the share of frames that are lost on a cable.
-      interfaces: 2: each host has a second one as well, `eth1`, of a network of its own, which no name leads to, whose
-        cables are fast and never cut.
+      size: the number of hosts, 2 to 4.
+      versions: versions of the Internet Protocol, some of 4 and 6.
+      rate: the rate of each cable, in each direction, as `tc` writes it: "10gbit", "100mbit"; None: no limit.
+      delay_us: the delay of each cable; a frame from one host to another passes two cables.
+      loss: the fraction of frames that are lost on a cable.
+      interfaces: 2 adds a second interface, `eth1`, to each host. It has a network of its own without host names. Its
+        cables have no limit and are never cut.
 
     Raises:
-      PermissionError: this process may not make namespaces, or the kernel lacks what joins them.
-      RuntimeError: the machine lacks something else that it says.
+      ValueError: `size` is out of range.
+      PermissionError: this process may not create namespaces, or the kernel has no bridges or virtual interfaces.
+      RuntimeError: the machine lacks something else; the message names it.
     """
 
     def __init__(
@@ -235,7 +236,8 @@ class Cluster:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> list[Host]:
-        # What the hosts have mounted stays theirs when the folder is gone: at once, so none stays of a killed test.
+        # The hosts keep their mounted files after the folder is removed. It is removed at the end of this function, so
+        # that a killed test leaves no folder.
         with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(prefix="lockstep_hosts_") as name:
             folder = Path(name)
             addresses = [self._addresses("eth0", i) for i in range(len(self._names))]
@@ -256,7 +258,7 @@ class Cluster:
             for i, host in enumerate(hosts):
                 host._switch = switch
                 for interface in ("eth0", *self._more):
-                    # nodad: an address of IPv6 is not usable for a second or two otherwise.
+                    # Without nodad, an IPv6 address cannot be used for one or two seconds.
                     lines = [
                         f"addr add {of}/{_prefix(v)} dev {interface}{' nodad' * (v == 6)}"
                         for v, of in self._addresses(interface, i).items()
@@ -274,7 +276,7 @@ class Cluster:
 
 
 class _Bridge:
-    """A bridge of the kernel, in a network of its own, with a port for each host."""
+    """A kernel bridge, in a network of its own, with a port for each host."""
 
     def __init__(self, hosts: Sequence[Host], hosts_file: Path, rate: str | None, interface: str = "eth0"):
         self._host = Host("switch", hosts_file, {})
@@ -288,18 +290,18 @@ class _Bridge:
             ]
         self._host.enter(*lines)
         if rate is not None:
-            # A bucket of 512 KiB: a rate of 10 Gbit/s is kept by a clock that ticks every 0.4 ms.
+            # With a bucket of 512 KiB, a clock tick of 0.4 ms is short enough for 10 Gbit/s.
             shape = f"root tbf rate {rate} burst 512kb latency 20ms"
             self._host.enter(*(f"qdisc add dev {port} {shape}" for port in self._ports.values()), batch="tc")
             for host in hosts:
                 host.enter(f"qdisc add dev {interface} {shape}", batch="tc")
 
     def set_cut(self, host: Host, is_cut: bool) -> None:
-        """Cuts a cable, or mends it, at this end of it: the host's own end stays as it is."""
+        """Cuts or repairs a cable at the bridge's end; the host's own end does not change."""
         self._host.enter(f"link set {self._ports[host.name]} {'nomaster' if is_cut else 'master bridge'}")
 
     def end(self) -> None:
-        """Ends it."""
+        """Ends the bridge."""
         self._host.end()
 
 
@@ -310,7 +312,7 @@ class _Program:
         self._process, self._ports = process, {host.name: i for i, host in enumerate(hosts)}
 
     def set_cut(self, host: Host, is_cut: bool) -> None:
-        """Cuts a cable, or mends it."""
+        """Cuts or repairs a cable."""
         self._process.stdin.write(f"{'cut' if is_cut else 'join'} {self._ports[host.name]}\n")
         self._process.stdin.flush()
         if self._process.stdout.readline() != "done\n":
@@ -336,19 +338,19 @@ def _program(hosts: Sequence[Host], rate: str | None, delay_us: float, loss: flo
 
 
 def switch_program() -> Path:
-    """The switch in user space, which is built with the core's tests.
+    """Returns the path of the switch in user space, which is built with the core's tests.
 
     Raises:
-      RuntimeError: it is not.
+      RuntimeError: it is not built.
     """
     return core_program("testing", "lockstep_emulated_switch")
 
 
 def core_program(folder: str, name: str) -> Path:
-    """A program that is built with the core's tests.
+    """Returns the path of a program that is built with the core's tests.
 
     Raises:
-      RuntimeError: it is not.
+      RuntimeError: it is not built.
     """
     builds = Path(__file__).resolve().parents[3] / "build"
     found = sorted(builds.glob(f"core*/core/{folder}/{name}"), key=lambda path: path.stat().st_mtime)
@@ -367,7 +369,7 @@ def _bits_per_s(rate: str | None) -> float:
 
 
 def _refusal(errors: str) -> Exception:
-    """What to raise for what a program has said of its failure: the kernel refuses, or it was asked for nonsense."""
+    """Returns the exception for a program's errors: PermissionError if the kernel refuses, else RuntimeError."""
     words = "not permitted", "Permission denied", "not supported", "Unknown device type"
     lines = errors.strip().splitlines() or ["it ended without a word"]
     refusals = [line for line in lines if any(word in line for word in words)]
@@ -384,7 +386,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 def wait_until(condition: Any, timeout_s: float, what: str) -> Any:
-    """Waits for a condition, and returns what it gave; AssertionError after `timeout_s`."""
+    """Waits until a condition is true, and returns its value. Raises AssertionError after `timeout_s`."""
     end = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < end, f"waited {timeout_s:g} s for {what}"
@@ -393,5 +395,5 @@ def wait_until(condition: Any, timeout_s: float, what: str) -> Any:
 
 
 if __name__ == "__main__":
-    # `make test-hosts` and `make test-faults` shall not pass where nothing of theirs can run.
+    # `make test-hosts` and `make test-faults` must not pass on a machine that cannot emulate hosts.
     sys.exit(f"error: {why_not()}" if why_not() else 0)

@@ -1,19 +1,20 @@
-"""The first process of an emulated host (`emulated_cluster`), and the host itself: it ends, and all is gone.
+"""The first process of an emulated host (`emulated_cluster`). The host exists as long as this process.
 
     python emulated_host.py live NAME HOSTS_FILE
 
-makes namespaces, and in them a process that sets up what a host has of its own: a name, network interfaces, process
-numbers, System V and POSIX shared memory, /proc, /dev/shm, /etc/hosts. Prints that process's number as the starter
-sees it. When its standard input ends, which is when the starter has ended, however it did, the process ends; the kernel
-then kills all others in its namespace, and with the last one the network's namespace goes, interfaces and all. So
-nothing has a name that could stay behind, not even after SIGKILL.
+creates namespaces and starts a process in them. This process sets up the host's own name, network interfaces, process
+numbers, System V and POSIX shared memory, /proc, /dev/shm and /etc/hosts. The program prints the number that this
+process has outside. The process ends when its standard input ends, which happens whenever the starter has ended. The
+kernel then kills all other processes in the namespace. With the last of them, the network namespace and its interfaces
+disappear. Therefore nothing remains, not even after SIGKILL.
 
     python emulated_host.py run PID FOLDER PROGRAM ARGUMENT...
 
-runs a program on the host whose first process is PID, and ends as the program does. Where it is killed itself, so is
-the program. (`nsenter` would do, but stops with a program that is stopped, and stays so when that is killed.)
+runs a program on the host whose first process is PID, and ends with the program's exit code or signal. If it is killed
+itself, the program is killed, too. (`nsenter` is no replacement: it stops when its program is stopped, and remains
+stopped when the program is killed.)
 
-Plain Python without modules of ours: it starts in milliseconds.
+The program uses plain Python without this project's modules, so that it starts in milliseconds.
 """
 
 import atexit
@@ -31,7 +32,7 @@ from typing import NoReturn
 _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWPID, _CLONE_NEWNET = (
     0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000,
 )  # fmt: skip
-# Process numbers and files last: the others are entered by this process, these count for its children.
+# The namespaces of process numbers and files come last: setns moves only children of this process into the former.
 _KINDS = ("net", "uts", "ipc", "pid", "mnt")
 _PR_SET_PDEATHSIG = 1
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
@@ -50,31 +51,31 @@ def _mount(source: str, target: str, kind: str, flags: int = 0) -> None:
 
 
 def _live(name: str, hosts_file: str) -> None:
-    """What the host's first process does."""
-    # What is mounted from here on is the host's alone.
+    """Sets up the host in its first process, and waits until standard input ends."""
+    # The following mounts are visible only on this host.
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
     _mount("proc", "/proc", "proc")
     _mount("tmpfs", "/dev/shm", "tmpfs")
     _mount(hosts_file, "/etc/hosts", "", _MS_BIND)
     socket.sethostname(name)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True, stdin=subprocess.DEVNULL)
-    # Children that others have left are reaped by the kernel.
+    # The kernel reaps orphaned processes.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print("ready", flush=True)
     sys.stdin.read()
 
 
 def run_on(pid: int, folder: str, body: Callable[[], None]) -> NoReturn:
-    """Calls a function in a new process on a host, and ends as that does; to be called in a process of one thread.
+    """Calls a function in a new process on a host, and ends this process with the same exit code or signal.
 
-    Where this process is killed, so is the new one.
+    This process must have only one thread. If it is killed, the new process is killed, too.
 
     Args:
-      pid: of the host's first process.
-      folder: where it starts.
-      body: what it does; it exits with 0 where that returns.
+      pid: the number of the host's first process.
+      folder: the folder in which the new process starts.
+      body: the function; the new process exits with 0 if it returns.
     """
-    # All of them are opened before the first is entered: /proc is another one's then.
+    # All namespaces are opened before the first is entered, because afterwards /proc is the host's.
     spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _KINDS]
     for kind, space in zip(_KINDS, spaces, strict=True):
         _checked(_libc.setns(space, 0), f"setns {kind}")
@@ -85,7 +86,7 @@ def run_on(pid: int, folder: str, body: Callable[[], None]) -> NoReturn:
             _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
             os.chdir(folder)
             body()
-            # As at the end of any program: who has done its part leaves its job.
+            # As at the end of any program, so that a worker leaves its job in good order.
             atexit._run_exitfuncs()
             code = 0
         except SystemExit as end:
@@ -111,12 +112,12 @@ def _become(words: list[str]) -> None:
 
 
 def main() -> None:
-    """Makes a host and waits for its end, or runs a program on one."""
+    """Creates a host and waits for its end, or runs a program on a host."""
     what, *arguments = sys.argv[1:]
     if what == "run":
         pid, folder, *words = arguments
         run_on(int(pid), folder, lambda: _become(words))
-    # An interrupt at the terminal is for the test, which ends its hosts in its own time.
+    # An interrupt at the terminal is meant for the test, which then ends its hosts itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     name, hosts_file = arguments
     spaces = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET

@@ -1,14 +1,14 @@
-"""Stands for ssh and its service between emulated hosts (`emulated_cluster`), over their network.
+"""A replacement for ssh and its service between emulated hosts (`emulated_cluster`), over their network.
 
     python emulated_ssh.py --serve                        on each host: the service
     LOCKSTEP_SSH="python emulated_ssh.py"                 [options] HOST COMMAND: the client, for a launcher
 
-As with ssh, the command has the environment of a login and not the client's; what is written passes through the
-network, so that a cut stops it without a word; and a client that is killed leaves a command whose input is at its end.
-It lets everybody in: the hosts' network leads nowhere else.
+As with ssh, the command has the environment of a login, not the client's. Its input and output pass through the
+network, so that a cut cable stops them silently. If the client is killed, the command's input ends. There is no
+authentication, because the hosts' network has no connection to other networks.
 
-A connection carries the command and its input to the host, and frames back: one byte that says of what, four with the
-length, and that many.
+A connection carries the command and its input to the host, and frames back. A frame is one byte with its kind (stdout,
+stderr or exit code), four bytes with the length, and the content.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ import sys
 import threading
 
 _PORT = 22
-_OF_A_LOGIN = ("PATH", "HOME", "LANG", "TMPDIR")
+_LOGIN_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
 _FRAME = struct.Struct("!BI")
 _EXIT_CODE, _STDOUT, _STDERR = 0, 1, 2
 _FAILED = 255  # ssh's own exit code
@@ -28,7 +28,7 @@ _READ_BYTES = 1 << 16
 
 
 def serve() -> None:
-    """Answers calls for ever."""
+    """Answers calls without end."""
     with socket.create_server(("::", _PORT), family=socket.AF_INET6, dualstack_ipv6=True) as server:
         print("ready", flush=True)
         while True:
@@ -37,7 +37,7 @@ def serve() -> None:
 
 
 def _run(connection: socket.socket) -> None:
-    """One call: its command, to its end."""
+    """Runs the command of one call to its end."""
     with connection, connection.makefile("rb") as reader:
         length = reader.read(4)
         if len(length) < 4:
@@ -46,7 +46,7 @@ def _run(connection: socket.socket) -> None:
         child = subprocess.Popen(
             ["sh", "-c", command],
             cwd="/",
-            env={name: os.environ[name] for name in _OF_A_LOGIN if name in os.environ},
+            env={name: os.environ[name] for name in _LOGIN_VARIABLES if name in os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -54,32 +54,32 @@ def _run(connection: socket.socket) -> None:
             start_new_session=True,
         )
         lock = threading.Lock()
-        carriers = [
-            threading.Thread(target=_send, args=(connection, lock, of, pipe), daemon=True)
-            for of, pipe in ((_STDOUT, child.stdout), (_STDERR, child.stderr))
+        copiers = [
+            threading.Thread(target=_send, args=(connection, lock, kind, pipe), daemon=True)
+            for kind, pipe in ((_STDOUT, child.stdout), (_STDERR, child.stderr))
         ]
-        carriers.append(threading.Thread(target=_feed, args=(reader, child.stdin), daemon=True))
-        for carrier in carriers:
-            carrier.start()
-        for carrier in carriers[:2]:
-            carrier.join()
+        copiers.append(threading.Thread(target=_feed, args=(reader, child.stdin), daemon=True))
+        for copier in copiers:
+            copier.start()
+        for copier in copiers[:2]:
+            copier.join()
         code = child.wait() & 0xFF
         with contextlib.suppress(OSError):
             connection.sendall(_FRAME.pack(_EXIT_CODE, 1) + bytes([code]))
             connection.shutdown(socket.SHUT_RDWR)
-        carriers[2].join()
+        copiers[2].join()
 
 
-def _send(connection: socket.socket, lock: threading.Lock, of: int, pipe: object) -> None:
-    """Carries what the command writes, until there is no more; where nobody takes it, the command's pipe is closed."""
+def _send(connection: socket.socket, lock: threading.Lock, kind: int, pipe: object) -> None:
+    """Sends the command's output until it ends; closes the command's pipe if the connection breaks."""
     with contextlib.suppress(OSError), pipe:
         while chunk := pipe.read(_READ_BYTES):
             with lock:
-                connection.sendall(_FRAME.pack(of, len(chunk)) + chunk)
+                connection.sendall(_FRAME.pack(kind, len(chunk)) + chunk)
 
 
 def _feed(reader: object, pipe: object) -> None:
-    """Carries the command's input."""
+    """Copies the client's input to the command."""
     with contextlib.suppress(OSError), pipe:
         while chunk := reader.read1(_READ_BYTES):
             pipe.write(chunk)
@@ -95,20 +95,20 @@ def call(host: str, command: str) -> int:
     connection.settimeout(None)
     words = command.encode()
     connection.sendall(len(words).to_bytes(4, "big") + words)
-    threading.Thread(target=_hand_on_input, args=(connection,), daemon=True).start()
+    threading.Thread(target=_send_input, args=(connection,), daemon=True).start()
     with contextlib.suppress(OSError), connection.makefile("rb") as reader:
         while len(head := reader.read(_FRAME.size)) == _FRAME.size:
-            of, length = _FRAME.unpack(head)
+            kind, length = _FRAME.unpack(head)
             chunk = reader.read(length)
-            if of == _EXIT_CODE:
+            if kind == _EXIT_CODE:
                 return chunk[0]
             while chunk:
-                chunk = chunk[os.write(of, chunk) :]
+                chunk = chunk[os.write(kind, chunk) :]
     print(f"ssh: connection to {host} lost", file=sys.stderr)
     return _FAILED
 
 
-def _hand_on_input(connection: socket.socket) -> None:
+def _send_input(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while chunk := os.read(0, _READ_BYTES):
             connection.sendall(chunk)
@@ -116,12 +116,12 @@ def _hand_on_input(connection: socket.socket) -> None:
 
 
 def main() -> None:
-    """The service, or a client."""
+    """Runs the service or a client."""
     if sys.argv[1:] == ["--serve"]:
         serve()
     *_, host, command = sys.argv[1:]
     code = call(host.rpartition("@")[2].strip("[]"), command)
-    # Without waiting for the thread that reads our input.
+    # os._exit does not wait for the thread that reads standard input.
     sys.stdout.flush()
     os._exit(code)
 

@@ -1,4 +1,4 @@
-"""A Spark of threads: each task of a stage is one, as far as our programs use Spark."""
+"""An imitation of Spark whose tasks are threads. It has only the parts that this project uses."""
 
 import sys
 import threading
@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class Context:
-    """A SparkContext with this many slots; a stage is run all at once by its `collect`."""
+    """A SparkContext with a number of slots; `collect` runs all tasks of a stage at the same time."""
 
     def __init__(self, slots):
         self.defaultParallelism = slots
@@ -15,7 +15,7 @@ class Context:
         self.lost = None
 
     def parallelize(self, numbers, slices):
-        """A stage with a task for each number."""
+        """Returns a stage with a task for each number."""
         assert len(numbers) == slices
         return _Stage(self, len(numbers))
 
@@ -45,7 +45,7 @@ class _Stage:
         try:
             return [found for part in pool.map(self._run, range(self._tasks)) for found in part]
         finally:
-            # A signal's exception does not wait for the tasks either.
+            # An exception from a signal must not wait for the tasks.
             pool.shutdown(wait=False)
 
     def _run(self, rank):
@@ -57,7 +57,7 @@ _TASK = threading.local()
 
 
 def install(slots):
-    """Has `import pyspark` find this Spark; gives its context."""
+    """Makes `import pyspark` find this imitation, and returns its context."""
     context = Context(slots)
 
     def stop():
@@ -75,7 +75,7 @@ def install(slots):
 
 
 def installer(monkeypatch):
-    """Installs such a Spark with a number of slots, until a test's end."""
+    """Returns a function that installs this imitation with a number of slots, until the test ends."""
 
     def start(slots):
         for name in ("pyspark", "pyspark.sql"):

@@ -1,11 +1,11 @@
-"""Stands for ssh and the service it talks to, in tests: runs the command on this machine, in a session of its own.
+"""A replacement for ssh and its service in tests: it runs the command on this machine, in a session of its own.
 
     LOCKSTEP_SSH="python fake_ssh.py" FAKE_SSH=folder
 
-As with ssh, the command has the environment of a login, not ours; its bytes go through us; and when we are killed it
-finds its input at an end, and no more. A stopped one (SIGSTOP) is a network that carries nothing. In the folder are
-`ssh.<host>` and `agent.<host>` with process numbers, and `login.<host>`, if it is there, has lines NAME=value of that
-host's environment.
+As with ssh, the command has the environment of a login, not this process's, and its input and output pass through this
+process. If this process is killed, the command sees only that its input ends. To emulate a network that transports
+nothing, stop this process (SIGSTOP). The folder holds process numbers in the files `ssh.<host>` and `agent.<host>`. The
+optional file `login.<host>` has lines NAME=value with that host's environment.
 """
 
 import contextlib
@@ -15,17 +15,17 @@ import sys
 import threading
 from pathlib import Path
 
-_OF_A_LOGIN = ("PATH", "HOME", "LANG")
+_LOGIN_VARIABLES = ("PATH", "HOME", "LANG")
 
 
 def main() -> int:
-    """Runs it."""
+    """Runs the command, and ends with its exit code."""
     *_, host, command = sys.argv[1:]
     folder = Path(os.environ["FAKE_SSH"])
     if host.endswith(".invalid"):
         print(f"ssh: Could not resolve hostname {host}: Name or service not known", file=sys.stderr)
         return 255
-    environment = {name: os.environ[name] for name in _OF_A_LOGIN if name in os.environ}
+    environment = {name: os.environ[name] for name in _LOGIN_VARIABLES if name in os.environ}
     with contextlib.suppress(FileNotFoundError):
         environment.update(line.split("=", 1) for line in (folder / f"login.{host}").read_text().splitlines())
     child = subprocess.Popen(
@@ -40,16 +40,16 @@ def main() -> int:
     for name, pid in (("ssh", os.getpid()), ("agent", child.pid)):
         (folder / f"{name}.{host}").write_text(str(pid))
     ours = (0, child.stdin.fileno()), (child.stdout.fileno(), 1), (child.stderr.fileno(), 2)
-    carriers = [threading.Thread(target=_carry, args=pair, daemon=True) for pair in ours]
-    for carrier in carriers:
-        carrier.start()
-    for carrier in carriers[1:]:
-        carrier.join()
+    copiers = [threading.Thread(target=_copy, args=pair, daemon=True) for pair in ours]
+    for copier in copiers:
+        copier.start()
+    for copier in copiers[1:]:
+        copier.join()
     sys.stdout.flush()
     os._exit(child.wait() & 0xFF)
 
 
-def _carry(source: int, target: int) -> None:
+def _copy(source: int, target: int) -> None:
     with contextlib.suppress(OSError):
         while chunk := os.read(source, 1 << 16):
             while chunk:

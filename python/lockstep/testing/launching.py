@@ -1,4 +1,4 @@
-"""Helpers of tests that start a launcher, with programs of a few lines as its workers. No TensorFlow in it."""
+"""Helpers for tests that start a launcher with short programs as workers. They do not use TensorFlow."""
 
 import contextlib
 import os
@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Only a hang takes that long, also on a busy machine.
+# Even on a busy machine, only a test that hangs takes so long.
 DEADLINE_S = 120
 
 
 def launchers(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
-    """For a fixture: a function that starts a launcher in a folder; what it started is killed at the end."""
+    """Yields, for a fixture, a function that starts a launcher in a folder; kills all started processes at the end."""
     started = []
 
     def start(*options: str, worker: str = "", variables: dict[str, str] | None = None, **how: Any) -> subprocess.Popen:
@@ -47,13 +47,13 @@ def launchers(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
 
 
 def finish(process: subprocess.Popen, deadline_s: float = DEADLINE_S) -> tuple[int, list[str], list[str]]:
-    """Exit code, and the lines of stdout and stderr."""
+    """Waits for a process, and returns its exit code and the lines of stdout and stderr."""
     stdout, stderr = process.communicate(timeout=deadline_s)
     return process.returncode, stdout.splitlines(), stderr.splitlines()
 
 
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Waits until a condition holds, and returns what it gave then."""
+    """Waits until a condition is true, and returns its value."""
     deadline = time.monotonic() + deadline_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {deadline_s} s for {what}"
@@ -62,7 +62,7 @@ def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLI
 
 
 def runs(pid: int) -> bool:
-    """True if a process runs; one that ended and waits to be reaped does not."""
+    """Returns whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -71,7 +71,7 @@ def runs(pid: int) -> bool:
 
 
 def pids_of(folder: Path, count: int, deadline_s: float = DEADLINE_S) -> list[int]:
-    """What `count` processes wrote with WRITE_PID."""
+    """Waits for the process numbers that `count` processes write with WRITE_PID, and returns them."""
 
     def read() -> list[int] | None:
         texts = [path.read_text() for path in folder.glob("pid*")]
@@ -87,9 +87,9 @@ WITH_CHILD = WRITE_PID + (
     'child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])\n'
     'open(f"pid-child{rank}", "w").write(str(child.pid))\n'
 )
-# In short pieces: a signal that comes before a sleep begins is handled after it.
+# Many short sleeps, because a signal that arrives just before a sleep is handled only after it.
 SLEEP = "for _ in range(6000): time.sleep(.1)\n"
-# Rank 0 fails by itself and ends when all others are gone, which end because of it; before it has saved a checkpoint.
+# Rank 0 saves a checkpoint, then fails by itself. The others end because of it, and rank 0 ends after all of them.
 ECHO_BEFORE_ITS_CAUSE = (
     WRITE_PID
     + """

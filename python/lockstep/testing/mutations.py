@@ -1,6 +1,6 @@
-"""Inputs that nobody should have written: for what reads text or files that somebody else wrote.
+"""Malformed inputs, for tests of code that reads text or files from others.
 
-The Python side of `core/fuzzing/fuzz.h`: well-formed inputs, and the same mutations of them each time.
+This is the Python side of `core/fuzzing/fuzz.h`: well-formed inputs, and reproducible mutations of them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 SECONDS = "LOCKSTEP_FUZZ_SECONDS"
-# Values at which lengths, counts and parsers go wrong.
+# Values that often break code that handles lengths, counts or text.
 _TEXTS = (
     b"0", b"-1", b"1e999", b"NaN", b"Infinity", b"null", b"true", b'""', b"[]", b"{}", b"\0", b"\n", b"\xff",
     b"\xc3\xa9", b"4294967296", b"9" * 5000, b"[" * 100_000, b'{"a":' * 20_000, "²".encode(), "٣".encode(), b"\\ud800",
     b",", b":",
 )  # fmt: skip
-# Of several tasks, of one, in both forms, and none.
+# Values of TF_CONFIG: with several tasks or one, in both forms, and empty.
 TF_CONFIGS = [
     json.dumps(config).encode()
     for config in (
@@ -32,12 +32,12 @@ TF_CONFIGS = [
 
 
 def text_of(data: bytes) -> str:
-    """As the system hands an environment variable to Python: it ends at a zero, and any bytes become text."""
+    """Returns bytes as text in the way in which Python reads environment variables: up to a zero byte, any bytes."""
     return data.partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 def named(name: str, reads: Callable[[bytes], object], error: type[Exception]) -> Callable[[bytes], object]:
-    """`reads`, whose errors have to say what they are about."""
+    """Wraps `reads`: asserts that the text of each `error` contains `name`."""
 
     def check(data: bytes) -> object:
         try:
@@ -50,7 +50,7 @@ def named(name: str, reads: Callable[[bytes], object], error: type[Exception]) -
 
 
 def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
-    """Mutation `number` of some inputs: one of them with one to eight changes."""
+    """Returns mutation `number` of some inputs: one of the inputs with one to eight changes."""
     draw = random.Random(f"{seed} {number}")
     data = bytearray(draw.choice(seeds))
     for _ in range(2 ** draw.randrange(4)):
@@ -75,9 +75,10 @@ def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
 
 
 def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
-    """(seed, number) of each input of a run; a line at its end says how many there were, and in what time.
+    """Yields (seed, number) for each input of a run; at its end prints the number of inputs and the time.
 
-    With the environment variable LOCKSTEP_FUZZ_SECONDS for so long, with a seed of its own, instead of so many.
+    A run has `inputs` inputs of seed 1. If the environment variable LOCKSTEP_FUZZ_SECONDS is set, it runs for this time
+    with a random seed instead.
     """
     seconds = float(os.environ.get(SECONDS, 0))
     seed = random.SystemRandom().randrange(1 << 32) if seconds else 1
@@ -91,20 +92,20 @@ def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
 def feed(
     name: str, reads: Callable[[bytes], object], seeds: Sequence[bytes], refused: type[Exception] | tuple, inputs: int
 ) -> int:
-    """Has `reads` read well-formed inputs, and mutations of them: as many as `rounds` says.
+    """Calls `reads` with well-formed inputs, and with mutations of them; see `rounds` for their number.
 
     Args:
-      name: Of what reads, for messages.
-      reads: Reads an input, or raises one of `refused`.
-      seeds: Inputs that it reads; checked.
-      refused: What it may raise of others. A message of these is a sentence, so not empty.
-      inputs: How many mutations.
+      name: the name of the reader in messages.
+      reads: reads an input, or raises one of `refused`.
+      seeds: well-formed inputs, which `reads` must accept.
+      refused: the exceptions that `reads` may raise for mutations. Their messages must not be empty.
+      inputs: the number of mutations.
 
     Returns:
-      How many of them it read.
+      The number of mutations that `reads` accepted.
 
     Raises:
-      AssertionError: it raised something else, which is the cause.
+      AssertionError: `reads` raised another exception, which is the cause.
     """
     for data in seeds:
         reads(data)

@@ -1,8 +1,8 @@
 """Worker processes of a test.
 
-`run_workers` starts a program, `call_workers` a function, `run_module` a module as `python -m` does. Functions and
-modules are started by a fork server that has imported TensorFlow once: a worker is there in milliseconds, not after the
-seconds that the import takes.
+`run_workers` starts a program, `call_workers` a function, and `run_module` a module like `python -m`. A fork server,
+which has imported TensorFlow once, starts functions and modules. A worker then starts in milliseconds; the import would
+take seconds.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-# A worker that is told to go is killed after this time, in seconds.
+# The time in seconds between SIGTERM and SIGKILL for a worker.
 _KILL_AFTER_S = 2.0
-# Tests say how long workers may take on a machine that is theirs. One that has more to do gives them this many times as
-# much, but no more than leaves pytest's own deadline of 600 s for those who only wait.
+# Tests give the time that workers may take on a quiet machine. On a busy machine, they get _BUSY times as much, but at
+# most _MOST_S seconds, because pytest ends a test after 600 s.
 _BUSY, _MOST_S = 4, 540.0
 
 
 class WorkerError(AssertionError):
-    """A worker failed, or was not done in time. The message holds what every worker printed."""
+    """A worker failed, or did not end in time. The message has the output of every worker."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a worker ended.
+    """The end of a worker.
 
     Attributes:
-      rank: its rank.
-      exit_code: of the process; negative: the signal that ended it. None: it was killed because the time was up.
-      output: what it wrote to stdout and stderr.
-      value: what its function returned; None for a program.
-      error: the exception that its function raised, as text with its traceback; None where it raised none.
+      rank: the worker's rank.
+      exit_code: the exit code of the process; a negative number is the signal that ended it. None: it was killed at the
+        deadline.
+      output: the text that it wrote to stdout and stderr.
+      value: the result of its function; None for a program.
+      error: the exception that its function raised, as text with its traceback; None if there was none.
     """
 
     rank: int
@@ -58,7 +59,7 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether it ended by itself and well."""
+        """True if the worker ended by itself and without an error."""
         return self.exit_code == 0 and self.error is None
 
 
@@ -74,15 +75,18 @@ def run_workers(
     """Runs a program on `size` workers, with the variables that the launcher sets.
 
     Args:
-      size: how many workers.
+      size: the number of workers.
       command: the program and its arguments.
-      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
+      timeout_s: the seconds that workers may take on a quiet machine; after four times this time they are killed.
       cwd: the folder in which they start.
-      environment: variables on top of this process's.
-      check: raise WorkerError if a worker fails. Without it the caller looks at the outcomes.
+      environment: variables in addition to this process's.
+      check: raises WorkerError if a worker fails. If false, the caller must check the outcomes.
 
     Returns:
-      What each worker printed, in the order of ranks; with `check=False` an Outcome for each.
+      The output of each worker, in the order of ranks; with `check=False` an Outcome for each.
+
+    Raises:
+      WorkerError: a worker failed, or did not end in time, and `check` is true.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder, contextlib.ExitStack() as stack:
         logs = [Path(folder) / f"{rank}.log" for rank in range(size)]
@@ -121,16 +125,20 @@ def call_workers(
     """Calls a function on `size` workers, with the variables that the launcher sets.
 
     Args:
-      function: of a module that workers can import; with its arguments and its result fit for pickle.
-      size: how many workers.
+      function: a function of a module that workers can import. Its arguments and its result must be picklable.
+      size: the number of workers.
       *args: the function's arguments.
-      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
-      environment: variables on top of this process's; what is read when TensorFlow is imported comes too late.
-      hosts: a letter for each worker, the name of the host that it takes itself to be on; empty: all are on one.
-      check: raise WorkerError if a worker fails. Without it the caller looks at the outcomes.
+      timeout_s: the seconds that workers may take on a quiet machine; after four times this time they are killed.
+      environment: variables in addition to this process's. Variables that TensorFlow reads at its import have no
+        effect, because TensorFlow is already imported.
+      hosts: one letter per worker, the name of the host on which it pretends to run; empty: all are on one host.
+      check: raises WorkerError if a worker fails. If false, the caller must check the outcomes.
 
     Returns:
-      What the function returned on each worker, in the order of ranks; with `check=False` an Outcome for each.
+      The result of the function on each worker, in the order of ranks; with `check=False` an Outcome for each.
+
+    Raises:
+      WorkerError: a worker failed, or did not end in time, and `check` is true.
     """
     variables = [{**each, **(environment or {})} for each in worker_variables(size, hosts)]
     outcomes = _forked(function, args, timeout_s, variables, fail_fast=check)
@@ -141,16 +149,19 @@ def call_workers(
 
 
 def run_module(size: int, module: str, *arguments: str, timeout_s: float) -> list[str]:
-    """Runs a module as `python -m` does on `size` workers, with the variables that the launcher sets.
+    """Runs a module like `python -m` on `size` workers, with the variables that the launcher sets.
 
     Args:
-      size: how many workers.
-      module: one that workers can import, and that ends by coming to its end.
-      *arguments: of the command line.
-      timeout_s: seconds that they may take on a quiet machine; those that run after four times as many are killed.
+      size: the number of workers.
+      module: a module that workers can import, and that does not call sys.exit.
+      *arguments: the command line.
+      timeout_s: the seconds that workers may take on a quiet machine; after four times this time they are killed.
 
     Returns:
-      What each worker printed, in the order of ranks.
+      The output of each worker, in the order of ranks.
+
+    Raises:
+      WorkerError: a worker failed, or did not end in time.
     """
     outcomes = _forked(_run_as_main, (module, arguments), timeout_s, worker_variables(size), fail_fast=True)
     _check(outcomes, timeout_s)
@@ -158,7 +169,10 @@ def run_module(size: int, module: str, *arguments: str, timeout_s: float) -> lis
 
 
 def worker_variables(size: int, hosts: str = "") -> list[dict[str, str]]:
-    """The launcher's variables for each worker of a new job of `size` on this host, or on `hosts` that this one is."""
+    """Returns the launcher's variables for each worker of a new job.
+
+    All workers run on this host. If `hosts` is given, each pretends to run on the host of its letter.
+    """
     if size == 1:
         return [{"LOCKSTEP_RANK": "0", "LOCKSTEP_WORLD_SIZE": "1", "TF_CONFIG": ""}]
     shared = {
@@ -181,7 +195,7 @@ def worker_variables(size: int, hosts: str = "") -> list[dict[str, str]]:
 
 
 def _free_port() -> int:
-    """Returns a port that nobody has, below those that Linux gives to connections and to whoever asks for any."""
+    """Returns a free port, below the ports that Linux itself assigns to connections and servers."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -203,7 +217,7 @@ def _forked(
     variables: Sequence[Mapping[str, str]],
     fail_fast: bool,
 ) -> list[Outcome]:
-    """Calls a function on workers that the fork server starts, each with its `variables`."""
+    """Calls a function on workers that the fork server starts, each with its own `variables`."""
     server = _fork_server()
     with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
         bases = [Path(folder) / str(rank) for rank in range(len(variables))]
@@ -232,7 +246,7 @@ def _run_as_main(module: str, arguments: Sequence[str]) -> None:
 
 
 def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environment: dict[str, str]) -> None:
-    """The life of a worker that calls a function."""
+    """Runs a worker that calls a function: sets it up, calls the function, writes the result, leaves the job."""
     log = os.open(f"{base}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -254,7 +268,7 @@ def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environm
             getattr(sys.modules[module], leave)()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(exit_code)  # no destructor of TensorFlow's after its threads
+    os._exit(exit_code)  # skips TensorFlow's destructors, which may run after its threads have ended
 
 
 def _outcome(rank: int, exit_code: int | None, base: Path) -> Outcome:
@@ -264,14 +278,14 @@ def _outcome(rank: int, exit_code: int | None, base: Path) -> Outcome:
 
 
 def _deadline_s(timeout_s: float) -> float:
-    """Seconds after which workers are killed that a test gives `timeout_s`."""
+    """Returns the seconds after which workers are killed, for the `timeout_s` that a test gives."""
     return max(timeout_s, min(timeout_s * _BUSY, _MOST_S))
 
 
 def _await(polls: Sequence[Callable[[], int | None]], timeout_s: float, fail_fast: bool) -> list[int | None]:
-    """Each worker's exit code, None for one that runs when the time is up.
+    """Waits for the workers, and returns their exit codes; None for a worker that still runs at the deadline.
 
-    With `fail_fast`, the others have few seconds left once one has failed.
+    With `fail_fast`, the other workers have only a few more seconds after one has failed.
     """
     end = time.monotonic() + _deadline_s(timeout_s)
     failed = False
@@ -288,7 +302,7 @@ def _await(polls: Sequence[Callable[[], int | None]], timeout_s: float, fail_fas
 
 
 def _end(processes: Sequence[Any]) -> None:
-    """Ends what still runs, by pid."""
+    """Ends the processes that still run."""
     for process in processes:
         if _is_running(process):
             process.terminate()

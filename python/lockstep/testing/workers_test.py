@@ -1,4 +1,4 @@
-"""The harness for tests on several workers."""
+"""Tests of the helpers that start workers."""
 
 import os
 import sys

@@ -263,7 +263,7 @@ def over_dataset(make: Callable[..., Any], dataset: Any, *args: Any, **kwargs: A
     return _synchronized(iterator, ahead, is_share)
 
 
-def _of_structure(make: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_from_structure(make: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function that creates an iterator from output_types, output_shapes and output_classes."""
     signature = inspect.signature(make)
 
@@ -300,7 +300,7 @@ def _wrap_iter(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def intercept_iterators(interception: Interception) -> None:
-    """Makes iterators synchronized ones while the interception lasts: those of graphs, and shares' eager ones."""
+    """Makes all iterators of graphs, and eager iterators of shares, synchronized while the interception lasts."""
     for hook in symbols.ITERATIONS:
         interception.replace(hook, _wrap_iter)
 
@@ -315,7 +315,7 @@ def intercept_iterators(interception: Interception) -> None:
     for hook in (*symbols.ONE_SHOT_ITERATORS, *symbols.INITIALIZABLE_ITERATORS):
         interception.replace(hook, replace)
     for hook in symbols.STRUCTURED_ITERATORS:
-        interception.replace(hook, lambda original: staticmethod(_of_structure(original)))
+        interception.replace(hook, lambda original: staticmethod(_wrap_from_structure(original)))
 
 
 def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:

@@ -148,7 +148,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             _tf1.variable_scope(_tf1.get_variable_scope(), reuse=_tf1.AUTO_REUSE, auxiliary_name_scope=False),
             _fresh_default_names(),
             tf.name_scope("eval"),
-            _resting_averages(),
+            _frozen_averages(),
             _restartable_iterators() as restarts,
         ):
             spec = _checked(self._fn())
@@ -340,8 +340,8 @@ def _fresh_default_names() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _resting_averages() -> Iterator[None]:
-    """Inside, moving averages are not moved: those that the evaluated model would move are training's."""
+def _frozen_averages() -> Iterator[None]:
+    """Disables updates of moving averages inside the block, because the evaluated model shares them with training."""
     with Interception(symbols.EVALUATION) as interception:
         interception.replace(symbols.RESTING_AVERAGE, lambda _: lambda variable, *args, **kwargs: tf.identity(variable))
         yield
@@ -349,7 +349,7 @@ def _resting_averages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _restartable_iterators() -> Iterator[list[tf.Operation]]:
-    """Makes every iterator that is made inside one that can start anew; yields their initializers as they are made."""
+    """Makes all iterators that are created inside the block restartable, and yields the list of their initializers."""
     initializers: list[tf.Operation] = []
 
     def initializable(original: Callable[..., Any]) -> Callable[..., Any]:

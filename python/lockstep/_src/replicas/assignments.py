@@ -32,7 +32,7 @@ _Aggregation = tf.VariableAggregation
 
 
 def intercept_assignments(interception: Interception) -> None:
-    """Has assignments to variables that all workers hold assign the same on all while it lasts."""
+    """Makes assignments to replicated variables the same on all workers while the interception lasts."""
     for hook in symbols.ASSIGNMENTS:
         interception.replace(hook, functools.partial(_wrap, hook.name))
 

@@ -34,8 +34,8 @@ _MOVED = ("lockstep", "moved_averages")
 
 
 def intercept_batch_statistics(interception: Interception) -> None:
-    """Makes statistics of a batch those of all workers' batches while it lasts."""
-    # tf.nn.moments of TensorFlow 2 calls what the module holds.
+    """Makes batch statistics cover the batches of all workers while the interception lasts."""
+    # tf.nn.moments of TensorFlow 2 calls the function in its module, so it needs no hook of its own.
     interception.replace(symbols.MOMENTS, _wrap_moments)
     interception.replace(symbols.FUSED_BATCH_NORM, _wrap_fused_batch_norm)
     interception.replace(symbols.MOVING_AVERAGE, _wrap_moving_average)

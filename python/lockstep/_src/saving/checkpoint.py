@@ -319,9 +319,9 @@ tensorflow1_adapter.hooks.add(lambda interception: interception.replace(symbols.
 
 
 def intercept_savers(interception: Interception) -> None:
-    """Makes every `tf.compat.v1.train.Saver` that is built in a graph while the interception lasts save for the job.
+    """Makes all `tf.compat.v1.train.Saver`s that are built in a graph during the interception save for the job.
 
-    A job of one worker, too, writes its checkpoints aside, and syncs and renames them.
+    A job of one worker, too, writes each checkpoint to a temporary folder, then syncs and renames it.
     """
     interception.replace(symbols.SAVER_INIT, _init_as_options_say)
     interception.replace(symbols.SAVER_BUILD, _build_for_the_job)
