@@ -39,7 +39,7 @@ def test_a_worker_runs_in_each_slot_until_training_ends_the_job(tmp_path, spark)
         dataset = send_to_data_service(tf.data.Dataset.range(64), config, 1, 2)
         assert sorted(dataset.as_numpy_iterator()) == list(range(64))
         config.compute_client().shutdown()
-        # Horovod's gives a list to sys.exit, which makes exit code 1 of it.
+        # Horovod's program passes a list to sys.exit, which makes exit code 1 of it.
         assert job.result(_DEADLINE_S) is None
     assert context.is_stopped
     assert not file.exists()
@@ -63,7 +63,9 @@ def test_horovods_program_exits_with_0(tmp_path, spark, monkeypatch):
         ((1, "compute", "soon"), "timeout is 'soon'"),
     ],
 )
-def test_wrong_arguments_are_refused_before_spark_starts_and_told_to_who_waits(tmp_path, monkeypatch, wanted, said):
+def test_wrong_arguments_are_refused_before_spark_starts_and_reported(
+    tmp_path, monkeypatch, wanted, said
+):
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)  # importing it fails
     dispatchers, side, timeout = wanted
     with pytest.raises(ValueError, match=said):

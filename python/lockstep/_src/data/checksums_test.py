@@ -33,7 +33,7 @@ def _rows(dataset) -> list[int]:
 
 
 def _damage(path) -> tuple[str, str]:
-    """Changes a letter of the text, which nothing of the format tells; returns the digests before and after."""
+    """Changes a letter of the text, which the file format cannot detect; returns the digests before and after."""
     before, data = _digest(path), path.read_bytes()
     path.write_bytes(data.replace(b"word", b"ward", 1))
     return before, _digest(path)

@@ -1,4 +1,4 @@
-"""skip_corrupted_data: what cannot be read is left out and counted, and nothing else."""
+"""skip_corrupted_data: unreadable data, and no other data, is left out and counted."""
 
 import re
 
@@ -16,7 +16,7 @@ FIELDS = ["id", "x", "list", "text", DataFrame.Field("pair", tf.int64, 0, [2])]
 
 
 def _rows(seed: int) -> list[dict]:
-    """Rows of which some have a null, outside or inside of a list, or a pair of three."""
+    """Returns rows; some have a null, outside or inside a list, or a list of three values in place of a pair."""
     random = np.random.default_rng(seed)
     rows = []
     for i in range(ROWS):
@@ -79,7 +79,7 @@ def test_exactly_the_bad_rows_are_left_out(tmp_path, seed, capfd):
             ]
     wanted = [row for row in rows if filters is None or row["id"] > 50]
     assert read == [row for row in wanted if _is_good(row)]
-    # Each worker counts the rows of its share, the last time at the end.
+    # Each worker counts the rows of its share; the last count comes at the end.
     counts = re.findall(r"(\d+) rows? w\w+ left out as corrupted up to position \d+, the end", capfd.readouterr().err)
     assert sum(map(int, counts)) == sum(not _is_good(row) for row in wanted)
 

@@ -1,4 +1,4 @@
-"""Loops in eager mode over unequal shares of data end on all workers together."""
+"""Loops in eager mode over shares of different sizes end on all workers together."""
 
 import math
 
@@ -17,7 +17,7 @@ from lockstep._src.scope import scope
 from lockstep.testing import call_workers
 
 _BATCH_ROWS = 10
-# Rows of the row groups: worker 0 reads the first, worker 1 the others.
+# The rows of each row group: worker 0 reads the first group, worker 1 the others.
 _GROUPS = (40, 35, 30)
 
 
@@ -34,7 +34,7 @@ def _path(tmp_path):
 
 
 def _loops(path):
-    """Returns, on a worker, the batches of several loops, each with what an exchange in each step gave."""
+    """Returns, on a worker, the batches of several loops, each with the result of an exchange in its step."""
 
     def steps(dataset):
         taken = []
@@ -57,9 +57,9 @@ def _loops(path):
         results["as numpy"] = steps(tf.constant(x) for x in plain.as_numpy_iterator())
         rank = context.rank
         results["share"] = len(list(shard(tf.data.Dataset.range(5))))
-        # Each worker takes all of a dataset that is nobody's share, ...
+        # A dataset that is not a share: each worker may take all of it, ...
         results["others"] = len(list(tf.data.Dataset.range(3 + rank)))
-        # ... and need not.
+        # ... or only a part.
         results["alone"] = []
         if rank == 0:
             for kind in (ParquetDataset, FrameDataset):
@@ -69,13 +69,13 @@ def _loops(path):
     with scope(mode="eval"):
         results["evaluation"] = steps(plain)
     results["outside"] = len(list(plain))
-    # A look on one worker is no other's business outside of the scope, or with mode='infer', ...
+    # Outside the scope, or with mode='infer', one worker may look into its share alone, ...
     results["looks"] = []
     if rank == 0:
         results["looks"].append(next(iter(plain.take(1))).numpy())
         with scope(mode="infer"):
             results["looks"].append(next(iter(plain.take(1))).numpy())
-    # ... and an error of all where all would have to look.
+    # ... and it is an error on all workers in a scope, where all must take batches together.
     with scope(), pytest.raises(tf.errors.FailedPreconditionError) as refused:
         if rank == 0:
             next(iter(plain.take(1)))

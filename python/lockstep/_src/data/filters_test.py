@@ -1,4 +1,4 @@
-"""Filters against pyarrow's own."""
+"""Filters, compared with pyarrow's own."""
 
 import datetime
 import math
@@ -19,7 +19,7 @@ _DAY, _NOON = datetime.date(2024, 1, 31), datetime.datetime(2024, 1, 31, 12, 30,
 
 
 def _table() -> pa.Table:
-    """Columns with and without order, nulls and NaN; `id` counts rows and `group` row groups."""
+    """Returns columns with and without order, nulls and NaN; `id` counts rows and `group` counts row groups."""
     random = np.random.default_rng(5)
 
     def column(values, arrow_type, nulls=0.2):
@@ -121,7 +121,7 @@ def test_values_that_pyarrow_does_not_take(path):
 
 
 def test_a_comparison_keeps_nan_whatever_the_statistics_say(path):
-    # The writer's statistics leave NaN out: all other values being 1 does not exclude the row group.
+    # The writer's statistics ignore NaN. They say that all values are 1, but this must not exclude the row group.
     ids = _ids(lockstep.data.ParquetDataset(path, 32, ["id"], filters=[("nan", "!=", 1.0)]))
     assert ids == list(range(0, ROWS, 7))
 
@@ -174,9 +174,9 @@ def test_row_groups_that_statistics_exclude_are_not_read(tmp_path, damage):
             _ids(lockstep.data.ParquetDataset(path, 32, ["id"], workers, worker, filters=filters))
             for worker in range(workers)
         ]
-        assert [len(share) for share in shares] == [200 // workers] * workers  # what is excluded counts for no share
+        assert [len(share) for share in shares] == [200 // workers] * workers  # excluded rows count for no share
         assert sum(shares, []) == [*range(150, 250), *range(350, 450)]
-    # Without statistics there is nothing to exclude by.
+    # Without statistics, no row group can be excluded.
     pq.write_table(table, tmp_path / "b.parquet", write_statistics=False, **options)
     path = damage(tmp_path / "b.parquet", [0])
     with pytest.raises(tf.errors.DataLossError, match="b.parquet"):
@@ -212,7 +212,7 @@ def test_nulls_are_compared_as_nulls_and_excluded_rows_need_no_default(path):
         read(None)
     assert read([("i", "<", 0)]) == _expected(path, [("i", "<", 0)])
     assert read([("i", "not in", [None])]) == _expected(path, [("i", "not in", [None])])
-    # A default is what rows are read as, not what they are filtered by.
+    # Filters compare the null, not the default that replaces it.
     assert read([("i", "==", 1)], default_value=1) == _expected(path, [("i", "==", 1)])
 
 

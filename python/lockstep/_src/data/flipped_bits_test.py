@@ -1,4 +1,4 @@
-"""Files with one flipped bit: how many of them are read as other values. Prints a line for docs/robustness.md each.
+"""Counts how many files with one flipped bit are read as other values. Prints the lines of docs/robustness.md.
 
 FLIPS=700 python -m pytest -s python/lockstep/_src/data/flipped_bits_test.py
 """
@@ -41,8 +41,8 @@ def _parquet(path: str, checksums: bool) -> None:
     pq.write_table(_table(), path, write_page_checksum=checksums)
 
 
-# For each kind: the writer and its argument, whether the file's checksum is given, and a limit: so many of 100 flips
-# may be read as other values.
+# For each kind: the writer and its argument, whether the file's checksum is given, and a limit: the number of 100 flips
+# that may be read as other values.
 _KINDS = {
     "ORC, not compressed": (_orc, "uncompressed", False, 50),
     "ORC, zlib": (_orc, "zlib", False, 25),

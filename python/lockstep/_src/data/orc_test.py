@@ -1,4 +1,4 @@
-"""ORC files, beside pyarrow."""
+"""ORC files, compared with pyarrow."""
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +43,7 @@ def test_a_damaged_file_is_named(path, tmp_path):
         ParquetDataset(str(tmp_path / "bad.orc"))
 
 
-# Values at which statistics go wrong: nulls, the least and greatest of a type, sums that are none.
+# Values for which statistics are often wrong: nulls, the least and greatest value of a type, sums that overflow.
 _EXTREMES = {
     "int8": pa.array([None, -128, 127, 0], pa.int8()),
     "int16": pa.array([-(2**15), None, 2**15 - 1, 0], pa.int16()),
@@ -80,7 +80,7 @@ def test_values_of_all_kinds_pass_the_comparison_with_statistics(tmp_path, compr
 
 
 def _replace_stripes(path, by):
-    """Gives a file the stripes of another one, and leaves what it says of its own."""
+    """Replaces the stripes of a file by those of another one, but keeps the file's own statistics."""
     length = orc.ORCFile(path).content_length
     assert orc.ORCFile(by).content_length == length
     with open(path, "rb") as file, open(by, "rb") as other:
@@ -91,7 +91,7 @@ def _replace_stripes(path, by):
 
 def test_statistics_may_leave_nan_out(tmp_path):
     path, other = (str(tmp_path / name) for name in ("a.orc", "b.orc"))
-    # What the statistics of 0, 1, 2, 0 say holds of 0, 1, 2, NaN for writers that leave it out.
+    # Some writers ignore NaN in statistics: for them, 0, 1, 2, NaN has the statistics of 0, 1, 2, 0.
     for name, last in ((path, 0.0), (other, float("nan"))):
         orc.write_table(pa.table({"x": [0.0, 1.0, 2.0, last]}), name)
     _replace_stripes(path, other)
@@ -103,7 +103,7 @@ def test_statistics_may_leave_nan_out(tmp_path):
 def test_values_with_another_sum_are_an_error_that_says_where(tmp_path, is_list):
     whole, other = (str(tmp_path / name) for name in ("a.orc", "b.orc"))
     values = [i * 2654435761 % 2**30 for i in range(1000)]
-    # Neither the least nor the greatest.
+    # The changed value is neither the least nor the greatest.
     changed = [*values[:500], values[500] ^ 1, *values[501:]]
     for path, column in ((whole, values), (other, changed)):
         orc.write_table(pa.table({"x": [[x] for x in column] if is_list else column}), path)

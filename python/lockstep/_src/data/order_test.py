@@ -1,4 +1,4 @@
-"""The order of columns: that of the file, or of the fields that are given, and never the alphabet's."""
+"""The order of columns: the order of the file, or of the given fields, and never the alphabetical order."""
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ from lockstep.data import DataFrame, FrameDataset, ParquetDataset, TabularDatase
 
 Field = DataFrame.Field
 
-# In a file, and in no order that a sort would give.
+# The columns of the file, in an order that no sort would give.
 _UNSORTED = ["z", "b", "list", "a"]
 
 
@@ -24,7 +24,7 @@ def _unsorted(path, rows: int = 6) -> str:
 
 
 def _orders(dataset) -> set[tuple[str, ...]]:
-    """The orders of the columns that a dataset has wherever a program can see them, without and with a graph."""
+    """Returns the orders of columns in all places where a program can see them, without and with a graph."""
     mapped = dataset.map(lambda batch: {name: value for name, value in batch.items()})
     orders = {tuple(dataset.element_spec), tuple(mapped.element_spec)}
     orders |= {tuple(batch) for dataset in (dataset, mapped, dataset.prefetch(1)) for batch in dataset}

@@ -10,7 +10,7 @@ from lockstep.data import DataFrame, ParquetDataset
 
 Field = DataFrame.Field
 
-# Columns of every kind that has a form as a tensor: Arrow's type, and a value from a random number generator.
+# Columns of every kind that can be a tensor: Arrow's type, and a value from a random number generator.
 _KINDS = {
     "bool": (pa.bool_(), lambda r: bool(r.integers(2))),
     "int8": (pa.int8(), lambda r: int(r.integers(-128, 128))),
@@ -62,7 +62,7 @@ def _write(path, table: pa.Table, **options) -> str:
 
 
 def _plain(value):
-    """A tensor or Arrow column as nested lists, strings as bytes."""
+    """Returns a tensor or Arrow column as nested lists, strings as bytes."""
     if isinstance(value, tf.RaggedTensor):
         return value.to_list()
     if isinstance(value, tf.Tensor):
@@ -73,7 +73,7 @@ def _plain(value):
 
 
 def _columns(dataset) -> dict[str, list]:
-    """All rows of a dataset, by column."""
+    """Returns all rows of a dataset, by column."""
     columns = {name: [] for name in dataset.element_spec}
     for batch in dataset:
         for name, value in batch.items():
@@ -189,11 +189,11 @@ def test_lists_of_one_length_read_as_a_shape(tmp_path):
     assert f"file '{path}' column 'r': row 1 has a list of 1 values, wanted shape [2]" in str(error.value)
 
 
-def test_a_column_that_nobody_selects_harms_nothing(tmp_path):
+def test_an_unreadable_column_that_is_not_selected_does_no_harm(tmp_path):
     table = pa.table({"a": [1, 2], "odd": [{"x": 1}, {"x": 2}], "money": pa.array([1, 2], pa.decimal128(5, 2))})
     path = _write(tmp_path / "a.parquet", table)
     assert _columns(ParquetDataset(path, fields=["a"])) == {"a": [1, 2]}
-    # Nor where all are asked for: those that have a form are read.
+    # If all columns are requested, those that can be tensors are read.
     assert _columns(ParquetDataset(path)) == {"a": [1, 2]}
     with pytest.raises(tf.errors.UnimplementedError) as error:
         ParquetDataset(path, fields=["money"])
@@ -342,7 +342,7 @@ def test_transformations_compose(tmp_path):
     assert len(_ids(ParquetDataset(path, 8, drop_remainder=True))) == 96
 
 
-def test_every_pass_begins_anew_and_may_be_left(tmp_path):
+def test_every_pass_starts_at_the_beginning_and_may_be_left_early(tmp_path):
     path = _id_file(tmp_path / "a.parquet", 0, 1000)
     dataset = ParquetDataset(path, 10, _piece_rows=20)
     for steps in (1, 3, 50, 100):

@@ -1,4 +1,4 @@
-"""Files of an object store: a server of moto's on this machine, written by pyarrow."""
+"""Files in an object store: a moto server on this machine. pyarrow writes the files."""
 
 import socket
 import subprocess
@@ -22,7 +22,7 @@ def _free_port() -> int:
 
 @pytest.fixture(name="options", scope="module")
 def _options():
-    """A server with three files of ten rows; what stands behind the '?' of a name there."""
+    """Starts a server with three files of ten rows; yields the part of a file's name after the '?'."""
     port = _free_port()
     with (
         pytest.MonkeyPatch.context() as patch,

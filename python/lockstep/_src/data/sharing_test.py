@@ -1,4 +1,4 @@
-"""Shares of datasets, and numbers that tell batches apart. Several workers: tests/multiprocess."""
+"""Shares of datasets, and fingerprints of batches. For several workers see tests/multiprocess."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""What iterators become in a scope, and how its sessions end, on one worker. Several: tests/multiprocess."""
+"""Iterators in a scope, and the end of its sessions, on one worker. For several workers see tests/multiprocess."""
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ def graph():
 
 
 def run_to_the_end(session, fetches, feeds=None):
-    """Results of the runs until the session should stop."""
+    """Returns the results of all runs until the session should stop."""
     results = []
     while not session.should_stop():
         results.append(session.run(fetches, feeds))
@@ -34,7 +34,7 @@ def run_to_the_end(session, fetches, feeds=None):
 
 
 def elements(number, tensor):
-    """What a plain session gets."""
+    """Returns the elements that a plain session gets."""
     with tf1.Session() as session:
         return [session.run(tensor) for _ in range(number)]
 
@@ -71,13 +71,13 @@ def test_lookahead_counts_the_elements_that_follow_and_changes_none(ahead):
         np.testing.assert_equal(got, wanted)
 
 
-def test_the_session_stops_with_the_last_batch_and_goes_on_for_what_is_left():
+def test_the_session_stops_with_the_last_batch_and_can_still_run():
     with scope():
         x = tf1.data.make_one_shot_iterator(tf.data.Dataset.range(7).batch(3)).get_next()
         step = tf1.train.get_or_create_global_step()
         train_op = tf.group(x, tf1.assign_add(step, 1))
         with tf1.train.MonitoredTrainingSession("") as session:
-            # Takes no batch.
+            # This run takes no batch.
             assert session.run(step) == 0
             steps = len(run_to_the_end(session, train_op))
             left = int(session.run(step))
@@ -133,7 +133,7 @@ def test_validation_data_that_is_read_through_does_not_end_training(until):
 
 
 @pytest.mark.parametrize("by", ["should_stop", "the error"])
-def test_an_iterator_that_is_initialized_again_goes_on(by):
+def test_an_iterator_that_is_initialized_again_continues(by):
     with scope():
         iterator = tf1.data.make_initializable_iterator(tf.data.Dataset.range(3))
         x = iterator.get_next()

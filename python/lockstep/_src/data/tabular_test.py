@@ -1,4 +1,4 @@
-"""HybridBackend's datasets of tables and what is applied to them, beside pyarrow and numpy."""
+"""HybridBackend's datasets of tables and their transformations, compared with pyarrow and NumPy."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ def _path(tmp_path):
 
 
 def _plain(value):
-    """A column of a batch as nested lists."""
+    """Returns a column of a batch as nested lists."""
     if isinstance(value, DataFrame.Value):
         value = value.to_ragged()
     if isinstance(value, tf.SparseTensor):
@@ -64,7 +64,7 @@ def _text(value):
 
 
 def _rows(dataset) -> list[tuple]:
-    """All rows of all batches; columns in the order of their names."""
+    """Returns all rows of all batches; columns in the order of their names."""
     rows = []
     for batch in dataset:
         rows += zip(*(_plain(batch[name]) for name in sorted(batch)), strict=True)
@@ -238,7 +238,7 @@ def test_shuffled_batches_are_the_same_rows_in_another_order(path):
     assert sorted(ids) == list(range(ROWS)) and ids != sorted(ids)
     for row in _rows(dataset):
         assert row == (row[0], [10 * row[0] + j for j in range(row[0] % 4)], f"row {row[0]}")
-    # Drawn from the next 40 + 10 rows.
+    # Each batch is drawn from the next 40 + 10 rows.
     assert all(row < 50 + 10 * (place // 10) for place, row in enumerate(ids))
 
 

@@ -1,4 +1,4 @@
-"""Input functions give what numpy says; where TensorFlow has a `tf.estimator` (2.15), what that gives as well."""
+"""Input functions return the same as NumPy and, if TensorFlow has it (2.15), as `tf.estimator`."""
 
 import collections
 
@@ -56,7 +56,7 @@ def _batches(input_fn, most=100):
 
 
 def _implementations():
-    """Returns our function, and TensorFlow's where there is one."""
+    """Returns this project's function, and TensorFlow's if there is one."""
     return [numpy_input_fn, *([_tf1.estimator.inputs.numpy_input_fn] if hasattr(_tf1, "estimator") else [])]
 
 
@@ -76,7 +76,7 @@ def test_batches_are_rows_in_their_order(x, y, epochs):
     wanted = [tf.nest.map_structure(lambda a, i=i: a[order[i : i + 4]], given) for i in range(0, end, 4)]
     for make in _implementations():
         input_fn = make(x, y, batch_size=4, num_epochs=epochs, shuffle=False)
-        batches, shapes = _batches(input_fn, len(wanted) + (epochs or 0))  # one more than wanted, if there is an end
+        batches, shapes = _batches(input_fn, len(wanted) + (epochs or 0))  # one more, to see the end
         assert len(batches) == len(wanted)
         for got, expected in zip(batches, wanted, strict=True):
             _assert_equal(got, expected)
@@ -108,7 +108,7 @@ def test_rows_are_shuffled_without_end_and_by_the_graphs_seed():
     assert set(drawn(1)) == set(range(ROWS)) and drawn(1)[:ROWS] != list(range(ROWS))
 
 
-def test_a_session_goes_on_in_shuffled_rows_from_a_checkpoints_position(tmp_path):
+def test_a_session_resumes_shuffled_rows_at_a_checkpoints_position(tmp_path):
     def batches(folder, steps):
         with tf.Graph().as_default(), scope(save_data_position=True, seed=3):
             features, labels = numpy_input_fn(X, Y, batch_size=4, num_epochs=3, shuffle=True, queue_capacity=8)()

@@ -19,12 +19,12 @@ tf1 = tf.compat.v1
 
 
 def batches(*values):
-    """A dataset of batches of one label each."""
+    """Returns a dataset of batches of one label each."""
     return tf1.data.Dataset.from_tensor_slices(np.array(values, np.float32)).batch(1)
 
 
 def share_of_ones(dataset, make_iterator="make_one_shot_iterator"):
-    """An `fn`: the share of 1 in the evaluated data."""
+    """Returns an `fn` that computes the fraction of 1 in the evaluated data."""
 
     def fn():
         labels = getattr(tf1.data, make_iterator)(dataset()).get_next()
@@ -34,7 +34,7 @@ def share_of_ones(dataset, make_iterator="make_one_shot_iterator"):
 
 
 def train(hooks, runs, with_step=True, build=lambda: None):
-    """Trains for so many runs, each of which adds 1 to a weight; returns the rows of training data that were taken."""
+    """Trains for `runs` runs, each of which adds 1 to a weight; returns the rows of training data that were taken."""
     with tf.Graph().as_default(), scope():
         build()
         element = tf1.data.make_one_shot_iterator(tf1.data.Dataset.range(1000)).get_next()
@@ -77,14 +77,14 @@ def test_end_of_training_evaluates_only_where_asked_and_needed(at_end, runs, ste
 
 
 @pytest.mark.parametrize("make_iterator", ["make_one_shot_iterator", "make_initializable_iterator"])
-def test_every_evaluation_starts_anew(make_iterator):
+def test_every_evaluation_starts_at_the_beginning(make_iterator):
     history = []
     fn = share_of_ones(lambda: batches(1, 0, 0, 0, 1, 1, 1, 1), make_iterator)
     train([EvaluationHook(fn, steps=4, every_n_iter=1, history=history)], 3)
     assert ones(history) == [0.25, 0.25, 0.25]
 
 
-def test_iterator_of_a_structure_starts_anew_with_its_dataset():
+def test_iterator_of_a_structure_restarts_with_its_dataset():
     def fn():
         dataset = batches(1, 0, 0)
         iterator = tf1.data.Iterator.from_structure(
@@ -151,7 +151,7 @@ def test_model_is_built_once_for_evaluation_on_trainings_variables():
 
 
 def default_named_model(table_scope):
-    """Scores of two rows, by variables in scopes that TensorFlow names: two layers and the tables of two columns."""
+    """Computes scores of two rows. TensorFlow names the scopes of the variables: two layers, tables of two columns."""
     with tf1.variable_scope(None, "layer"):
         first = tf1.get_variable("weight", [], initializer=tf1.constant_initializer(3.0))
     with tf1.variable_scope(None, "layer"):
@@ -191,7 +191,7 @@ def test_model_function_finds_its_variables_whose_names_are_tensorflows(outer, t
         with tf1.train.MonitoredTrainingSession("", hooks=hooks) as session:
             session.run(train_op)
         assert {v.op.name for v in tf1.trainable_variables()} == set(trained) and len(trained) == 4
-        # What comes after the session goes on counting where training's model ended.
+        # Names that are given after the session continue the numbers of the training model.
         with tf1.variable_scope(None, "layer") as opened:
             assert opened.name == ("layer" if within else "layer_2")
     # Gradients of the mean: 10, 1, and 1/2 for each of the two rows of both tables.
@@ -266,7 +266,7 @@ def test_summaries_of_the_evaluated_model_stay_out_of_trainings():
         assert [[x.op.name for x in tf1.get_collection(key)] for key in collections] == [["trained"], [], []]
 
 
-def test_chief_writes_summaries_and_nobody_writes_without_a_directory(tmp_path, monkeypatch):
+def test_chief_writes_summaries_only_with_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fn = share_of_ones(lambda: batches(1, 0))
     train([EvaluationHook(fn, every_n_iter=2)], 2)
@@ -336,7 +336,7 @@ def test_iterators_are_put_back():
 
 
 class Counter(tf1.train.SessionRunHook):
-    """Counts the runs that it is called around, and asks for the end after some."""
+    """A hook that counts its runs, and requests a stop after a given number."""
 
     def __init__(self, stop_after=None):
         self.calls, self.stop_after = [], stop_after
@@ -369,7 +369,7 @@ def test_spec_has_hooks_of_the_evaluation_alone():
 
     taken = train([EvaluationHook(fn, every_n_iter=2, history=history)], 5)
     assert hook.calls == ["begin", "created", 1, 2, 1, 2, "end"]
-    # The hook ended each evaluation after two batches, and not training.
+    # The hook ended each evaluation after two batches, but did not end training.
     assert [float(record["mean"]) for record in history] == [1.5, 1.5] and len(taken) == 5
 
 
@@ -377,7 +377,7 @@ def test_moving_averages_of_training_rest():
     def model():
         average = tf1.train.ExponentialMovingAverage(0.5)
         averaged = tf1.get_variable("averaged", [], initializer=tf1.ones_initializer(), use_resource=True)
-        # Of something else than the variable holds: each move would show.
+        # The new value differs from the variable's value, so that any update would be visible.
         with tf.control_dependencies([averaged.assign(5.0)]), tf.control_dependencies([average.apply([averaged])]):
             return tf.identity(average.average(averaged))
 
@@ -416,7 +416,7 @@ def test_what_the_evaluated_model_would_save_stays_out_of_checkpoints(saveable):
 
 
 def by_step(*values):
-    """An `fn` whose result 'score' at global step 1, 2, ... is the first, second, ... of `values`."""
+    """Returns an `fn` whose result 'score' at global step 1, 2, ... is the first, second, ... of `values`."""
 
     def fn():
         step = tf1.train.get_global_step()
@@ -426,7 +426,7 @@ def by_step(*values):
 
 
 def evaluate_each_step(values, policies):
-    """Trains until stopped or out of values. Returns how many steps that took."""
+    """Trains until a policy stops it or the values end. Returns the number of steps."""
     hook = EvaluationHook(by_step(*values), steps=1, every_n_iter=1, policies=policies)
     with tf.Graph().as_default(), scope():
         train_op = tf1.train.get_or_create_global_step().assign_add(1)
@@ -455,7 +455,7 @@ def evaluate_each_step(values, policies):
 def test_early_stopping_ends_training_when_a_result_no_longer_gets_better(values, arguments, steps):
     policy = EarlyStopping("score", **arguments)
     assert evaluate_each_step(values, [policy]) == steps
-    # A second session begins anew.
+    # A second session starts without the first session's results.
     assert evaluate_each_step(values, [policy]) == steps
 
 

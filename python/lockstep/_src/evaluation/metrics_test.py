@@ -1,4 +1,4 @@
-"""Metrics against `tf.compat.v1.metrics` of the same data. Several workers: tests/multiprocess/evaluation_test.py."""
+"""Metrics, compared with `tf.compat.v1.metrics`. For several workers see tests/multiprocess/evaluation_test.py."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ CURVES = [
 
 
 def stream(metric, batches, **arguments):
-    """Values of the update after each batch, and the value after the last; a batch is a tuple of arrays or None."""
+    """Returns the update's value after each batch, and the final value; a batch is a tuple of arrays or None."""
     with tf.Graph().as_default(), tf1.Session() as session:
         feeds = [None if a is None else tf1.placeholder(a.dtype, [None] * a.ndim) for a in batches[0]]
         value, update = metric(*feeds, **arguments)
@@ -32,7 +32,7 @@ def batches_of(rng, sizes, weighted, ties=False):
     for size in sizes:
         labels = rng.integers(0, 2, size)
         predictions = rng.random(size).astype(np.float32)
-        if ties:  # values that fall on thresholds
+        if ties:  # values that equal thresholds
             predictions = rng.integers(0, 200, size).astype(np.float32) / np.float32(199)
         weights = rng.random(size).astype(np.float32) if weighted else None
         result.append((labels, predictions, weights))
@@ -91,7 +91,7 @@ def test_mean_is_tensorflows(weighted):
 
 
 def grouped_auc(batches):
-    """The definition: all pairs of each run of equal indicators, weighted by samples."""
+    """Computes the metric by its definition: over all pairs of each run of equal indicators, weighted by samples."""
     total = count = 0
     for labels, predictions, indicators in batches:
         starts = np.flatnonzero(np.diff(indicators, prepend=indicators[:1] - 1)) if labels.size else []
@@ -140,7 +140,7 @@ def test_gauc_takes_the_last_of_two_columns():
 
     wanted = stream(metrics.gauc, [(labels, predictions, groups)])
     assert stream(of_columns, [columns]) == wanted
-    # A column alone, of labels or of predictions, is that column.
+    # A single column, [N, 1], counts as [N], for labels and for predictions.
     assert stream(metrics.gauc, [(labels[:, None], predictions, groups)]) == wanted
 
 
@@ -185,7 +185,7 @@ def test_counts_stay_exact_beyond_float32():
 
 @pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc])
 def test_shapes_that_fit(metric):
-    # (labels, predictions, weights): the first two are the same samples each time.
+    # (labels, predictions, weights): labels and predictions have the same samples in each case.
     data = np.array([[1.0], [0.0], [1.0]], np.float32)
     by_sample = np.array([[1.0], [2.0], [3.0]])
     wanted = stream(metric, [(data[:, 0], data[:, 0], by_sample[:, 0])])

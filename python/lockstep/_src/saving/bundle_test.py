@@ -25,7 +25,7 @@ TENSORS = {
 def write(prefix, tensors, specs=None):
     specs = specs or [""] * len(tensors)
     with tf.Graph().as_default(), tf.Session() as session:
-        # Fed, as a graph takes long to swallow a large constant.
+        # The values are fed, because a graph with large constants is slow to build.
         values = [tf.placeholder(tf.as_dtype(np.asarray(value).dtype), np.shape(value)) for _, value in tensors]
         names = [name for name, _ in tensors]
         save = tf.raw_ops.SaveV2(prefix=prefix, tensor_names=names, shape_and_slices=specs, tensors=values)
@@ -34,7 +34,7 @@ def write(prefix, tensors, specs=None):
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """A checkpoint of two files, of which one tensor lies in slices in both."""
+    """Creates a checkpoint of two files; one tensor has slices in both."""
     parts = [f"{tmp_path}/part{i}" for i in range(2)]
     rows = TENSORS["table"]
     write(parts[0], [*TENSORS.items()][1:] + [("table", rows[:25])], [""] * (len(TENSORS) - 1) + ["40 3 0,25:-"])

@@ -1,4 +1,4 @@
-"""Checkpoints with flipped bits and without their ends: an error that names the file, and never other values."""
+"""Checkpoints with flipped bits, or cut short, raise an error that names the file, and never give other values."""
 
 import glob
 import os
@@ -25,7 +25,7 @@ ROUNDS = 60
 
 @pytest.fixture(name="graph")
 def _graph(monkeypatch):
-    # So that all tensors come in several slices.
+    # Few rows per piece, so that all tensors have several slices.
     monkeypatch.setattr(saved_tables, "PART_ROWS", 7)
     with tf.Graph().as_default():
         yield
@@ -51,7 +51,7 @@ def damage_file(draw, path):
 
 @pytest.mark.parametrize("damaged", ["full", "increment"])
 def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damaged, graph):
-    """Dense variables, tables with slots, counts and keys that are counted, and tables of strings."""
+    """The checkpoint has dense variables, tables with slots, counts and counted keys, and tables of strings."""
     with tf.Session() as session:
         program = Program()
         session.run(tf.global_variables_initializer())
@@ -78,13 +78,13 @@ def test_a_damaged_checkpoint_is_an_error_that_names_it(tmp_path, damaged, graph
                 prefix = str(path).partition(".data-")[0].removesuffix(".index")
                 assert prefix in str(error), f"{where}: {str(error)[-2000:]}"
                 continue
-            # Bytes that are not read: some at an index's end, and tensors that these tables have no use for.
+            # The damaged byte is never read: it is at an index's end, or in a tensor that these tables do not need.
             assert program.held(session) == held, where
     assert refused > 0.9 * total
 
 
 def test_a_table_of_damaged_strings_is_an_error():
-    """As checkpoints of objects and Keras' files hold tables, which have no checksums of their own."""
+    """Object-based checkpoints and Keras' files hold tables in this form, without checksums of their own."""
     table = dynamic.get_embedding_variable("damaged", 3)
     tf2.nn.embedding_lookup(table, tf2.range(50))
     strings = serialized.to_strings(table).numpy()
@@ -109,7 +109,7 @@ def test_a_table_of_damaged_strings_is_an_error():
         try:
             serialized.from_strings(table, tf2.constant([bytes(content) for content in damaged]))
         except tf.errors.OpError as error:
-            # OutOfRangeError would be the end of somebody's data.
+            # Programs would take OutOfRangeError for the end of their data.
             assert not isinstance(error, tf.errors.OutOfRangeError)
             refused += 1
             continue
@@ -120,7 +120,7 @@ def test_a_table_of_damaged_strings_is_an_error():
 
 
 def test_a_copy_of_a_damaged_checkpoint_is_none(tmp_path, graph):
-    """Exports copy bytes: what an index says of them is checked before, and the bytes when they are read."""
+    """Exports copy bytes. The index is checked before the copy, and the bytes when they are read."""
     rng = np.random.default_rng(5)
     tensors = {f"tensor/{i}": rng.normal(size=(7, i)).astype(np.float32) for i in range(1, 40)}
     with tf.Session() as session:
@@ -146,7 +146,7 @@ def test_a_copy_of_a_damaged_checkpoint_is_none(tmp_path, graph):
             read = {name: reader.get_tensor(name) for name in tensors}
         except (tf.errors.OpError, ValueError) as error:
             refused += 1
-            # Of a copy the damage shows when it is read.
+            # Damage in copied bytes is found when the copy is read.
             assert f"{tmp_path}/bad" in str(error) or f"{tmp_path}/copy" in str(error), f"{where}: {error}"
             continue
         assert all(np.array_equal(read[name], value) for name, value in tensors.items()), where
@@ -201,14 +201,14 @@ def test_a_chain_is_what_was_written_or_refused(tmp_path):
             reads(bytes(flipped))
         except ValueError:
             continue
-        assert bytes(flipped).split() == written.split()  # blanks alone may differ
+        assert bytes(flipped).split() == written.split()  # only white space may differ
     for end in range(len(written)):
         with pytest.raises(ValueError, match="chain.json"):
             reads(written[:end])
 
 
 def announced(folder, steps, relative=True):
-    """Checkpoints of some steps, and their state file."""
+    """Writes checkpoints of some steps, and their state file."""
     with tf.Graph().as_default(), tf.Session() as session:
         value = tf.get_variable("value", initializer=1.0)
         saver = tf.train.Saver([value], max_to_keep=len(steps), save_relative_paths=relative)
@@ -219,8 +219,8 @@ def announced(folder, steps, relative=True):
 
 
 def test_a_state_file_with_any_bit_flipped_or_cut_anywhere_names_the_same_checkpoint_or_is_refused(tmp_path):
-    """Training from the start, or from another checkpoint, nobody would notice."""
-    # Names that differ in one bit.
+    """Training from step 0, or from another checkpoint, would go unnoticed."""
+    # Some of these names differ in one bit.
     path, last = announced(tmp_path, [1, 5, 7, 3])
     written = path.read_bytes()
     assert latest.latest_checkpoint(tmp_path) == last
@@ -290,7 +290,7 @@ def test_a_state_file_that_does_not_say_which_checkpoint_is_the_last_is_an_error
 
 
 def test_where_no_checkpoint_was_announced_there_is_none(tmp_path):
-    """As where a job dies in its first save, behind the checkpoint and before the state file."""
+    """This happens if a job dies in its first save, after the checkpoint and before the state file."""
     assert latest.latest_checkpoint(None) is None
     assert latest.latest_checkpoint(tmp_path / "nowhere") is None
     assert latest.latest_checkpoint(tmp_path) is None
@@ -301,7 +301,7 @@ def test_where_no_checkpoint_was_announced_there_is_none(tmp_path):
 
 
 def test_a_save_between_two_looks_is_no_damage(tmp_path, monkeypatch):
-    """Of a job whose checkpoints another process looks for: what was named is deleted as soon as there is a new one."""
+    """Another process looks for a job's checkpoints; the job deletes the named one as soon as there is a new one."""
     path, _ = announced(tmp_path, [1])
     look = latest._look
 

@@ -1,4 +1,4 @@
-"""Training that goes on with other data than it was saved with: an error that says what is other, in one worker."""
+"""Training that resumes with different data raises an error that names the difference; in one worker."""
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +21,7 @@ def _noise(seed: int) -> np.ndarray:
 
 
 def _train(folder, steps: int, saved: bool = True, batch_size: int = 4, **shuffle) -> list[float]:
-    """The first values of the batches of some more steps, on what matches `*.parquet`."""
+    """Trains some more steps on the files `*.parquet`; returns the first value of each batch."""
     with tf.Graph().as_default(), scope(save_data_position=saved):
         dataset = ParquetDataset(f"{folder}/*.parquet", batch_size)
         if shuffle:
@@ -40,8 +40,8 @@ def _new(folder) -> None:
     _write(folder / "5.parquet", _noise(5))
 
 
-def _written_anew(folder) -> None:
-    # As long as before, and as many bytes: numbers that cannot be compressed.
+def _rewritten(folder) -> None:
+    # The same number of rows and bytes as before, because these numbers cannot be compressed.
     size = (folder / "1.parquet").stat().st_size
     _write(folder / "1.parquet", _noise(9))
     assert (folder / "1.parquet").stat().st_size == size
@@ -65,7 +65,7 @@ def folder(tmp_path):
     [
         (_gone, r"(?s)other data: file '\S*/1.parquet' is not among the files any more \(3 files then, 2 files now\)"),
         (_new, r"other data: file '\S*/5.parquet' was not among the files \(3 files then, 4 files now\)"),
-        (_written_anew, r"other data: file '\S*/1.parquet' has been rewritten"),
+        (_rewritten, r"other data: file '\S*/1.parquet' has been rewritten"),
     ],
 )
 def test_other_files_are_an_error_that_names_the_checkpoint_and_the_file(folder, change, message):
@@ -88,35 +88,35 @@ def test_a_file_that_cannot_be_read_any_more_is_an_error_that_names_it(folder):
         _train(folder, 1)
 
 
-def test_without_the_option_training_goes_on_with_the_new_data_from_their_beginning(folder):
+def test_without_the_option_training_continues_with_the_new_data_from_its_beginning(folder):
     _gone(folder)
     expected = [float(np.float32(_noise(0)[4 * i])) for i in range(2)]
     assert _train(folder, 2, saved=False) == expected
 
 
-def _said(caplog) -> list[str]:
+def _warnings(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if "data begins anew" in record.getMessage()]
 
 
-def test_positions_that_a_start_leaves_alone_are_told_of_once_with_how_to_go_on(folder, caplog):
+def test_unused_positions_are_reported_once_with_the_way_to_use_them(folder, caplog):
     expected = [float(np.float32(_noise(0)[4 * i])) for i in range(2)]
     assert _train(folder, 2, saved=False) == expected
-    (said,) = _said(caplog)
+    (said,) = _warnings(caplog)
     assert said.startswith(
         f"{folder}/checkpoints/model.ckpt-3 has the position of each of 1 workers in 'OneShotIterator', and this job "
     )
     assert "start as many workers with LOCKSTEP_SAVE_DATA_POSITION=1" in said and "--restarts" in said
 
 
-def test_a_checkpoint_without_positions_is_told_of_where_a_start_wants_them(folder, caplog):
+def test_a_checkpoint_without_positions_is_reported_if_they_are_wanted(folder, caplog):
     _train(folder, 2, saved=False)
     caplog.clear()
     assert _train(folder, 1) == [float(np.float32(_noise(0)[0]))]
-    (said,) = _said(caplog)
+    (said,) = _warnings(caplog)
     assert "model.ckpt-5 has no position of this graph's data for 1 workers (it has none at all)" in said
 
 
-def test_nothing_is_said_where_data_go_on_or_there_are_none(folder, caplog):
+def test_there_is_no_warning_if_data_resumes_or_there_is_none(folder, caplog):
     _train(folder, 1)
     with tf.Graph().as_default(), scope():
         step = tf.compat.v1.train.get_or_create_global_step()
@@ -127,7 +127,7 @@ def test_nothing_is_said_where_data_go_on_or_there_are_none(folder, caplog):
         tf.compat.v1.train.get_or_create_global_step()
         with tf.compat.v1.train.MonitoredTrainingSession(checkpoint_dir=f"{folder}/other") as session:
             assert session.run(first) == 0
-    assert _said(caplog) == []
+    assert _warnings(caplog) == []
 
 
 def test_the_same_files_written_again_are_the_same_data(folder):

@@ -1,4 +1,4 @@
-"""Incremental checkpoints of one worker: chains, what ends them, and what is wrong with them."""
+"""Incremental checkpoints of one worker: chains, their ends, and their errors."""
 
 import glob
 import json
@@ -21,7 +21,7 @@ DIM = 3
 
 
 class Program:
-    """A table that lets keys go and counts them, a dense variable, and a step that trains both."""
+    """A table that evicts keys and counts them, a dense variable, and a step that trains both."""
 
     def __init__(self, **arguments):
         option = dynamic.EmbeddingVariableOption(
@@ -44,7 +44,7 @@ class Program:
         self._counts = [self.dense.read_value(), self.step.read_value(), self.table.candidate_count()]
 
     def held(self, session):
-        """All that the program has."""
+        """Returns the values of all of the program's variables."""
         parts = []
         for keys, *columns in session.run(self._tables):
             parts.append({key: [column[i].tolist() for column in columns] for i, key in enumerate(keys.tolist())})
@@ -74,7 +74,7 @@ def names(folder):
 
 
 def saved(tmp_path, steps=(2, 2, 3), **arguments):
-    """A chain of so many steps each; the full checkpoint, and what was there after each save."""
+    """Saves a chain with these numbers of steps; returns the full checkpoint, and the values after each save."""
     held = []
     with tf.Graph().as_default(), tf.Session() as session:
         program = Program(**arguments)
@@ -93,19 +93,19 @@ def test_a_chain_restores_all_that_was_there(tmp_path):
     assert names(tmp_path) == ["model.ckpt-2"]
     assert names(tmp_path / ".incremental_checkpoint") == ["model.ckpt-2-to-4", "model.ckpt-2-to-7"]
     assert restored(paths[0]) == held[-1]
-    # Only what was touched: the words of the last three steps.
+    # The increment has only the touched keys: the words of the last three steps.
     reader = tf.train.load_checkpoint(paths[2])
     rng = np.random.default_rng(2)
     touched = {str(i).encode() for i in rng.integers(0, 60, [3, 20]).ravel()}
     assert set(reader.get_tensor("words-changed-keys").tolist()) == touched
     assert len(touched) < len(held[-1][1])
     assert len(reader.get_tensor("user-changed-removed")) > 0
-    # The full one alone is what it was.
+    # Without increments, the full checkpoint gives its own values.
     shutil.rmtree(tmp_path / ".incremental_checkpoint")
     assert restored(paths[0]) == held[0]
 
 
-def test_training_goes_on_in_the_chain_that_was_restored(tmp_path):
+def test_training_continues_the_restored_chain(tmp_path):
     paths, _ = saved(tmp_path)
     with tf.Graph().as_default(), tf.Session() as session:
         program = Program()
@@ -135,7 +135,7 @@ def test_a_save_by_somebody_else_ends_the_chain(tmp_path):
         program.run(session, 1, 1)
         other.save(session, f"{tmp_path}/elsewhere/best.ckpt")
         program.run(session, 1, 2)
-        # What changed since its own last one is not known any more.
+        # The changes since its own last checkpoint are not known any more.
         path = program.saver.save(session, f"{tmp_path}/model.ckpt", 4)
         assert path.endswith("model.ckpt-4")
         program.run(session, 1, 3)
@@ -174,7 +174,7 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
         broken(lambda prefix: Path(os.path.dirname(prefix), "chain.json").write_text("{"))
 
     def shorten(prefix):
-        # Still JSON, of a chain that is a shorter one.
+        # Still valid JSON, but with a shorter chain.
         chain = Path(os.path.dirname(prefix), "chain.json")
         content = json.loads(chain.read_text())
         content["increments"].pop()
@@ -182,7 +182,7 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
 
     with pytest.raises(ValueError, match="chain.json does not say which increments there are.*checksum"):
         broken(shorten)
-    # Another full checkpoint in the place of the one that they build on.
+    # Another full checkpoint replaces the one on which they build.
     with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*and the table holds number"):
         other, _ = saved(tmp_path / "other", [2])
 
@@ -191,12 +191,12 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
                 shutil.copy(file, f"{tmp_path}/bad")
 
         broken(replace)
-    # An increment is no checkpoint of its own.
+    # An increment cannot be restored alone.
     with pytest.raises(tf.errors.InvalidArgumentError, match="incremental"):
         restored(paths[1])
 
 
-def test_sessions_save_increments_and_go_on_from_them(tmp_path):
+def test_sessions_save_increments_and_resume_from_them(tmp_path):
     folder = str(tmp_path / "job")
     batches = np.random.default_rng(1).integers(0, 60, [5, 20])
 
@@ -212,7 +212,7 @@ def test_sessions_save_increments_and_go_on_from_them(tmp_path):
                 session.run(program.train, {program.ids: batch})
             held = program.held(session._tf_sess())
             shutil.copytree(folder, tmp_path / "killed")
-        # As if it had been killed there: the checkpoint at the end of a session does not come.
+        # As if the process had been killed here: the checkpoint at the session's end is removed.
         shutil.rmtree(folder)
         shutil.move(tmp_path / "killed", folder)
         with open(f"{folder}/.incremental_checkpoint/chain.json") as file:
@@ -228,7 +228,7 @@ def test_sessions_save_increments_and_go_on_from_them(tmp_path):
         assert restored(tf.train.latest_checkpoint(folder)) == held
 
 
-def test_estimators_go_on_from_increments(tmp_path):
+def test_estimators_resume_from_increments(tmp_path):
     class Fails(tf.train.SessionRunHook):
         def after_run(self, run_context, run_values):
             if run_context.session.run(tf.train.get_global_step()) == 5:
@@ -266,7 +266,7 @@ def test_increments_of_one_step_are_links_of_their_own(tmp_path):
         f"model.ckpt-2-to-{end}" for end in ("3", "3-2", "3-3", "4")
     ]
     assert restored(paths[0]) == held[-1]
-    # What a writer that died has left is not of the chain, and goes with it.
+    # Files that a killed writer has left are not in the chain, but are removed with it.
     for file in folder.glob("model.ckpt-2-to-4.*"):
         shutil.copy(file, str(file).replace("-to-4", "-to-9"))
     (folder / "model.ckpt-2-to-10_temp").mkdir()
@@ -276,7 +276,7 @@ def test_increments_of_one_step_are_links_of_their_own(tmp_path):
 
 
 def test_a_full_checkpoint_of_the_same_name_ends_the_chain(tmp_path):
-    # As in a folder whose visible files were removed before the job began again.
+    # As in a folder whose visible files were removed before the job was started again.
     saved(tmp_path, [1, 1])
     with tf.Session() as session:
         program = Program()

@@ -1,4 +1,4 @@
-"""Exports on one process, read back by stock TensorFlow in a process that never imports this library."""
+"""Exports of one process; stock TensorFlow reads them in a process that never imports this library."""
 
 import os
 import resource
@@ -61,7 +61,7 @@ def serialized_signature():
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A checkpoint of the model, with a slot of an optimizer, as training leaves it."""
+    """Creates a checkpoint of the model, with a slot of an optimizer, like a checkpoint of training."""
     with tf.Graph().as_default(), tf.Session() as session:
         model(tf.zeros([1]), tf.sparse.from_dense(tf.constant([[1]], tf.int64)))
         tf.get_variable("table/Adagrad", TABLE.shape)
@@ -94,7 +94,7 @@ def test_stock_tensorflow_serves_it(checkpoint, tmp_path):
     assert started <= int(os.path.basename(directory)) <= time.time()
     assert os.listdir(tmp_path) == [os.path.basename(directory)]
     np.testing.assert_allclose(serve(directory), WANTED, rtol=1e-6)
-    # What only training needs stays behind.
+    # Variables that only training needs are not exported.
     assert sorted(tensors_of(directory)) == ["bias", "table"]
 
 
@@ -159,7 +159,7 @@ def test_graph_is_fresh_and_built_for_inference(checkpoint, tmp_path):
         return serialized_signature()
 
     with tf.Graph().as_default() as outer, context.scope(sharding=True):
-        tf.get_variable("table", [1])  # of another shape, in another graph
+        tf.get_variable("table", [1])  # has another shape than in training's graph
         export(tmp_path, checkpoint, signature)
         assert context.options.sharding
     ((mode, sharding, graph),) = seen

@@ -1,4 +1,4 @@
-"""Dynamic tables in exported models: plain TensorFlow gives what the training program's evaluation gives."""
+"""Dynamic tables in exported models: stock TensorFlow gives the same results as the training program's evaluation."""
 
 import os
 import subprocess
@@ -35,7 +35,7 @@ np.savez(sys.argv[3], **{name: value.numpy() for name, value in outputs.items()}
 
 
 def tables():
-    """Tables that admit and begin in every way."""
+    """Returns tables with all kinds of admission filters and initial rows."""
     make = dynamic.get_embedding_variable
     option, counted = dynamic.EmbeddingVariableOption, dynamic.CounterFilter(2)
     unseen = dynamic.InitializerOption(default_value_no_permission=0.5)
@@ -50,7 +50,7 @@ def tables():
 
 
 def outputs(ids, words):
-    """What a model gives: of each table the rows, and of one sums by a combiner."""
+    """Returns the outputs of a model: the rows of each table, and for one table also sums by a combiner."""
     rows = {name: tf.nn.embedding_lookup(table, words if name == "words" else ids) for name, table in tables().items()}
     with tf.variable_scope("", reuse=True):
         sparse = tf.sparse.from_dense(ids)
@@ -71,7 +71,7 @@ def signature():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A checkpoint of the tables after some steps, and what their evaluation gives then."""
+    """Returns a checkpoint of the tables after some steps, and the results of an evaluation."""
     path = str(tmp_path_factory.mktemp("trained") / "model.ckpt")
     with tf.Graph().as_default(), tf.Session() as session:
         fed = placeholders()
@@ -109,7 +109,7 @@ def test_plain_tensorflow_serves_the_rows_of_admitted_keys(trained, tmp_path):
     np.testing.assert_array_equal(served["drawn"][unseen], 0.0)
     np.testing.assert_array_equal(served["counted"][unseen], 0.5)
     np.testing.assert_array_equal(served["constant"][unseen], 0.25)
-    # Slots and keys that are not admitted stay behind.
+    # Slots, and keys that are not admitted, are not exported.
     names = tf.train.load_checkpoint(os.path.join(directory, "variables", "variables")).get_variable_to_shape_map()
     assert sorted(names) == sorted(f"{name}-{part}" for name in tables_names() for part in ("keys", "values"))
 

@@ -1,4 +1,4 @@
-"""Dynamic tables in checkpoints of one worker: what is in them, read by plain TensorFlow, and what comes back."""
+"""Dynamic tables in checkpoints of one worker: the content, read by stock TensorFlow, and the restored values."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ DIM = 5
 
 @pytest.fixture(autouse=True)
 def fresh_graph(monkeypatch):
-    # So that all tensors come in several slices.
+    # Few rows per piece, so that all tensors have several slices.
     monkeypatch.setattr(saved_tables, "PART_ROWS", 7)
     with tf.Graph().as_default():
         yield
@@ -32,7 +32,7 @@ def make(name="user", dim=DIM, **options):
 
 
 def train(table, optimizer):
-    """A placeholder for ids, and a step that trains on them; the loss of a row is the sum of its values' squares."""
+    """Returns a placeholder for ids, and a step that trains on them; a row's loss is the sum of its squares."""
     ids = tf.placeholder(table.key_dtype if table.key_dtype == tf.string else tf.int64, [None])
     step = tf.train.get_or_create_global_step()
     loss = tf.reduce_sum(tf.square(tf.cast(tf.nn.embedding_lookup(table, ids), tf.float32)))
@@ -40,24 +40,24 @@ def train(table, optimizer):
 
 
 def slots_of(path, name="user"):
-    """Names of the slots that a checkpoint has."""
+    """Returns the names of the slots in a checkpoint."""
     return [slot.decode() for slot in tf.train.load_checkpoint(path).get_tensor(f"{name}-slots")]
 
 
 def slots_here():
-    """Names of the slots that the optimizers of the present graph ask for."""
+    """Returns the names of the slots that the optimizers of the current graph request."""
     updates = [op for op in tf.get_default_graph().get_operations() if op.type == "LockstepSparseUpdate"]
     return sorted({name.decode() for op in updates for name in op.get_attr("slot_names")})
 
 
 def contents(session, table, *slots):
-    """Of each key all that the table has of it."""
+    """Returns all values that the table has for each key."""
     keys, *rest = session.run([*table.export(), *table.export_slots(*slots)])
     return {key: [np.asarray(part[i]).tolist() for part in rest] for i, key in enumerate(keys.tolist())}
 
 
 def stored(path, name, *slots):
-    """The same, of a checkpoint, as plain TensorFlow reads it."""
+    """Returns the same values from a checkpoint, as stock TensorFlow reads them."""
     reader = tf.train.load_checkpoint(path)
     names = [f"{name}-{part}" for part in ("keys", "values", "versions", "freqs")] + [f"{name}/{s}" for s in slots]
     keys, *rest = [reader.get_tensor(tensor) for tensor in names]
@@ -66,7 +66,7 @@ def stored(path, name, *slots):
 
 
 def trained(tmp_path, optimizer=None, steps=4, **options):
-    """Trains a table, and saves it: path of the checkpoint, and what the table has then."""
+    """Trains a table, and saves it; returns the checkpoint's prefix, and the table's values."""
     table = make(**options)
     ids, step = train(table, optimizer or tf.train.AdagradOptimizer(0.1))
     rng = np.random.default_rng(7)
@@ -89,10 +89,10 @@ def test_plain_tensorflow_reads_what_the_table_has_and_it_comes_back(tmp_path, i
         assert stored(path, "user", *slots_of(path)) == had
         with tf.Graph().as_default(), tf.Session() as session:
             table = make(key_dtype=key_dtype)
-            # Into a session in which nothing was initialized.
+            # Restores into a session without initialized variables.
             tf.train.Saver([table]).restore(session, path)
             assert contents(session, table, *slots_of(path)) == had
-            # And over what is there.
+            # Restores over existing rows.
             session.run(table.insert(["1000" if key_dtype == tf.string else 1000], [[1.0] * DIM]))
             tf.train.Saver({"user": table}).restore(session, path)
             assert contents(session, table, *slots_of(path)) == had
@@ -104,7 +104,7 @@ def test_plain_tensorflow_reads_what_the_table_has_and_it_comes_back(tmp_path, i
         both()
 
 
-def test_training_goes_on_as_if_it_had_not_stopped(tmp_path):
+def test_training_resumes_as_if_it_had_not_stopped(tmp_path):
     path, _ = trained(tmp_path)
     batches = np.random.default_rng(8).integers(-60, 60, [3, 50])
     after = []
@@ -138,7 +138,7 @@ def test_rows_of_16_bits_are_stored_as_floats_without_loss(tmp_path, value_dtype
         assert contents(session, table, *slots_of(path)) == had
 
 
-def test_slots_of_another_optimizer_begin_anew(tmp_path):
+def test_slots_of_another_optimizer_start_with_their_initial_values(tmp_path):
     path, had = trained(tmp_path, tf.train.MomentumOptimizer(0.1, 0.9))
     with tf.Graph().as_default(), tf.Session() as session:
         table = make()
@@ -189,7 +189,7 @@ def test_keys_that_are_counted_are_counted_on(tmp_path):
         assert session.run(table.get_frequency([1, 2, 3, 4, 5])).tolist() == [3, 2, 2, 1, 0]
         session.run(step, {ids: [2, 4]})
         assert sorted(contents(session, table)) == [1, 2]
-    # A table that takes in all keys has no use for the counts; one that wants more keeps those that were taken in.
+    # A table that admits all keys ignores the counts. A table with a higher limit keeps the keys that were admitted.
     for wanted, keys in ((0, [1, 4]), (9, [1])):
         with tf.Graph().as_default(), tf.Session() as session:
             table = make(filter_option=dynamic.CounterFilter(wanted))
@@ -306,7 +306,7 @@ def test_the_clock_is_never_behind_what_was_seen(tmp_path):
     latest = max(int(version) for _, version, *_ in had.values())
     assert latest > 0
     with tf.Graph().as_default(), tf.Session() as session:
-        # As a checkpoint that doesn't say the step, or says another.
+        # Emulates checkpoints without the step, or with another one.
         tensors = {name: tf.train.load_variable(path, name) for name, _ in tf.train.list_variables(path)}
         tensors["user-clock"] = np.int64([0, 0])
         names = sorted(tensors)
@@ -370,7 +370,7 @@ def test_the_same_keys_go_in_the_same_steps_as_if_training_had_not_stopped(tmp_p
     batches = [rng.zipf(1.2, 40).clip(1, 2000) for _ in range(60)]
 
     def keys_by_step(batches, begin):
-        """What the table has behind each batch; a checkpoint of behind the 23rd is saved, or restored to begin with."""
+        """Returns the table's keys after each batch; saves a checkpoint after the 23rd, or first restores it."""
         table = make(**evicts)
         ids, step = train(table, tf.train.AdagradOptimizer(0.1))
         saver = tf.train.Saver()

@@ -1,4 +1,4 @@
-"""Policies and step statistics on one worker. Several workers: tests/multiprocess/stopping_test.py."""
+"""Policies and step statistics on one worker. For several workers see tests/multiprocess/stopping_test.py."""
 
 import glob
 import logging
@@ -14,7 +14,7 @@ tf1 = tf.compat.v1
 
 
 class Recorder(Policy):
-    """Notes its calls, and asks for the end of training at a step."""
+    """A policy that records its calls, and requests a stop at a given step."""
 
     def __init__(self, stop_at=None, **arguments):
         super().__init__(**arguments)
@@ -31,7 +31,7 @@ class Recorder(Policy):
 
 
 def train(runs, hooks=(), **arguments):
-    """Trains in a session of a scope; returns how many runs it took. A tensor 'doubled' is twice the step before."""
+    """Trains in a session of a scope; returns the number of runs. The tensor 'doubled' is twice the previous step."""
     with tf.Graph().as_default(), scope():
         step = tf1.train.get_or_create_global_step()
         before = tf.identity(step)
@@ -60,7 +60,7 @@ def test_policy_is_called_every_n_steps_with_values_of_the_step():
 def test_end_of_training_calls_where_asked_unless_it_just_has(every, calls):
     policy = Recorder(every_n_steps=every, at_end=True)
     train(4, [policy])
-    # At the end there is no run, and so no context of one.
+    # At the end there is no run, so there is no context.
     assert [(step, has_context) for step, _, has_context in policy.calls] == calls
     assert policy.only_at_end == (every is None)
 

@@ -1,4 +1,4 @@
-"""Configurations of sessions: what is given, what is added, and that the caller's stays as it is."""
+"""Configurations of sessions: given settings are kept, settings are added, and the argument is not changed."""
 
 import tensorflow as tf
 

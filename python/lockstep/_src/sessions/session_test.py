@@ -1,4 +1,4 @@
-"""Sessions in the scope of one worker. Several workers: tests/multiprocess/scope_test.py."""
+"""Sessions in the scope of one worker. For several workers see tests/multiprocess/scope_test.py."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ tf1 = tf.compat.v1
 
 
 class Listener(tf1.train.CheckpointSaverListener):
-    """Notes the steps at which checkpoints were saved."""
+    """A listener that records the steps at which checkpoints were saved."""
 
     def __init__(self):
         self.saved = []
@@ -31,11 +31,11 @@ def listener(monkeypatch):
 
 
 def train(**arguments):
-    """Five steps, with a summary."""
+    """Trains five steps with a summary."""
     with tf.Graph().as_default():
         step = tf1.train.get_or_create_global_step()
         tf1.summary.scalar("two", 2.0)
-        # TensorFlow's hooks read the step in the run that advances it. Which comes first would be left to chance.
+        # TensorFlow's hooks read the step in the run that advances it; without this, the order would be random.
         with tf.control_dependencies([training_util._get_or_create_global_step_read()]):
             train_op = step.assign_add(1)
         with tf1.train.MonitoredTrainingSession("", **arguments) as session:
@@ -43,13 +43,13 @@ def train(**arguments):
                 session.run(train_op)
 
 
-def test_listeners_are_told_of_the_checkpoints_of_a_session_in_a_scope(listener, tmp_path):
+def test_listeners_are_called_for_checkpoints_of_a_session_in_a_scope(listener, tmp_path):
     with scope():
         train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
     assert listener.saved == [0, 2, 4, 5]
 
 
-def test_listeners_are_not_told_outside_of_scopes(listener, tmp_path):
+def test_listeners_are_not_called_outside_of_scopes(listener, tmp_path):
     train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
     assert listener.saved == []
 
@@ -118,7 +118,7 @@ def _files(folder):
 
 
 @pytest.mark.parametrize("damage", ["cut", "other bytes", "another's name", "gone"])
-def test_a_session_does_not_begin_anew_where_its_checkpoints_state_file_is_damaged(tmp_path, damage):
+def test_a_session_refuses_a_damaged_state_file(tmp_path, damage):
     with scope():
         train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
         path = tmp_path / "checkpoint"
@@ -142,7 +142,7 @@ def test_a_session_does_not_begin_anew_where_its_checkpoints_state_file_is_damag
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-10")
 
 
-def test_a_session_begins_anew_where_the_first_save_was_cut_short(tmp_path):
+def test_a_session_starts_from_step_0_if_the_first_save_was_cut_short(tmp_path):
     with scope():
         train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=10)
         for file in [*tmp_path.glob("model.ckpt-5*"), tmp_path / "checkpoint"]:
@@ -151,7 +151,7 @@ def test_a_session_begins_anew_where_the_first_save_was_cut_short(tmp_path):
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("-5")
 
 
-def test_a_session_that_goes_on_leaves_the_checkpoint_that_it_restored_as_it_is(tmp_path):
+def test_a_resumed_session_keeps_the_checkpoint_that_it_restored(tmp_path):
     with scope():
         train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=10)
         before = _files(tmp_path)

@@ -55,7 +55,7 @@ def exchanges():
         received, received_sizes, gradient, even = _run(received, received_sizes, gradient, even)
     np.testing.assert_array_equal(received, wanted[0])
     np.testing.assert_array_equal(received_sizes, wanted[1])
-    # A row's gradient is that of the rank that received it.
+    # A row's gradient comes from the rank that received the row.
     np.testing.assert_array_equal(gradient, np.repeat([1.0, 2.0], sizes))
     np.testing.assert_array_equal(even, np.array([10, 11]) + 10 * context.rank)
 

@@ -1,4 +1,4 @@
-"""An optimizer for parameter servers does without them, and says what it cannot do without."""
+"""`SyncReplicasOptimizer` works without parameter servers, and refuses the features that need them."""
 
 import pytest
 import tensorflow as tf

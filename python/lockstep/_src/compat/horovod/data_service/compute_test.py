@@ -18,7 +18,7 @@ _DEADLINE_S = 240
 
 
 def _process(rank, size, *arguments):
-    """A rank of a compute job, as a launcher starts it."""
+    """Starts a rank of a compute job, like a launcher."""
     environment = {**os.environ, "HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size)}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
     return subprocess.Popen(
@@ -44,7 +44,7 @@ def _end(process):
         ({"dispatcher_side": "foo"}, "dispatcher side is 'foo', wanted compute or training"),
     ],
 )
-def test_what_cannot_be_done_is_refused_by_all_ranks_and_told_to_who_waits(tmp_path, start, change, said):
+def test_all_ranks_refuse_impossible_requests_and_waiting_jobs_get_the_error(tmp_path, start, change, said):
     file = tmp_path / "compute.json"
     wanted = dataclasses.replace(compute.Request(1, "compute", file, 5), **change)
     reading = start(lambda: TfDataServiceConfig.read(file, wait_for_file_creation=True))
@@ -102,7 +102,7 @@ def test_a_job_without_one_of_its_workers_fails_in_time(tmp_path):
         TfDataServiceConfig.read(file)
 
 
-def test_a_worker_that_is_killed_ends_the_job_and_training_is_told(tmp_path, start):
+def test_a_killed_worker_ends_the_job_and_training_gets_the_error(tmp_path, start):
     file = tmp_path / "compute.json"
     first = start(lambda: compute.run(compute.Request(1, "compute", file, _DEADLINE_S), Place(0, 2)))
     second = _process(1, 2, "--timeout", _DEADLINE_S, file)

@@ -90,7 +90,7 @@ def test_it_waits_for_the_file(file, start):
     assert reading.end() == _DEAD
 
 
-def test_a_job_that_fails_meanwhile_is_told_to_those_who_wait(file, start):
+def test_waiting_jobs_get_the_error_of_a_job_that_fails_meanwhile(file, start):
     reading = start(lambda: TfDataServiceConfig.read(file, wait_for_file_creation=True))
     time.sleep(0.2)
     config.leave_failure_note(file, "3 processes, 2 dispatchers")
@@ -107,7 +107,7 @@ def test_a_file_of_a_job_that_runs_is_taken_at_once(file, alive):
     assert config.running(file) == alive
 
 
-def test_a_file_of_a_dead_job_is_told_and_another_is_waited_for(file, alive, start, caplog):
+def test_a_file_of_a_dead_job_is_reported_and_another_is_awaited(file, alive, start, caplog):
     dataclasses.replace(_DEAD, timeout=100).write(file)
     with caplog.at_level(logging.WARNING, "lockstep"):
         reading = start(lambda: TfDataServiceConfig.read(file, wait_for_file_creation=True))

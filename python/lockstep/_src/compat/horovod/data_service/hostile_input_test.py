@@ -1,4 +1,4 @@
-"""The config file and the messages of the data service, as others may have written them."""
+"""The config file and the messages of the data service with content from attackers."""
 
 import json
 import socket
@@ -34,8 +34,8 @@ def test_config_file(tmp_path):
 
 @pytest.mark.parametrize("part", ["stranger", "frame of ours", "body of ours"])
 def test_requests(part, monkeypatch):
-    """What a stranger sends, what stands in a frame that is signed with another key, and what in one that is right."""
-    # Known, so that what is sent can be signed, and lie in the socket, before the server reads.
+    """Bytes of an unauthenticated client, and contents of frames that are signed with a wrong or with the right key."""
+    # A fixed nonce: the request can then be signed and sent before the server reads.
     nonce = bytes(registry_messages._NONCE_BYTES)
     monkeypatch.setattr(registry_messages.secrets, "token_bytes", bytes)
 
@@ -57,7 +57,7 @@ def test_requests(part, monkeypatch):
     if part == "body of ours":
         assert feed("data service's requests", reads, [body], refused, 300) > 10
         return
-    # Not even the well-formed ones are read.
+    # A wrong signature: not even well-formed requests are read.
     for data in [body] if part == "frame of ours" else [b"", b"\0\0\0\7" + bytes(32) + body]:
         with pytest.raises(refused):
             reads(data)
@@ -69,7 +69,7 @@ def test_requests(part, monkeypatch):
     feed("data service's strangers", refuses, [b"\0\0\0\7" + bytes(32) + body], (), 300)
 
 
-def test_a_stranger_that_announces_gigabytes_is_hung_up_on():
+def test_an_unauthenticated_client_that_announces_gigabytes_is_disconnected():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"\x7f\xff\xff\xff")

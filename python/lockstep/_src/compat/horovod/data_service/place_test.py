@@ -28,7 +28,7 @@ def test_what_is_wrong_is_said(environment, said):
         own_place(environment)
 
 
-def test_jobs_differ_and_their_secret_is_not_told():
+def test_ids_of_jobs_differ_and_do_not_reveal_the_secret():
     job = own_place({"LOCKSTEP_SECRET": "s1", "LOCKSTEP_RENDEZVOUS": "h:1"}).job
     assert (
         job

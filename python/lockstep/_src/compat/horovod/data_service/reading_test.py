@@ -18,7 +18,7 @@ _ELEMENTS = 40
 
 
 def _counts(batches):
-    """How often each element comes."""
+    """Returns how often each element comes."""
     if isinstance(batches, tf.data.Dataset):
         batches = batches.as_numpy_iterator()
     return collections.Counter(int(element) for batch in batches for element in batch)
@@ -34,7 +34,7 @@ def _each(times, elements=_ELEMENTS):
 
 @pytest.fixture(name="somewhere")
 def _somewhere():
-    """A config of no job."""
+    """Returns a config without a job behind it."""
     return TfDataServiceConfig(2, 1, "compute", {"lo": [("127.0.0.1", 1)]}, b"k" * 32, 1)
 
 
@@ -56,7 +56,7 @@ def test_ranks_that_reuse_a_dataset_share_its_elements(compute_job, start):
     assert first + second == _each(1)
 
 
-def test_datasets_that_are_reused_are_told_apart_by_name(compute_job):
+def test_reused_datasets_are_distinguished_by_name(compute_job):
     config = compute_job(1).config()
     for name, elements in (("train", 12), ("validate", 8)):
         dataset = send_to_data_service(_dataset(elements), config, 0, reuse_dataset=True, job_name=name)
@@ -69,10 +69,10 @@ def test_round_robin_gives_ranks_the_same_number_of_batches_and_none_twice(compu
     iterators = []
 
     def read(rank):
-        # Without end, as round robin demands, and so long that nothing comes again.
+        # Infinite, because round robin requires it, and so long that no element comes twice in this test.
         dataset = tf.data.Dataset.range(4000).repeat().batch(4)
         shared = send_to_data_service(dataset, job.config(), rank, 2, reuse_dataset=True, round_robin=True)
-        # Kept until the job has ended: TensorFlow 2.15 may not return from dropping one whose turn is still to come.
+        # Kept until the job has ended: TensorFlow 2.15 may hang when it deletes an iterator whose turn has not come.
         iterators.append(shared.as_numpy_iterator())
         return _counts(itertools.islice(iterators[-1], 10))
 
@@ -98,7 +98,7 @@ def test_several_dispatchers_serve_a_rank_each(compute_job):
 
 
 def _through(config, rank):
-    """Reads all through a dispatcher of the training side."""
+    """Reads all elements through a dispatcher of the training side."""
     with tf_data_service(config, rank) as address:
         dataset = _dataset().apply(tf.data.experimental.service.distribute("distributed_epoch", address))
         return _counts(dataset)
@@ -157,7 +157,7 @@ def test_wrong_arguments_are_refused_before_anybody_is_asked(somewhere, argument
         send_to_data_service(_dataset(), somewhere, **{"rank": 0, "size": 2, **arguments})
 
 
-def test_a_compute_job_that_fails_while_it_is_read_is_told(caplog):
+def test_a_compute_job_that_fails_while_it_is_read_is_reported(caplog):
     key = b"k" * 32
     service = ComputeService(1, 1, key)
     config = TfDataServiceConfig(1, 1, "compute", service.addresses(), key, 60)
@@ -173,12 +173,12 @@ def test_a_compute_job_that_fails_while_it_is_read_is_told(caplog):
     assert "data service: the compute job has failed: compute worker 3 is gone" in caplog.text
 
 
-def test_a_job_that_is_gone_is_said_to_be(somewhere):
+def test_a_job_that_has_ended_is_an_error(somewhere):
     with pytest.raises(UnreachableError, match="no compute service answers: 127.0.0.1:1"):
         send_to_data_service(_dataset(), somewhere, 0, 2)
 
 
-def test_a_compute_job_that_does_not_come_or_fails_is_told(start):
+def test_a_compute_job_that_does_not_start_or_fails_is_an_error(start):
     key = b"k" * 32
     service = ComputeService(1, 1, key)
     try:

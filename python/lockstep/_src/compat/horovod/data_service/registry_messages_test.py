@@ -15,7 +15,7 @@ _KEY, _OTHER_KEY = b"k" * 32, b"o" * 32
 
 
 class _Tap:
-    """A socket that keeps what is sent through it."""
+    """A socket that records the bytes that are sent through it."""
 
     def __init__(self, connection):
         self._connection = connection
@@ -98,7 +98,7 @@ def test_a_recorded_request_is_worth_nothing_later(ends):
         assert isinstance(outcome[0], WrongKeyError)
 
 
-def test_strangers_cannot_make_the_server_allocate(ends):
+def test_unauthenticated_clients_cannot_make_the_server_allocate(ends):
     client, server = ends
     thread, outcome = _started(server, _KEY)
     client.sendall(struct.pack(">I", 1 << 30))

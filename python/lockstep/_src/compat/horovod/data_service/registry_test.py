@@ -53,7 +53,7 @@ def test_a_dispatcher_has_one_address():
     assert registry.wait_for_dispatcher(0, 0.1, _always) == "grpc://a:1"
 
 
-def test_who_waits_for_a_dispatcher_gets_its_address_when_it_comes(start):
+def test_a_wait_for_a_dispatcher_returns_its_address_when_it_registers(start):
     registry = Registry(1, 1)
     waiting = start(lambda: registry.wait_for_dispatcher(0, 60, _always))
     registry.register_dispatcher(0, "grpc://a:1")
@@ -87,7 +87,7 @@ def test_workers_count_for_their_own_dispatcher_only_and_once():
         registry.wait_for_workers(1, 0, _always)
 
 
-def test_who_uses_a_dispatcher_keeps_it(start):
+def test_a_dispatcher_stays_while_a_rank_uses_it(start):
     registry = Registry(1, 1)
     registry.wait_until_unused(0, 0, _always)
     registry.begin_use(0, 0)
@@ -119,7 +119,7 @@ def test_workers_stop_before_their_dispatcher_also_while_the_job_ends(start):
     registry.wait_until_stopped(1, 0, _always)
 
 
-def test_a_failure_reaches_all_who_wait_and_who_come_later(start):
+def test_a_failure_reaches_all_present_and_later_waits(start):
     registry = Registry(1, 1)
     waits = [
         start(lambda: registry.wait_for_dispatcher(0, 60, _always)),
@@ -134,7 +134,7 @@ def test_a_failure_reaches_all_who_wait_and_who_come_later(start):
         registry.check()
 
 
-def test_the_end_reaches_all_who_wait(start):
+def test_the_end_reaches_all_waits(start):
     registry = Registry(1, 1)
     waiting, working = (
         start(lambda: registry.wait_for_dispatcher(0, 60, _always)),
@@ -149,7 +149,7 @@ def test_the_end_reaches_all_who_wait(start):
         registry.check()
 
 
-def test_nobody_waits_for_a_client_that_is_gone():
+def test_a_wait_ends_when_its_client_is_gone():
     registry = Registry(1, 1)
     with pytest.raises(ConnectionError):
         registry.wait_for_dispatcher(0, 600, lambda: False)

@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_fails_the_job(service, client, start):
     )
     waiting = start(lambda: client.wait_for_dispatcher_registration(0, 60))
     client.register_worker_for_dispatcher(0, 4)
-    client.wait_for_dispatcher_worker_registration(0, 60)  # It has two workers: these.
+    client.wait_for_dispatcher_worker_registration(0, 60)  # the dispatcher needs two workers: these two
     connection.shutdown(socket.SHUT_RDWR)
     assert str(waiting.end()) == "the compute job has failed: compute worker 3 is gone"
     assert isinstance(asking.end(), OSError)
@@ -88,14 +88,14 @@ def test_another_key_is_refused_and_logged_in_one_line(service, caplog):
     with caplog.at_level(logging.WARNING, "lockstep"):
         with pytest.raises(WrongKeyError):
             ComputeClient(service.addresses(), b"o" * 32)
-        # The service answers first.
-        wait_for(lambda: caplog.records, "a line of the service's")
+        # The service logs only after its answer.
+        wait_for(lambda: caplog.records, "a log line of the service")
     assert {record.getMessage().rpartition(" from ")[0] for record in caplog.records} == {
         "compute service: refused a request"
     }
 
 
-def test_a_service_that_is_gone_is_said_to_be(service, client, start, monkeypatch):
+def test_a_service_that_has_ended_is_an_error(service, client, start, monkeypatch):
     addresses = service.addresses()
     has_asked, wait = threading.Event(), service._registry.wait_for_dispatcher
     monkeypatch.setattr(service._registry, "wait_for_dispatcher", lambda *args: (has_asked.set(), wait(*args))[1])
@@ -112,14 +112,14 @@ def test_a_service_that_is_gone_is_said_to_be(service, client, start, monkeypatc
         ComputeClient({}, _KEY)
 
 
-def test_strangers_do_no_harm(service, client):
+def test_unauthenticated_clients_do_no_harm(service, client):
     for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n" + b"x" * 100, b"\xff" * 200):
         with socket.create_connection(next(iter(service.addresses().values()))[0], 60) as stranger:
             stranger.sendall(garbage)
     client.check()
 
 
-def test_silent_strangers_are_limited_in_number(service, client):
+def test_the_number_of_silent_unauthenticated_clients_is_limited(service, client):
     address = next(iter(service.addresses().values()))[0]
     with contextlib.ExitStack() as open_connections:
         strangers = [open_connections.enter_context(socket.create_connection(address, 60)) for _ in range(200)]
