@@ -154,5 +154,5 @@ def _intercept_keras(interception: Interception) -> None:
         keras2.intercept_updates(interception, keras_2)
 
 
-# In force from the first scope to the last. Modules above this one add theirs: models of Keras 2 do.
+# These hooks are installed while any scope is open. Modules of higher layers add theirs, such as the models of Keras 2.
 hooks = HookSet(symbols.SCOPE, _intercept)

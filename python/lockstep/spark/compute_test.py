@@ -63,9 +63,7 @@ def test_horovods_program_exits_with_0(tmp_path, spark, monkeypatch):
         ((1, "compute", "soon"), "timeout is 'soon'"),
     ],
 )
-def test_wrong_arguments_are_refused_before_spark_starts_and_reported(
-    tmp_path, monkeypatch, wanted, said
-):
+def test_wrong_arguments_are_refused_before_spark_starts_and_reported(tmp_path, monkeypatch, wanted, said):
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)  # importing it fails
     dispatchers, side, timeout = wanted
     with pytest.raises(ValueError, match=said):
