@@ -371,7 +371,7 @@ def _bits_per_s(rate: str | None) -> float:
 def _refusal(errors: str) -> Exception:
     """Returns the exception for a program's errors: PermissionError if the kernel refuses, else RuntimeError."""
     words = "not permitted", "Permission denied", "not supported", "Unknown device type"
-    lines = errors.strip().splitlines() or ["it ended without a word"]
+    lines = errors.strip().splitlines() or ["it ended without an error message"]
     refusals = [line for line in lines if any(word in line for word in words)]
     return PermissionError(refusals[-1]) if refusals else RuntimeError(lines[-1])
 

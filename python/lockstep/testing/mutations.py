@@ -116,7 +116,7 @@ def feed(
             reads(data)
             read += 1
         except refused as error:
-            assert str(error), f"{name} refused mutation {number} of seed {seed} without a word: {data[:200]!r}"
+            assert str(error), f"{name} refused mutation {number} of seed {seed} without a message: {data[:200]!r}"
         except Exception as error:
             raise AssertionError(f"{name}: mutation {number} of seed {seed}, {data[:200]!r}: {error!r}") from error
     return read

@@ -198,9 +198,9 @@ def test_the_position_is_saved_and_restored(path, tmp_path):
         other = iter(make(filters))
         tf.train.Checkpoint(iterator=other).restore(saved)
         assert [batch["id"].numpy().tolist() for batch in other] == expected[taken:]
-    stranger = iter(make([("i", ">", 2)]))
+    other = iter(make([("i", ">", 2)]))
     with pytest.raises(tf.errors.FailedPreconditionError, match="other filters"):
-        tf.train.Checkpoint(iterator=stranger).restore(saved)
+        tf.train.Checkpoint(iterator=other).restore(saved)
 
 
 def test_nulls_are_compared_as_nulls_and_excluded_rows_need_no_default(path):

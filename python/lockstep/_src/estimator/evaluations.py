@@ -63,7 +63,7 @@ def _in_turn(
         return evaluation.values, evaluation.exports
     hooks = list(train_spec.hooks)
     listeners = list(train_spec.saving_listeners or ())
-    beside = "evaluator" in estimator.config.cluster_spec.jobs
+    has_evaluator = "evaluator" in estimator.config.cluster_spec.jobs
     if eval_every_n_iter is not None:
         hooks.append(
             EvaluationHook(
@@ -74,10 +74,10 @@ def _in_turn(
                 history=eval_history,
             )
         )
-    elif not beside:
+    elif not has_evaluator:
         listeners.append(evaluation)
     estimator.train(train_spec.input_fn, hooks=hooks, max_steps=train_spec.max_steps, saving_listeners=listeners)
-    if not beside and (evaluation.values is not None or eval_every_n_iter is not None):
+    if not has_evaluator and (evaluation.values is not None or eval_every_n_iter is not None):
         evaluation.at_the_end()
     return evaluation.values, evaluation.exports
 

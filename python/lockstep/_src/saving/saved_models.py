@@ -159,7 +159,7 @@ def _export(
 
     `default_key` is the name for a signature that `fn` returns without one; None if `fn` must return names.
     """
-    # Worker 0, or an evaluator beside the job.
+    # Only worker 0 exports; an evaluator outside of the job also has rank 0.
     if context.rank != 0:
         return None
     checkpoint = _Checkpoint(checkpoint_path)

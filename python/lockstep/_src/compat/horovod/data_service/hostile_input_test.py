@@ -32,7 +32,7 @@ def test_config_file(tmp_path):
     assert feed("data service's config", reads, seeds, (ValueError, DataServiceError), 500) > 10
 
 
-@pytest.mark.parametrize("part", ["stranger", "frame of ours", "body of ours"])
+@pytest.mark.parametrize("part", ["unauthenticated", "frame of ours", "body of ours"])
 def test_requests(part, monkeypatch):
     """Bytes of an unauthenticated client, and contents of frames that are signed with a wrong or with the right key."""
     # A fixed nonce: the request can then be signed and sent before the server reads.
@@ -44,7 +44,7 @@ def test_requests(part, monkeypatch):
         with ours, theirs:
             ours.settimeout(10)
             data = data[: registry_messages._MAX_BODY_BYTES]
-            if part == "stranger":
+            if part == "unauthenticated":
                 theirs.sendall(data)
             else:
                 key = KEY if part == "body of ours" else bytes(len(KEY))
@@ -66,7 +66,7 @@ def test_requests(part, monkeypatch):
         with pytest.raises(refused):
             reads(data)
 
-    feed("data service's strangers", refuses, [b"\0\0\0\7" + bytes(32) + body], (), 300)
+    feed("data service's unauthenticated clients", refuses, [b"\0\0\0\7" + bytes(32) + body], (), 300)
 
 
 def test_an_unauthenticated_client_that_announces_gigabytes_is_disconnected():

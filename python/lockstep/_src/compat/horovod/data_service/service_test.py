@@ -114,23 +114,23 @@ def test_a_service_that_has_ended_is_an_error(service, client, start, monkeypatc
 
 def test_unauthenticated_clients_do_no_harm(service, client):
     for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n" + b"x" * 100, b"\xff" * 200):
-        with socket.create_connection(next(iter(service.addresses().values()))[0], 60) as stranger:
-            stranger.sendall(garbage)
+        with socket.create_connection(next(iter(service.addresses().values()))[0], 60) as unauthenticated:
+            unauthenticated.sendall(garbage)
     client.check()
 
 
 def test_the_number_of_silent_unauthenticated_clients_is_limited(service, client):
     address = next(iter(service.addresses().values()))[0]
     with contextlib.ExitStack() as open_connections:
-        strangers = [open_connections.enter_context(socket.create_connection(address, 60)) for _ in range(200)]
+        clients = [open_connections.enter_context(socket.create_connection(address, 60)) for _ in range(200)]
         client.check()
-        strangers[0].settimeout(60)
-        assert len(strangers[0].recv(1 << 10, socket.MSG_WAITALL)) == 24, "the greeting, and then the end"
-        strangers[-1].settimeout(60)
-        strangers[-1].recv(24, socket.MSG_WAITALL)
-        strangers[-1].settimeout(0.2)
+        clients[0].settimeout(60)
+        assert len(clients[0].recv(1 << 10, socket.MSG_WAITALL)) == 24, "the greeting, and then the end"
+        clients[-1].settimeout(60)
+        clients[-1].recv(24, socket.MSG_WAITALL)
+        clients[-1].settimeout(0.2)
         with pytest.raises(TimeoutError):
-            strangers[-1].recv(1)
+            clients[-1].recv(1)
         client.check()
 
 
