@@ -1,4 +1,4 @@
-"""Compares the table of replaced symbols with what is really replaced in TensorFlow and Keras."""
+"""Compares the table of replaced symbols with the symbols that are actually replaced in TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from lockstep._src.hooks.interception import all_subclasses
 HAS_KERAS_3 = keras.__version__.startswith("3.")
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 # Attributes that Python itself changes.
-_OF_PYTHON = ("__abstractmethods__", "_abc_impl")
+_CHANGED_BY_PYTHON = ("__abstractmethods__", "_abc_impl")
 
 # A place of a symbol: the owner's id and the attribute's name.
 Place = tuple[int, str]
 
 
 def keras_2() -> str | None:
-    """Returns the package of Keras 2 that is installed: that of old TensorFlows, or the one beside Keras 3."""
+    """Returns the installed package of Keras 2: `keras` with old TensorFlow versions, or `tf_keras` with Keras 3."""
     if not HAS_KERAS_3:
         return "keras"
     return None if importlib.util.find_spec("tf_keras") is None else "tf_keras"
@@ -48,26 +48,26 @@ class Snapshot:
         self._before = {id(owner): (owner, dict(vars(owner))) for owner in _owners()}
 
     def replaced(self) -> dict[Place, str]:
-        """Returns those that are others now, with a text for messages.
+        """Returns the attributes that differ now, with a text for messages.
 
-        An attribute that a class has inherited, and now holds itself, is one of them. Submodules that were loaded
-        since, and what modules hold since, are not.
+        An attribute that a class had inherited, and now holds itself, counts as different. New submodules and new
+        attributes of modules do not count.
         """
         found = {}
         for owner, before in self._before.values():
             now = vars(owner)
             for name in before.keys() | (now.keys() if isinstance(owner, type) else set()):
                 own = before.get(name, now.get(name))
-                if now.get(name) is not before.get(name) and _is_code(own) and name not in _OF_PYTHON:
+                if now.get(name) is not before.get(name) and _is_code(own) and name not in _CHANGED_BY_PYTHON:
                     found[id(owner), name] = f"{_label(owner)}.{name}"
         return found
 
     def differences(self, *periods: str, only: Container[str] = ("",)) -> tuple[list[str], list[str]]:
-        """Returns what is replaced now and is in no row, and what is in a row and is not replaced.
+        """Returns the replaced symbols that are in no row, and the symbols of rows that are not replaced.
 
         Args:
-          *periods: the names of those that have begun since.
-          only: the conditions of rows that hold.
+          *periods: the names of the periods that have begun since the snapshot.
+          only: the values of `Hook.only` whose conditions are true.
         """
         replaced, listed = self.replaced(), _places(periods, only)
         unlisted = sorted(replaced[place] for place in replaced.keys() - listed.keys())
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 def _places(periods: tuple[str, ...], only: Container[str]) -> dict[Place, str]:
-    """Returns the places of rows; rows of Keras are those of the package `keras`, which scopes look for first."""
+    """Returns the places of the table's rows. Rows of Keras refer to the package `keras`, which scopes use first."""
     found = {}
     for hook in installed_hooks():
         is_other_keras = hook.symbol.startswith("tf_keras.")

@@ -1,6 +1,6 @@
-"""Names of a façade that are imported when a program first asks for them.
+"""Names of a façade that are imported at their first use.
 
-Loads neither TensorFlow nor anything else of this project.
+This module imports neither TensorFlow nor other modules of this project.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def lazy_names(module: str, places: Mapping[str, str]) -> tuple[Callable[[str], 
 
     Args:
       module: the module's name.
-      places: name -> the module that holds it, or that it is.
+      places: from each name to the module that holds it, or to the module that it is.
     """
 
     def get(name: str) -> Any:

@@ -1,6 +1,6 @@
-"""Originals that a façade shares its import name with: two of them would overwrite each other's files.
+"""Refuses to run beside the original library that has the façade's import name: both would install the same files.
 
-Loads neither TensorFlow nor anything else of this project.
+This module imports neither TensorFlow nor other modules of this project.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def refuse_distribution(package: str, names: str, search_path: Iterable[str]) -> None:
-    """Raises ImportError if a distribution is installed that provides a façade's package as well.
+    """Raises ImportError if another installed distribution also provides a façade's package.
 
     Args:
       package: the package; the façade's distribution is called lockstep-PACKAGE.
@@ -35,8 +35,8 @@ def refuse_tensorflow(fork: str, distribution: str, file: str, search_path: Iter
 
     Args:
       fork: the name of the fork.
-      distribution: the façade's.
-      file: a file that the fork has and TensorFlow has not.
+      distribution: the façade's distribution.
+      file: a file that the fork has, but TensorFlow does not.
       search_path: the folders in which Python looks for modules.
     """
     for folder in search_path:

@@ -119,7 +119,7 @@ class SyncIterator(ITERATOR):
             tf.compat.v1.add_to_collection(_TOGETHER, mine[-1]._variant_tensor.op)
         has_value = [optional.has_value() for optional in mine]
         enough = has_value[-1] if self._drop_remainder else has_value[0]
-        go_on, last = ops.lockstep_agree_on_next(
+        proceed, last = ops.lockstep_agree_on_next(
             enough,
             self._has_next(mine[-1], has_value[-1], count) if self._ahead else enough,
             drop_remainder=self._drop_remainder,
@@ -127,7 +127,7 @@ class SyncIterator(ITERATOR):
         )
         if self._ahead:
             self._note_end(mine[0]._variant_tensor.op, last)
-        with tf.control_dependencies([go_on]):
+        with tf.control_dependencies([proceed]):
             elements = [self._value(optional, has) for optional, has in zip(mine, has_value, strict=True)]
         if context.options.mode == "train":
             sharing.note(self, mine[0]._variant_tensor.op, elements[0])

@@ -45,7 +45,7 @@ _log = logging.getLogger("lockstep")
 # The evaluated model must not add to these collections of training. For example, if its summaries were among those of
 # training, writing summaries on worker 0 would take evaluation data and start exchanges. Its saveables do not belong in
 # training's checkpoints either.
-_OF_TRAINING = (
+_TRAINING_COLLECTIONS = (
     *(_keys.SUMMARIES, _keys.LOSSES, _keys.REGULARIZATION_LOSSES, _keys.UPDATE_OPS, _keys.TRAIN_OP),
     _keys.SAVEABLE_OBJECTS,
 )
@@ -140,7 +140,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         """
         self._runs = self._evaluated_at = 0
         graph = _tf1.get_default_graph()
-        of_training = {key: graph.get_collection(key) for key in _OF_TRAINING}
+        of_training = {key: graph.get_collection(key) for key in _TRAINING_COLLECTIONS}
         trained = set(_tf1.global_variables())
         local = set(_local_variables())
         with (

@@ -105,7 +105,7 @@ class _GatheredSaveable(saveable_object.SaveableObject):
 
 
 # The saveables of which every worker writes a part. Worker 0 alone writes all others.
-_OF_EACH_WORKER = (_ShardSaveable, PositionSaveable)
+_WRITTEN_BY_EACH_WORKER = (_ShardSaveable, PositionSaveable)
 
 
 def _op_name(name: str) -> str:
@@ -157,7 +157,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         ctx = context
         tables = [s for s in saveables if isinstance(s, dynamic_tables.TableSaveable)]
         saveables = [s for s in saveables if s not in tables]
-        mine = [s for s in saveables if isinstance(s, _OF_EACH_WORKER) or ctx.rank == 0]
+        mine = [s for s in saveables if isinstance(s, _WRITTEN_BY_EACH_WORKER) or ctx.rank == 0]
         aside = tf.strings.join([prefix, f"_temp{os.sep}"])
         parts = [
             [tf.strings.join([aside, f"{kind}-{rank:05d}-of-{ctx.world_size:05d}"]) for kind in ("part", "tables")]
