@@ -68,8 +68,8 @@ def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_fr
             _log.warning("GlobalStepWaiterHook: left out, as all workers take each step together")
             continue
         if id(hook) in shared:
-            hook = hook if mine else _silent(hook)
-            found.append(ByWorker0sClock(hook) if _goes_by_clock(hook) else hook)
+            hook = hook if mine else _silenced(hook)
+            found.append(AgreedPeriodHook(hook) if _has_period_in_seconds(hook) else hook)
             continue
         hook = _for_the_job(hook, restored_from)
         if mine or isinstance(hook, (PeriodicJobHook, data_positions.PositionHook)):
@@ -121,7 +121,7 @@ def _exchange_key(hook: Any) -> list[Any] | None:
     return [*periods, hook._log_at_end, *sorted(element.name for element in elements)]
 
 
-def _silent(hook: Any) -> Any:
+def _silenced(hook: Any) -> Any:
     """Returns a copy of a `LoggingTensorHook` that computes the same tensors but logs nothing."""
     hook = copy.copy(hook)
     hook._timer = copy.copy(hook._timer)
@@ -129,7 +129,7 @@ def _silent(hook: Any) -> Any:
     return hook
 
 
-def _goes_by_clock(hook: Any) -> bool:
+def _has_period_in_seconds(hook: Any) -> bool:
     return getattr(hook._timer, "_every_secs", None) is not None
 
 
@@ -157,7 +157,7 @@ class _AgreedTimer:
         return getattr(self.timer, name)
 
 
-class ByWorker0sClock(_tf1.train.SessionRunHook):
+class AgreedPeriodHook(_tf1.train.SessionRunHook):
     """A wrapper around a periodic hook that makes it act after the same steps on all workers.
 
     A hook with a period in steps stays unchanged. For a period in seconds, worker 0's clock decides; each step carries
@@ -181,7 +181,7 @@ class ByWorker0sClock(_tf1.train.SessionRunHook):
         timer = self._hook._timer
         if isinstance(timer, _AgreedTimer):  # left by a session that failed
             self._hook._timer = timer = timer.timer
-        if context.world_size > 1 and _goes_by_clock(self._hook):
+        if context.world_size > 1 and _has_period_in_seconds(self._hook):
             self._by_clock = _AgreedTimer(timer)
             self._wish = _tf1.placeholder(tf.int32, (), name="act_wish")
             self._agreed = ordered.broadcast(self._wish, root=0, name="act_agreed")
@@ -261,7 +261,7 @@ class LastStepHook(_tf1.train.SessionRunHook):
             program_end.ended_with(int(session.run(self._step)))
 
 
-class PeriodicJobHook(ByWorker0sClock):
+class PeriodicJobHook(AgreedPeriodHook):
     """A hook that saves checkpoints or writes summaries for the whole job, not for each worker.
 
     All workers save checkpoints together, at the same steps. If summaries need a collective, all workers compute them
