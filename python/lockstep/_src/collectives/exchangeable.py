@@ -43,14 +43,24 @@ def as_tensors(kind: str, operation: str, values: Sequence[Any], names: Sequence
       TypeError: a ragged or sparse tensor, or one of a type that does not travel.
     """
     tensors = [as_tensor(kind, value, name) for value, name in zip(values, names, strict=True)]
+    called = [_called(kind, name, value) for value, name in zip(values, names, strict=True)]
+    check_types(operation, tensors, called)
+    return tensors
+
+
+def check_types(operation: str, tensors: Sequence[tf.Tensor], called: Sequence[str]) -> None:
+    """Raises TypeError for a tensor of a type that an operation of the engine does not take.
+
+    Args:
+      operation: the type of the operation; its argument is of type T.
+      tensors: that are to travel.
+      called: how the message calls each: "allreduce 'loss'".
+    """
     allowed = _types(operation)
-    for tensor, value, name in zip(tensors, values, names, strict=True):
+    for tensor, name in zip(tensors, called, strict=True):
         if tensor.dtype.as_datatype_enum not in allowed:
             wanted = ", ".join(tf.as_dtype(dtype).name for dtype in allowed)
-            raise TypeError(
-                f"{_called(kind, name, value)}: got a tensor of type {tensor.dtype.name}, wanted one of {wanted}"
-            )
-    return tensors
+            raise TypeError(f"{name}: got a tensor of type {tensor.dtype.name}, wanted one of {wanted}")
 
 
 def _called(kind: str, name: str | None, value: Any) -> str:

@@ -18,6 +18,7 @@ import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from lockstep._src.collectives import named
+from lockstep._src.collectives.exchangeable import check_types
 from lockstep._src.collectives.ordered import Priority
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
@@ -109,12 +110,15 @@ class OrderedLane(Lane):
     ) -> list[tf.Tensor]:
         """Reduces tensors of one type in one operation, which is called after the bucket."""
         assert predivide_factor == 1.0, "factors are for the named lane"
+        name = f"bucket_{bucket:03d}"
+        check_types("LockstepAllReduce", tensors, [f"allreduce '{name}'"] * len(tensors))
         return ops.lockstep_all_reduce(
-            tensors, reduce_op=reduction, lockstep_priority=Priority.BUCKET + bucket, name=f"bucket_{bucket:03d}"
+            tensors, reduce_op=reduction, lockstep_priority=Priority.BUCKET + bucket, name=name
         )
 
     def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """Gathers each tensor by an operation of its own."""
+        check_types("LockstepAllGather", tensors, [f"allgather '{name}'" for name in names])
         return [
             ops.lockstep_all_gather(tensor, lockstep_priority=Priority.SLICES, name=name).gathered
             for tensor, name in zip(tensors, names, strict=True)
@@ -201,6 +205,7 @@ class NamedLane(Lane):
         self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
     ) -> list[tf.Tensor]:
         """Reduces tensors by name, those of one type in one operation."""
+        check_types("LockstepNamedAllReduce", tensors, [f"allreduce '{name}'" for name in names])
         result: list[Any] = [None] * len(tensors)
         for places in by_type(tensors):
             reduced = ops.lockstep_named_all_reduce(
@@ -216,6 +221,7 @@ class NamedLane(Lane):
 
     def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """Gathers tensors by name, those of one type in one operation."""
+        check_types("LockstepNamedAllGather", tensors, [f"allgather '{name}'" for name in names])
         result: list[Any] = [None] * len(tensors)
         for places in by_type(tensors):
             called = self._called("allgather", [names[i] for i in places])
