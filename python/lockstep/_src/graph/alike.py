@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from lockstep._src.graph import ancestry
 
-# Operations. A collection whose key is no string stays out of exported graphs.
+# The collection of operations. A collection whose key is no string stays out of exported graphs.
 _ALIKE = ("lockstep", "alike")
 
 
@@ -19,13 +19,16 @@ def note(tensor: tf.Tensor) -> None:
 
 def _gives_data(op: tf.Operation) -> bool:
     if op.type.startswith("Placeholder"):
-        # In a branch or a body it may be what was captured from around it.
+        # A placeholder in a branch or a body may stand for a captured tensor of the graph around it.
         return all(inner.op is not op for _, inner in getattr(op.graph, "captures", ()))
     return op.type.startswith("IteratorGetNext")
 
 
 def differs(value: tf.Tensor) -> bool:
-    """Whether a value may differ between workers: data has a part in it in another way than through what is alike."""
+    """Returns whether a value may differ between workers.
+
+    It may if it depends on data by a path that does not lead through a noted tensor.
+    """
     alike = functools.cache(lambda graph: frozenset(graph.get_collection(_ALIKE)))
     return ancestry.stems_from(
         value.op,

@@ -1,4 +1,4 @@
-"""What the operations of a graph rest on: what runs with them, and what their values are computed from."""
+"""Dependencies between the operations of a graph: what runs with an operation, and what its value is computed from."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
-# The attribute that every op which communicates has, and no other (tf/comm/collective_op.h).
+# The attribute that every communicating op has, and no other op (tf/comm/collective_op.h).
 _COLLECTIVE_ATTR = "lockstep_priority"
 
 
 def ancestors(elements: Iterable[Any], fed: Collection[str] = ()) -> Iterator[tf.Operation]:
-    """The operations that run when `elements` (tensors and operations of one graph) are fetched, each once.
+    """Yields once each operation that runs when `elements` (tensors and operations of one graph) are fetched.
 
     Args:
-      elements: what is fetched.
+      elements: the fetched tensors and operations.
       fed: names of tensors that are fed, so that they aren't computed.
     """
     seen = set()
@@ -30,7 +30,7 @@ def ancestors(elements: Iterable[Any], fed: Collection[str] = ()) -> Iterator[tf
 
 
 def communicates(elements: Iterable[Any]) -> bool:
-    """Whether fetching `elements` runs a collective, be it in a function that is called on the way."""
+    """Returns whether fetching `elements` runs a collective, also one inside a function that it calls."""
     behind = list(ancestors(elements))
     return any(_COLLECTIVE_ATTR in op.node_def.attr for op in behind) or any(
         _COLLECTIVE_ATTR in node.attr for node in nodes_of_functions(behind)
@@ -38,7 +38,7 @@ def communicates(elements: Iterable[Any]) -> bool:
 
 
 def nodes_of_functions(ops: Iterable[tf.Operation]) -> Iterator[Any]:
-    """The nodes (NodeDef) of the functions that operations call, and of those that these call."""
+    """Yields the nodes (NodeDef) of the functions that operations call, and of the functions that these call."""
     called: dict[tf.Graph, set[str]] = {}
     for op in ops:
         if names := _functions_of(op.node_def):
@@ -57,7 +57,7 @@ def nodes_of_functions(ops: Iterable[tf.Operation]) -> Iterator[Any]:
 
 
 def _functions_of(node: Any) -> set[str]:
-    """Names of the functions that a node (NodeDef) refers to."""
+    """Returns the names of the functions that a node (NodeDef) refers to."""
     values = node.attr.values()
     return {value.func.name for value in values if value.HasField("func")} | {
         function.name for value in values for function in value.list.func
@@ -70,17 +70,17 @@ def stems_from(
     unrelated: set[tf.Operation],
     passed: Callable[[tf.Operation], bool] = lambda _: False,
 ) -> bool:
-    """Whether an operation is `wanted`, or is computed from one that is.
+    """Returns whether an operation is `wanted`, or is computed from a wanted one.
 
-    Looks out of the branches of conditionals and the bodies of loops, at what they take from around them. It doesn't
-    look through variables: what was assigned to one earlier is not known.
+    The search leaves the branches of conditionals and the bodies of loops through the tensors that these capture. It
+    doesn't look through variables: a value that was assigned to a variable earlier is not known.
 
     Args:
-      op: where to begin.
-      wanted: tells what is looked for.
-      unrelated: operations that are known not to stem from any; grows by what is found out. Keep it over calls with
-        the same `wanted`, and no part of a graph is walked through twice.
-      passed: tells which operations are not looked behind.
+      op: the operation where the search begins.
+      wanted: tells whether an operation is one of those searched for.
+      unrelated: operations that are known not to be computed from a wanted one. The search adds what it finds out.
+        Pass the same set to all calls with the same `wanted`; then no part of a graph is searched twice.
+      passed: tells at which operations the search stops.
     """
     seen: set[tf.Operation] = set()
     front = [op]
@@ -102,17 +102,17 @@ def _sources(op: tf.Operation) -> Iterator[tf.Operation]:
     if op.type == "StackPopV2":
         yield from _pushed(op.inputs[0].op)
     if op.type == "Placeholder":
-        # In the graph of a branch or body: what it captured from the graph around it.
+        # A placeholder in the graph of a branch or body stands for a captured tensor of the graph around it.
         for outer, inner in getattr(op.graph, "captures", ()):
             if inner.op is op and hasattr(outer, "op"):
                 yield outer.op
 
 
 def _pushed(stack: tf.Operation) -> Iterator[tf.Operation]:
-    """What pushes onto a stack: how a loop of TensorFlow 1 keeps values of its iterations for the backward pass.
+    """Yields the operations that push onto a stack, where a loop of TensorFlow 1 keeps values for the backward pass.
 
     Args:
-      stack: where the handle comes from, through the doors of the backward loop.
+      stack: the operation that gives the handle, perhaps through Enter and Switch operations of the backward loop.
     """
     while stack.type != "StackV2" and stack.inputs:
         stack = stack.inputs[0].op

@@ -1,4 +1,4 @@
-"""What is found to communicate, in graphs of one worker."""
+"""Tests of `communicates` and the other searches, in graphs of one worker."""
 
 import pytest
 import tensorflow as tf

@@ -1,12 +1,14 @@
-"""How much each worker's part of a step counts: as much as it has rows of the step's batch.
+"""Weights of the workers in a step: a worker's weight is proportional to its number of rows in the step's batch.
 
-A worker whose batch is shorter (the last of its data, or an empty one) computes means over fewer rows. For the job's
-mean to be that over all rows of the step, its gradients weigh n_r * R / n, where n_r are its rows, n those of all R
-workers. With as many rows on each worker that is 1. A worker without rows weighs 0, and what it computed, NaN be it,
-takes no part: `multiply_no_nan`.
+A worker with a shorter batch (the last batch of its data, or an empty one) computes means over fewer rows. The job's
+mean must be the mean over all rows of the step. Therefore each worker's gradients are multiplied by n_r * R / n, where
+n_r is the worker's number of rows, n the number of rows of all workers, and R the number of workers. If all workers
+have the same number of rows, the weight is 1. A worker without rows has the weight 0. Its values do not count, even if
+they are NaN, because of `multiply_no_nan`.
 
-Batches are those of iterators that are made in a scope for training (`data/sync.py`). What stems from several of them
-weighs by the sum of their rows; what stems from none, such as what is fed, weighs 1.
+Batches are those of iterators that are made in a scope for training (`data/sync.py`). A value that is computed from
+several batches has the sum of their rows as its weight. A value that is computed from none, such as a fed one, has the
+weight 1.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ _BATCHES = ("lockstep", "batches")
 
 @dataclasses.dataclass(frozen=True)
 class RowWeight:
-    """What this worker's part of some batches counts.
+    """The weight of this worker's part of one or several batches.
 
     Attributes:
-      rows: int64 scalar, this worker's rows.
-      total: int64 scalar, those of all workers. Computing it is a collective.
+      rows: int64 scalar, the number of this worker's rows.
+      total: int64 scalar, the number of all workers' rows. Computing it is a collective.
     """
 
     rows: tf.Tensor
@@ -39,12 +41,12 @@ class RowWeight:
 
     @property
     def weight(self) -> tf.Tensor:
-        """float64 scalar; the mean of all workers' is 1."""
+        """The weight, a float64 scalar; the mean of all workers' weights is 1."""
         total = tf.cast(tf.maximum(self.total, 1), tf.float64)
         return tf.cast(self.rows * context.world_size, tf.float64) / total
 
     def times(self, value: Any) -> Any:
-        """A tensor or `tf.IndexedSlices` times the weight; zeros where that is 0, whatever `value` is."""
+        """Returns a tensor or `tf.IndexedSlices` times the weight; zeros if the weight is 0, even for NaN."""
         if isinstance(value, tf.IndexedSlices):
             return tf.IndexedSlices(self.times(value.values), value.indices, value.dense_shape)
         return tf.math.multiply_no_nan(value, tf.cast(self.weight, value.dtype))
@@ -52,13 +54,13 @@ class RowWeight:
 
 @dataclasses.dataclass(frozen=True)
 class _Batch:
-    source: tf.Operation  # what all tensors of the batch are computed from
+    source: tf.Operation  # all tensors of the batch are computed from it
     weight: RowWeight
     tensors: tuple[tf.Tensor, ...]
 
 
 def elements(of: Iterable[Any]) -> list[list[tf.Tensor]]:
-    """What iterators gave, as flat tensors, of which `of` (tensors of one graph) are computed."""
+    """Returns, for each iterator's element from which tensors of `of` (of one graph) are computed, its flat tensors."""
     behind = list(ancestry.ancestors(of))
     found = [
         [part for output in op.outputs for part in _components(output)]
@@ -70,18 +72,19 @@ def elements(of: Iterable[Any]) -> list[list[tf.Tensor]]:
 
 
 def _components(output: tf.Tensor) -> list[tf.Tensor]:
-    """An iterator's output; of a sparse tensor, which comes as one of type variant, what it is taken apart into."""
+    """Returns an iterator's output as flat tensors; a sparse tensor, which comes as a variant, as its three parts."""
     parts = [list(op.outputs) for op in output.consumers() if op.type == "DeserializeSparse"]
     return parts[0] if output.dtype == tf.variant and parts else [output]
 
 
 def note(element: Any, source: tf.Tensor) -> None:
-    """Makes a batch count by its rows in what is computed from it.
+    """Registers a batch, so that everything computed from it is weighted by the batch's rows.
 
     Args:
-      element: of a dataset: a structure of tensors, whose rows are those of the first with a dimension. One without any
-        counts as a row. Where the number of dimensions is not known, nothing is noted.
-      source: of which each tensor of `element` is computed.
+      element: an element of a dataset, a structure of tensors. The size of the first tensor that has a dimension is the
+        number of rows. An element of scalars only counts as one row. If the rank of a tensor is not known, the batch is
+        not registered.
+      source: a tensor from which each tensor of `element` is computed.
     """
     parts = list(_parts(element))
     ranks = [part.shape.rank for part in parts]
@@ -90,7 +93,7 @@ def note(element: Any, source: tf.Tensor) -> None:
     batched = [part for part, rank in zip(parts, ranks, strict=True) if rank > 0]
     with tf.name_scope("rows_of_batch"):
         rows = _rows(batched[0]) if batched else tf.constant(1, tf.int64)
-        # Pruned where no gradient asks for it.
+        # Grappler prunes this if no gradient needs it.
         total = ordered.allreduce(rows, op="sum", name="total")
     tf.compat.v1.add_to_collection(
         _BATCHES, _Batch(source.op, RowWeight(rows, total), tuple(tf.nest.flatten(element, expand_composites=True)))
@@ -119,11 +122,11 @@ def _rows(part: Any) -> tf.Tensor:
 
 
 def of(values: Iterable[Any]) -> RowWeight | None:
-    """The weight of what was computed from noted batches; None if nothing was.
+    """Returns the weight of values that are computed from registered batches; None if they depend on none.
 
     Args:
-      values: tensors and `tf.IndexedSlices` of one graph, or of the body of one of its loops or branches; None is
-        passed over.
+      values: tensors and `tf.IndexedSlices` of one graph, or of the body of one of its loops or branches. None values
+        are skipped.
     """
     ops = [v.values.op if isinstance(v, tf.IndexedSlices) else v.op for v in values if hasattr(v, "graph")]
     if not ops:
@@ -143,6 +146,6 @@ def _any_stems_from(ops: list[tf.Operation], source: tf.Operation) -> bool:
 
 
 def weighted(value: Any) -> Any:
-    """A gradient times the weight of the batches that it stems from."""
+    """Returns a gradient times the weight of the batches from which it is computed."""
     weight = of([value])
     return value if weight is None else weight.times(value)
