@@ -1,4 +1,4 @@
-"""What workers settle among themselves outside a training step: values that worker 0 decides for all, or any does."""
+"""Agreements outside of a training step: values that worker 0 decides for all workers, or that any worker sets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from lockstep._src.engine.context import context
 
 
 def from_chief(value: Any, name: str) -> Any:
-    """Worker 0's `value`, on every worker. All workers call it, in the same order.
+    """Returns worker 0's `value` on every worker. All workers must call this in the same order.
 
     Args:
-      value: what json can carry; only worker 0's counts.
-      name: of the exchange, for errors.
+      value: a value that JSON can represent; the other workers' values are ignored.
+      name: the name of the exchange, for errors.
     """
     if context.world_size == 1:
         return value
@@ -27,15 +27,15 @@ def from_chief(value: Any, name: str) -> Any:
 
 
 def on_chief(work: Callable[[], object], what: str, name: str) -> None:
-    """Has worker 0 do `work`; when this returns on any worker, it is done. All workers call it, in the same order.
+    """Runs `work` on worker 0 and returns on each worker after it ended. All workers must call this in the same order.
 
     Args:
-      work: called on worker 0.
-      what: what it is, for errors.
-      name: of the exchange, for errors.
+      work: the function that worker 0 calls.
+      what: a description of the work, for errors.
+      name: the name of the exchange, for errors.
 
     Raises:
-      RuntimeError: worker 0 failed, on the others; what `work` raises, on worker 0.
+      RuntimeError: on the other workers, if `work` failed on worker 0. Worker 0 raises the error of `work` itself.
     """
     failure = None
     if context.rank == 0:
@@ -49,18 +49,18 @@ def on_chief(work: Callable[[], object], what: str, name: str) -> None:
 
 
 def any_worker(value: bool, name: str) -> bool:
-    """Whether `value` is true on any worker; the same on every one. All workers call it, in the same order."""
+    """Returns on every worker whether `value` is true on any worker. All workers must call this in the same order."""
     if context.world_size == 1:
         return value
     return b"1" in _gather(b"1" if value else b"0", name)
 
 
 def of_all(value: Any, name: str) -> list[Any]:
-    """The values of all workers, by rank. All workers call it, in the same order.
+    """Returns the values of all workers, by rank. All workers must call this in the same order.
 
     Args:
-      value: what json can carry.
-      name: of the exchange, for errors.
+      value: a value that JSON can represent.
+      name: the name of the exchange, for errors.
     """
     if context.world_size == 1:
         return [value]
@@ -68,9 +68,9 @@ def of_all(value: Any, name: str) -> list[Any]:
 
 
 def _gather(mine: bytes, name: str) -> bytes:
-    """What all workers give, in the order of ranks."""
+    """Returns the bytes of all workers, joined in the order of ranks."""
     context.ensure_initialized()
-    # A graph of its own: the caller's may be finalized, and is not to grow by this.
+    # This uses a graph of its own: the caller's graph may be finalized, and it should not grow with each call.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         gathered = ordered.allgather(tf.constant(np.frombuffer(mine, np.uint8)), name=f"agree_{name}")
         return session.run(gathered).tobytes()

@@ -1,4 +1,4 @@
-"""The order of a run's collectives: the same on all ranks, whatever else they build and run."""
+"""Tests that all ranks run collectives in the same order, whatever other nodes they build and run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RUNS = 10
 
 
 def executed(session, fetches, feed=None):
-    """The nodes that a run executes, by name: what is left of the graph when it has been optimized."""
+    """Returns the nodes that a run executes, by name: those that are left after the optimization of the graph."""
     metadata = tf1.RunMetadata()
     session.run(fetches, feed, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=metadata)
     return {n.name: n for graph in metadata.partition_graphs for n in graph.node}
 
 
 def chain_of(session, fetches, feed=None, types=False):
-    """The names of a run's collectives in the order of their chain; with `types`, (name, type of op)."""
+    """Returns the names of a run's collectives in the order of their chain; with `types`, pairs (name, type of op)."""
     nodes = executed(session, fetches, feed)
     ours = [n.name for n in nodes.values() if "lockstep_priority" in n.attr and n.op != "LockstepRunCheck"]
 
@@ -48,7 +48,7 @@ def message_of(function):
 
 
 def expected(value):
-    """The sum over ranks of `value * (rank + 1)`."""
+    """Returns the sum over ranks of `value * (rank + 1)`."""
     return value * sum(range(1, context.world_size + 1))
 
 
@@ -56,7 +56,7 @@ def scaled(value):
     return tf.constant(float(value)) * (context.rank + 1.0)
 
 
-# On workers.
+# Functions that run on workers.
 
 
 def build_in_orders_of_their_own():
@@ -70,7 +70,7 @@ def build_in_orders_of_their_own():
 
 
 def write_summaries_on_the_chief():
-    """Rank 0 has nodes of its own, which shift the names of what follows, and runs them now and then."""
+    """Adds nodes on rank 0 only, which shift the names of later nodes; rank 0 also runs them in some steps."""
     with tf.Graph().as_default(), tf1.Session() as session:
         if context.rank == 0:
             with tf.name_scope("model"):
@@ -169,7 +169,7 @@ def loops(mode):
             chosen = tf.cond(tf.equal(i % 2, 0), lambda: ordered.allreduce(scaled(10), name="even"), lambda: 0.0)
             return i + 1, total + mine + inner + chosen
 
-        # One beside the other, as a loop and its gradient are.
+        # The loops run side by side, as a loop and its gradient do.
         totals = [tf.while_loop(lambda i, _: i < 4, body, [0, 0.0], parallel_iterations=10)[1] for _ in range(2)]
         last = ordered.allreduce(scaled(2), name="z")
         return first, *totals, last
@@ -251,7 +251,7 @@ def test_the_order_is_by_level_then_priority_then_name():
         late = ordered.allreduce(tf.constant(1.0), name="a_late", priority=5)
         early = ordered.allreduce(tf.constant(1.0), name="z_early", priority=-1)
         deep = ordered.allreduce(late + 1.0, name="a_deep", priority=-9)
-        # The numbers count before all else of operations of one name, how many tensors they take for instance.
+        # Among operations of one name, the numbers decide before everything else, such as the number of tensors.
         plain = [ordered.allreduce([tf.constant(1.0)] * (11 - i), name=f"plain_{i}") for i in (10, 9, 8)]
         chain = chain_of(session, [late, early, deep, plain])
     assert chain == ["z_early", "plain_8", "plain_9", "plain_10", "a_late", "a_deep"]

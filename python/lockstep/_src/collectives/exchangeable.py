@@ -1,4 +1,4 @@
-"""Tensors as collectives take them; what is none is refused by the name of the exchange and of the tensor."""
+"""Conversion of values to tensors that collectives take; errors name the exchange and the tensor."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def as_tensor(kind: str, value: Any, name: str | None = None) -> tf.Tensor:
     """Returns a value as a dense tensor.
 
     Args:
-      kind: of the collective, for the message.
-      value: what `tf.convert_to_tensor` takes.
-      name: of the tensor, for the message.
+      kind: the kind of the collective, for the message.
+      value: any value that `tf.convert_to_tensor` takes.
+      name: the name of the tensor, for the message.
 
     Raises:
-      TypeError: a ragged or sparse tensor.
+      TypeError: the value is a ragged or sparse tensor.
     """
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         parts = "flat_values and row_splits" if isinstance(value, tf.RaggedTensor) else "indices and values"
@@ -34,13 +34,13 @@ def as_tensors(kind: str, operation: str, values: Sequence[Any], names: Sequence
     """Returns values as dense tensors of types that an operation of the engine takes.
 
     Args:
-      kind: of the collective, for the message.
+      kind: the kind of the collective, for the message.
       operation: the type of the operation; its argument is of type T.
-      values: what `tf.convert_to_tensor` takes.
-      names: of the tensors, for the message; None: not known.
+      values: values that `tf.convert_to_tensor` takes.
+      names: the names of the tensors, for the message; None where a name is not known.
 
     Raises:
-      TypeError: a ragged or sparse tensor, or one of a type that does not travel.
+      TypeError: a value is a ragged or sparse tensor, or of a type that the operation does not take.
     """
     tensors = [as_tensor(kind, value, name) for value, name in zip(values, names, strict=True)]
     called = [_called(kind, name, value) for value, name in zip(values, names, strict=True)]
@@ -64,7 +64,7 @@ def check_types(operation: str, tensors: Sequence[tf.Tensor], called: Sequence[s
 
 
 def _called(kind: str, name: str | None, value: Any) -> str:
-    # Tensors have names in graphs alone.
+    # Only tensors in graphs have names.
     if name is None and (isinstance(value, tf.Variable) or not tf.executing_eagerly()):
         name = getattr(value, "name", None)
     return kind if name is None else f"{kind} '{name}'"

@@ -1,8 +1,9 @@
-"""Bytes between the ranks of a group, at once and outside of the program's graphs: what Python objects travel as.
+"""Exchanges of bytes between the ranks of a group, outside of the program's graphs; Python objects travel this way.
 
-A pickled object is code to the rank that reads it, and streams between hosts carry no HMAC. These bytes carry one, with
-a key of the job's secret (docs/wire_protocol.md, section 3). It covers the call, the sender, and a random number that
-each rank draws for the call: a recorded message is worth nothing in another call, another rank's place or another job.
+A pickled object is code to the rank that reads it, and streams between hosts carry no HMAC. Therefore these bytes carry
+one, with a key that is derived from the job's secret (docs/wire_protocol.md, section 3). The HMAC covers the call, the
+sender, and a random number that each rank draws for the call. So a recorded message is not accepted in another call, in
+the place of another rank, or in another job.
 """
 
 from __future__ import annotations
@@ -24,34 +25,34 @@ _NONCE_BYTES, _TAG_BYTES = 16, 32
 
 
 def _outside_functions() -> contextlib.AbstractContextManager[None]:
-    """Leaves functions as `tf.init_scope` does, and makes no default graph where a program of TensorFlow 1 has none.
+    """Leaves functions as `tf.init_scope` does, but creates no default graph if a program of TensorFlow 1 has none.
 
-    When there is one, it is too late for `tf.enable_eager_execution`.
+    Once a default graph exists, `tf.enable_eager_execution` fails.
     """
     return tf.init_scope() if tf.executing_eagerly() or ops.has_default_graph() else contextlib.nullcontext()
 
 
 def run_now(build: Callable[[], Any]) -> Any:
-    """Returns the tensors of `build()` as numpy arrays; where the program does not run eagerly, by a session."""
+    """Returns the tensors of `build()` as numpy arrays; a program that is not eager runs them in a session."""
     with _outside_functions():
         if tf.executing_eagerly():
             return tf.nest.map_structure(lambda tensor: tensor.numpy(), build())
-    # A graph of its own: the program's may be finished. A session would take the memory of GPUs.
+    # This uses a graph of its own, as the program's may be finalized. The session takes no memory of GPUs.
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         return session.run(build())
 
 
 class _Call:
-    """One exchange of bytes: its name for the user, which is its text, and how the bytes are signed.
+    """One exchange of bytes: its name in the lane, its name in errors (its `str`), and the signature of its bytes.
 
     Args:
-      operation: what the user called, such as "broadcast_object".
-      name: the same on all ranks; None: the calls of an operation are numbered.
-      group: of ranks that take part.
+      operation: the function that the user called, such as "broadcast_object".
+      name: the same on all ranks; if it is None, the calls of an operation are numbered.
+      group: the group of ranks that take part.
 
     Attributes:
-      rank: this one, in the group, from `begin` on.
+      rank: the rank of this process in the group; set by `begin`.
     """
 
     def __init__(self, operation: str, name: str | None, group: int) -> None:
@@ -63,18 +64,18 @@ class _Call:
         return self._text
 
     def part(self, what: str) -> dict[str, Any]:
-        """Returns the name and the group of a part of the call in the lane."""
+        """Returns the arguments for the lane, name and group, of a part of this call."""
         return {"names": [f"{self._own}.{what}"], "group": self._group}
 
     def run(self, build: Callable[[], Any]) -> Any:
-        """Runs as `run_now` does; errors begin with what the user called."""
+        """Runs `build` as `run_now` does; errors begin with the name of the user's call."""
         try:
             return run_now(build)
         except tf.errors.OpError as error:
             raise type(error)(error.node_def, error.op, f"{self}: {error.message}") from None
 
     def begin(self, *numbers: int) -> list[list[int]]:
-        """Draws what the bytes of this call are signed with. Returns for each of `numbers` its value on every rank."""
+        """Draws the random numbers that sign this call's bytes; returns the values of each of `numbers` by rank."""
         own = np.frombuffer(secrets.token_bytes(_NONCE_BYTES), np.int64)
 
         def gather() -> list[tf.Tensor]:
@@ -91,21 +92,21 @@ class _Call:
         return of_ranks[:, : len(numbers)].T.tolist()
 
     def tag(self, sender: int, data: bytes) -> bytes:
-        """Returns the HMAC that follows the bytes of a rank."""
+        """Returns the HMAC that follows the bytes of the rank `sender`."""
         mac = hmac.new(self._key, json.dumps([*self._signed, sender]).encode() + self._nonces, "sha256")
         mac.update(data)
         return mac.digest()
 
     def checked(self, sender: int, signed: bytes) -> bytes:
-        """Returns the bytes of a rank without their HMAC. DataLossError: they are not the bytes that it gave."""
+        """Returns the bytes of a rank without their HMAC; raises DataLossError if they differ from the sent bytes."""
         data, tag = signed[:-_TAG_BYTES], signed[-_TAG_BYTES:]
         if not hmac.compare_digest(tag, self.tag(sender, data)):
             raise tf.errors.DataLossError(
                 None,
                 None,
                 f"{self}: rank {self.rank} got {len(signed)} bytes in the place of those of rank {sender} that are not "
-                "signed with the job's secret for this call, wanted them as they were sent; they were changed on their "
-                "way, and nothing in them was looked at",
+                "signed with the job's secret for this call, wanted them as they were sent. They were changed on the "
+                "way; nothing in them was interpreted. Check the network between the hosts",
             )
         return data
 
@@ -113,16 +114,16 @@ class _Call:
 def gather_bytes(
     data: bytes, *, name: str | None = None, group: int = named.ALL, operation: str = "gather_bytes"
 ) -> list[bytes]:
-    """Returns what each rank of the group gives, by rank. All ranks have to call it.
+    """Returns the bytes of all ranks of the group, by rank. All ranks of the group must call this.
 
     Args:
-      data: of this rank; of any length.
+      data: the bytes of this rank, of any length.
       name: the same on all ranks; without it, the calls are numbered.
-      group: of ranks.
-      operation: what the user called, for errors and warnings; the same on all ranks.
+      group: the group of ranks.
+      operation: the function that the user called, for errors and warnings; the same on all ranks.
 
     Raises:
-      tf.errors.DataLossError: what came is not what a rank gave; names the rank.
+      tf.errors.DataLossError: the received bytes are not those that a rank sent; the message names the rank.
       tf.errors.OpError: as `lockstep.named.allgather`.
     """
     call = _Call(operation, name, group)
@@ -146,26 +147,26 @@ def broadcast_bytes(
     group: int = named.ALL,
     operation: str = "broadcast_bytes",
 ) -> bytes:
-    """Returns what `root`, a rank in the group, gives. All ranks have to call it; the others' data is not looked at.
+    """Returns the bytes of `root`, a rank in the group. All ranks must call this; other ranks' bytes are ignored.
 
     Args:
-      data: of the root.
-      root: a rank in the group.
-      name: as `gather_bytes`'s, as are `group` and `operation`.
-      group: of ranks.
-      operation: what the user called.
+      data: the bytes of the root.
+      root: the rank in the group that sends.
+      name: the same on all ranks; without it, the calls are numbered.
+      group: the group of ranks.
+      operation: the function that the user called, for errors and warnings; the same on all ranks.
 
     Raises:
-      ValueError: the ranks name different roots; on all of them, with the roots.
-      tf.errors.InvalidArgumentError: there is no such rank.
-      tf.errors.DataLossError: what came is not what the root gave.
+      ValueError: the ranks name different roots. All ranks raise this error, which lists the roots.
+      tf.errors.InvalidArgumentError: the group has no rank `root`.
+      tf.errors.DataLossError: the received bytes are not those that the root sent.
       tf.errors.OpError: as `lockstep.named.broadcast`.
     """
     call = _Call(operation, name, group)
-    # With the roots that ranks name: one that only some of them know of would be waited for.
+    # The ranks compare roots first; otherwise a root that only some of them name would be waited for.
     roots, lengths = call.begin(root, len(data) + _TAG_BYTES)
     if len(set(roots)) > 1:
-        raise ValueError(f"{call}: the ranks name different roots, by rank: {roots}")
+        raise ValueError(f"{call}: the ranks name different roots, by rank: {roots}; pass the same root on all ranks")
     if not 0 <= root < len(roots):
         raise tf.errors.InvalidArgumentError(None, None, f"{call}: root is {root}, wanted 0 to {len(roots) - 1}")
     is_root = call.rank == root

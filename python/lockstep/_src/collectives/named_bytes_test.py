@@ -1,4 +1,4 @@
-"""Bytes that come otherwise than they were sent: an error that names the sender, and nothing is read."""
+"""Tests that bytes which change on the way give an error that names the sender, and are not interpreted."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from lockstep._src.collectives.named_bytes import broadcast_bytes, gather_bytes
 from lockstep._src.engine.context import context
 from lockstep.testing import call_workers
 
-pytestmark = pytest.mark.newest_only  # the same on each TensorFlow
+pytestmark = pytest.mark.newest_only  # behaves the same with each version of TensorFlow
 
 BROADCAST = b"what rank 0 says"
 GATHERED = [b"of rank 0", b"and of rank 1"]
 TAG = 32
 
-# On workers.
+# Functions that run on workers.
 
 
 @contextlib.contextmanager
 def changed(operation, change):
-    """What comes out of an exchange of bytes is changed on rank 1, as by somebody between the hosts."""
+    """Changes the result of an exchange of bytes on rank 1, as an attacker between the hosts could."""
     exchange = getattr(named, operation)
 
     def change_it(tensors, *args, **kwargs):
@@ -55,7 +55,7 @@ def kept(into):
 
 
 def refused(call, sender):
-    """The call gives rank 0 what it should, and rank 1 an error that names the sender."""
+    """Checks that the call succeeds on rank 0, and gives rank 1 an error that names the sender."""
     if context.rank == 0:
         return call()
     with pytest.raises(tf.errors.DataLossError) as error:
@@ -90,7 +90,7 @@ def changes_on_the_way():
 
 
 def recorded_and_said_again():
-    """In a later call of the same name, of another name and in another rank's place; in another job of this secret."""
+    """Replays bytes in a later call of the same name, of another name, in another rank's place, and in another job."""
     seen = []
     named.open_lane()
     with changed("broadcast", kept(seen)):

@@ -1,4 +1,4 @@
-"""Named collectives where something is given up: interrupted joins and programs, forks, ranks with less data."""
+"""Tests of named collectives with interrupted joins and programs, forks, and ranks with less data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lockstep._src.collectives.named_bytes import broadcast_bytes, gather_bytes
 from lockstep._src.engine.context import context
 from lockstep.testing import call_workers
 
-pytestmark = pytest.mark.newest_only  # the engine's faults, which no TensorFlow changes
+pytestmark = pytest.mark.newest_only  # faults of the engine, which do not depend on the version of TensorFlow
 
-# On workers.
+# Functions that run on workers.
 
 
 def uneven_data():
-    """Calls without a name are counted alike again once all have joined, eagerly and in sessions."""
+    """Checks that unnamed calls are counted alike again once all have joined, eagerly and in sessions."""
     named.open_lane()
     rank, size = context.rank, context.world_size
     for _ in range(3 - rank):
@@ -46,12 +46,12 @@ def uneven_data():
 
 
 def gather_in_session(data):
-    """As a program of TensorFlow 1 does."""
+    """Gathers bytes as a program of TensorFlow 1 does."""
     return gather_bytes(data, name=f"session.{named.count('session')}")
 
 
 def await_return():
-    """Ends when no rank has joined any more: as long as one has, barriers are errors."""
+    """Waits until no rank is in a join any more; while one is, barriers are errors."""
     while True:
         try:
             named.barrier(name="all are back")
@@ -62,7 +62,7 @@ def await_return():
 
 
 def interrupted_join():
-    """Ctrl-C ends a join, and the rank is back."""
+    """Checks that Ctrl-C ends a join, after which the rank takes part again."""
     named.open_lane()
     if context.rank == 1:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -77,7 +77,7 @@ def interrupted_join():
 
 
 def cancelled_join():
-    """So does the failure of another part of the step."""
+    """Checks that the failure of another part of the step ends a join, too."""
     named.open_lane()
     if context.rank == 1:
 
@@ -97,7 +97,7 @@ def cancelled_join():
 
 
 def forks():
-    """A child gets an error and takes nothing from its parent."""
+    """Checks that a forked child gets an error and takes nothing from its parent."""
     named.open_lane()
     for i in range(3):
         child = os.fork()
@@ -142,7 +142,7 @@ time.sleep(600)
 
 
 def interrupted_program(opened, how):
-    """A program that ends while it waits: at once, without a crash, and the others hear who it was."""
+    """Ends a program while it waits: it ends at once without a crash, and the others get its rank and reason."""
     if context.rank == 1:
         process = subprocess.Popen([sys.executable, "-c", WAITS, opened, how], stdout=subprocess.PIPE)
         assert process.stdout.readline() == b"waits\n"
@@ -160,7 +160,7 @@ def interrupted_program(opened, how):
         named.open_lane()
         named.barrier(name="start")
     with pytest.raises(tf.errors.InternalError, match="rank 1 .*(left|died)"):
-        # A joined rank takes part in sums, and no other one does.
+        # A joined rank takes part in sums, but in no other collective.
         while how == "join":
             named.allreduce([tf.constant(1.0)], name="x")
         named.barrier(name="x")
@@ -168,7 +168,7 @@ def interrupted_program(opened, how):
 
 
 def names_of_each_step():
-    """Memory does not grow with the names of eager calls."""
+    """Checks that memory does not grow with the names of eager calls."""
     named.open_lane()
 
     def calls(part, number):

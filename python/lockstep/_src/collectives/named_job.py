@@ -1,7 +1,8 @@
-"""The job whose ranks meet in named lanes, and its process sets: groups of its ranks with lanes of their own.
+"""The job whose ranks communicate in named lanes, and its process sets: groups of its ranks with lanes of their own.
 
-One job at a time; a process may leave it and join another. Process sets are numbered from 1; 0 are all ranks. What adds
-or removes one is done by all ranks of the job together, also by those that are not in it.
+A process is in one job at a time; it may leave the job and join another. Process sets are numbered from 1; the number 0
+stands for all ranks. To add or remove a process set, all ranks of the job make the same call, also those that are not
+in the set.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class NotStartedError(ValueError):
 @dataclasses.dataclass
 class _Job:
     cluster: Cluster
-    ranks: list[int]  # of the launcher's job, by rank in this one
+    ranks: list[int]  # the launcher's ranks, by rank in this job
     rank: int
-    hosts: list[str]  # by rank; the same text where ranks share a host
-    local_ranks: list[int]  # by rank; sort the ranks of a host
-    sets: dict[int, list[int]]  # by number; sorted ranks
+    hosts: list[str]  # by rank; ranks of one host have the same text
+    local_ranks: list[int]  # by rank; they give the order of the ranks of a host
+    sets: dict[int, list[int]]  # process set's number -> its sorted ranks
 
 
 _job: _Job | None = None
@@ -49,21 +50,24 @@ def start(
     stall_timeout_s: float = 0,
     fusion_bytes: int = 64 << 20,
 ) -> None:
-    """Joins the job of the launcher; without one, a job of this process alone. Nothing where it has joined already.
+    """Joins the job of the launcher, or a job of this process alone if there is no launcher.
+
+    If this process has already joined a job, nothing happens.
 
     Args:
-      ranks: of the launcher's job that take part, with the first of them in it; all by default. They are numbered anew,
-        in the order of `ranks`.
-      process_sets: ranks of each process set, the same on all ranks; they get the numbers 1, 2, ...
-      stall_warning_s: as in `open_lane`, also of lanes of process sets that are added later.
+      ranks: the ranks of the launcher's job that take part, rank 0 first; all ranks by default. In the new job, ranks
+        are numbered by their position in `ranks`.
+      process_sets: the ranks of each process set, the same on all ranks. The sets get the numbers 1, 2, ...
+      stall_warning_s: as in `open_lane`; also for the lanes of process sets that are added later.
       stall_timeout_s: likewise.
       fusion_bytes: likewise.
 
     Raises:
-      ValueError: the environment is incomplete; this process is not among `ranks`; or, which is said on all ranks: on
-        one of them a set is empty, a duplicate, or has a rank that is none, or ranks have different sets.
-      tf.errors.OpError: the ranks did not meet; says which are missing.
-      SystemExit, RuntimeError: of an elastic job, as `elastic.meet`.
+      ValueError: the environment is incomplete, or this process is not among `ranks`. All ranks raise this error if, on
+        any of them, a set is empty, a duplicate, or contains a rank that does not exist, or if ranks pass different
+        sets.
+      tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
+      SystemExit, RuntimeError: in an elastic job, as `elastic.meet`.
     """
     settings = {
         "stall_warning_s": stall_warning_s,
@@ -85,12 +89,12 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
     try:
         for wanted in process_sets:
             sets[len(sets)] = _checked_set(wanted, sets)
-    except ValueError as error:  # told to all, which would wait for this rank
+    except ValueError as error:  # sent to all ranks, because they would wait for this one
         wrong = str(error)
     rank = ranks.index(cluster.rank)
     named.open_lane(rank=rank, size=len(ranks), **settings)
     try:
-        # Where all take part, a local rank is what the launcher says: it may stand for a device.
+        # If all ranks take part, the launcher's local rank is kept, because it may stand for a device.
         local = cluster.local_rank if len(ranks) == cluster.world_size else rank
         own = {"host": _host(cluster), "local": local, "sets": list(sets.values()), "wrong": wrong}
         all_ranks = [json.loads(data) for data in gather_bytes(json.dumps(own).encode(), name="start")]
@@ -112,15 +116,15 @@ def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], se
     at_exit.register(_stop_at_exit)
 
 
-# In force from `start` to `stop`. Modules that need more of them in a job add theirs.
+# These hooks are in force from `start` to `stop`. Other modules add the hooks that they need in a job.
 hooks = HookSet(symbols.NAMED_JOB, failures.intercept_savers)
-_settings: dict[str, float] = {}  # of lanes of sets that are added later
+_settings: dict[str, float] = {}  # for the lanes of sets that are added later
 
 
 def stop() -> None:
-    """Leaves the job and its process sets; nothing without one. The end of the process does the same.
+    """Leaves the job and its process sets; does nothing without a job. The end of the process does the same.
 
-    What this rank waits for ends with CancelledError; other ranks' operations with an error that names this rank.
+    Waiting operations of this rank end with CancelledError; those of other ranks with an error that names this rank.
     """
     _leave("")
 
@@ -130,7 +134,7 @@ def _stop_at_exit() -> None:
 
 
 def _leave(how: str) -> None:
-    """Leaves the job; others that wait for this rank hear how."""
+    """Leaves the job and tells other ranks, which may wait for this one, how it leaves."""
     global _job
     with _lock:
         if _job is None:
@@ -145,7 +149,7 @@ def _leave(how: str) -> None:
 
 
 def is_started() -> bool:
-    """Whether this process has joined a job."""
+    """Returns whether this process has joined a job."""
     return _job is not None
 
 
@@ -162,55 +166,58 @@ def _current() -> _Job:
 
 
 def rank() -> int:
-    """Of this process in its job; NotStartedError without one, as all that follow."""
+    """Returns the rank of this process in its job. This and the functions below raise NotStartedError without a job."""
     return _current().rank
 
 
 def size() -> int:
-    """Number of ranks of the job."""
+    """Returns the number of ranks of the job."""
     return len(_current().ranks)
 
 
 def local_rank() -> int:
-    """Of this process among those of its host."""
+    """Returns the number of this process among the processes of its host."""
     job = _current()
     there = [local for host, local in zip(job.hosts, job.local_ranks, strict=True) if host == job.hosts[job.rank]]
     return sorted(there).index(job.local_ranks[job.rank])
 
 
 def local_size() -> int:
-    """Number of processes on this host."""
+    """Returns the number of processes on this host."""
     job = _current()
     return job.hosts.count(job.hosts[job.rank])
 
 
 def cross_rank() -> int:
-    """Which of the hosts this is, among those that have a process of this local rank."""
+    """Returns the number of this host among the hosts that have a process with this local rank."""
     job = _current()
     return _hosts_across(job).index(job.hosts[job.rank])
 
 
 def cross_size() -> int:
-    """Number of hosts that have a process of this local rank."""
+    """Returns the number of hosts that have a process with this local rank."""
     return len(_hosts_across(_current()))
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have as many processes."""
+    """Returns whether all hosts have the same number of processes."""
     hosts = _current().hosts
     return len({hosts.count(host) for host in hosts}) == 1
 
 
 def _hosts_across(job: _Job) -> list[str]:
-    """Hosts that have a process of this process's local rank, in the order of their first ranks."""
+    """Returns the hosts that have a process with this local rank, in the order of their first ranks."""
     index = local_rank()
     return [host for host in dict.fromkeys(job.hosts) if job.hosts.count(host) > index]
 
 
 def _host(cluster: Cluster) -> str:
-    """What ranks of this host have in common: its name in the cluster, or the first of the launcher's ranks on it."""
+    """Returns a text that exactly the ranks of this host share.
+
+    It is the host's name in the cluster, or the first of the launcher's ranks on the host.
+    """
     if elastic.member() is not None:
-        return ""  # All are on one host, where the order of local ranks is not that of ranks.
+        return ""  # All ranks are on one host, where the order of local ranks may differ from that of ranks.
     if cluster.spec is None:
         return str(cluster.rank - cluster.local_rank)
     kind, index = cluster.trainers[cluster.rank]
@@ -218,12 +225,12 @@ def _host(cluster: Cluster) -> str:
 
 
 def process_sets() -> dict[int, list[int]]:
-    """Ranks of each process set, by its number; 0 are all."""
+    """Returns the ranks of each process set, by its number; 0 stands for all ranks."""
     return {number: list(members) for number, members in _current().sets.items()}
 
 
 def ranks_of(group: int) -> list[int]:
-    """Ranks of a process set, sorted; ValueError where there is none of that number."""
+    """Returns the sorted ranks of a process set; raises ValueError if there is no set of this number."""
     sets = _current().sets
     if group not in sets:
         raise ValueError(f"there is no process set {group}; there are {', '.join(map(str, sorted(sets)))}")
@@ -231,11 +238,12 @@ def ranks_of(group: int) -> list[int]:
 
 
 def add_process_set(ranks: Sequence[int]) -> int:
-    """Makes a process set of some ranks; all ranks of the job call it. Its number is the least that is free.
+    """Creates a process set and returns its number, the smallest free one. All ranks of the job must call this.
 
     Raises:
-      ValueError: a set of these ranks is there already, they are none, or not the same on all ranks; on all of them.
-      tf.errors.OpError: the ranks did not meet.
+      ValueError: there is already a set of these ranks, a rank does not exist, or ranks pass different sets. All ranks
+        raise this error.
+      tf.errors.OpError: the rendezvous of the set failed.
     """
     with _lock:
         job = _current()
@@ -254,16 +262,18 @@ def add_process_set(ranks: Sequence[int]) -> int:
 
 
 def remove_process_set(group: int) -> bool:
-    """Ends a process set; all ranks of the job call it. False where there is none of that number, and for 0.
+    """Removes a process set and returns True; returns False for 0 and for a number without a set.
+
+    All ranks of the job must call this.
 
     Raises:
-      ValueError: the ranks want to remove different ones.
+      ValueError: the ranks pass different numbers.
     """
     with _lock:
         job = _current()
         if group == named.ALL or group not in job.sets:
             return False
-        # Nobody leaves the lane before all have got what they waited for.
+        # No rank leaves the lane before all ranks have the results that they wait for.
         _check_alike([json.loads(data) for data in gather_bytes(json.dumps(group).encode(), name="remove_process_set")])
         members = job.sets.pop(group)
         if job.rank in members:
@@ -283,7 +293,7 @@ def _checked_ranks(ranks: Sequence[int] | None, cluster: Cluster) -> list[int]:
 
 
 def _checked_set(ranks: Sequence[int], sets: dict[int, list[int]]) -> list[int]:
-    """The ranks, sorted; ValueError where they are none of the job's, or there is such a set."""
+    """Returns the sorted ranks; raises ValueError if a rank is not of the job, or if the set exists already."""
     members, world = sorted(int(r) for r in ranks), len(sets[named.ALL])
     if not members or len(set(members)) < len(members) or not 0 <= members[0] <= members[-1] < world:
         raise ValueError(f"process set of the ranks {members}: wanted one or more, each once, of 0 to {world - 1}")
@@ -294,21 +304,21 @@ def _checked_set(ranks: Sequence[int], sets: dict[int, list[int]]) -> list[int]:
 
 
 def _check_right(complaints: list[str]) -> None:
-    """ValueError with what is wrong on the first rank where something is; on all ranks."""
+    """Raises ValueError on all ranks with the complaint of the first rank that has one."""
     for rank, complaint in enumerate(complaints):
         if complaint:
             raise ValueError(complaint if len(set(complaints)) == 1 else f"rank {rank}: {complaint}")
 
 
 def _check_alike(values: list) -> None:
-    """ValueError with what the first two ranks that differ have; on all ranks."""
+    """Raises ValueError on all ranks with the values of the first two ranks that differ."""
     for other, value in enumerate(values):
         if value != values[0]:
             raise ValueError(f"the ranks want different process sets: rank 0 {values[0]}, rank {other} {value}")
 
 
 def _open_set(number: int, members: list[int], settings: dict[str, float]) -> None:
-    """Opens the lane of a set where this rank is in it; on all ranks, so that they hear of a failure alike."""
+    """Opens the lane of a set if this rank is in it. All ranks of the job call this, and all get the same failure."""
     job = _current()
     is_first, failure = job.rank == members[0], ""
     with _listener(job) if is_first and len(members) > 1 else contextlib.nullcontext() as listener:
@@ -319,7 +329,7 @@ def _open_set(number: int, members: list[int], settings: dict[str, float]) -> No
             label = f"process set {number} of the ranks {members}"
             try:
                 named.open_lane(number, **place, listener=listener, label=label, **settings)
-            except Exception as error:  # told to all, and raised
+            except Exception as error:  # sent to all ranks, which raise it
                 failure = str(error) or type(error).__name__
     outcomes = gather_bytes(failure.encode(), name=f"process_set.{number}.opened")
     failures = [f"rank {r}: {outcome.decode()}" for r, outcome in enumerate(outcomes) if outcome]
@@ -332,7 +342,7 @@ def _open_set(number: int, members: list[int], settings: dict[str, float]) -> No
 
 
 def _address_host(job: _Job) -> str:
-    """Where other ranks reach this one: the address by which it reaches the job's rank 0."""
+    """Returns the address at which other ranks reach this one: the one from which it reaches the job's rank 0."""
     host, _, port = job.cluster.rendezvous.rpartition(":")
     family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
@@ -342,7 +352,7 @@ def _address_host(job: _Job) -> str:
 
 
 def _listener(job: _Job) -> socket.socket:
-    """A socket where the other ranks of a set can meet; the kernel picks the port."""
+    """Returns a listening socket for the rendezvous of a set; the kernel chooses the port."""
     host = _address_host(job).strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, 0), family=family, backlog=128)

@@ -1,4 +1,4 @@
-"""Named collectives against numpy: in any order, with errors that every rank gets."""
+"""Tests of named collectives against numpy: in any order, with errors that every rank gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODES = ("session", "function", "eager")
 
 
 def run(mode, build):
-    """What `build()` gives, as numpy arrays."""
+    """Returns the results of `build()` as numpy arrays."""
     if mode == "eager":
         return tf.nest.map_structure(np.asarray, build())
     if mode == "function":
@@ -26,7 +26,7 @@ def run(mode, build):
         return session.run(build())
 
 
-# On workers.
+# Functions that run on workers.
 
 
 def all_ops():
@@ -53,7 +53,7 @@ def all_ops():
         np.testing.assert_equal(received[0], [splits[rank]] * size)
         place = run(mode, lambda: (named.rank_in(), named.size_of()))
         assert place == (rank, size)
-    # 40 tensors in another order on each rank.
+    # Each rank asks for 40 tensors in an order of its own.
     numbers = np.random.default_rng(rank).permutation(40)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         asked = {i: named.allreduce([tf.fill([int(i)], float(rank))], names=[f"t{i}"])[0] for i in numbers}
@@ -83,7 +83,7 @@ def gradients():
     got = gradient(lambda v: named.allreduce([v], "max"))
     wanted = weights * np.array([[1 / size, rank == 0], [1 / size, rank == 0], [1 / size, 1 / size]])
     np.testing.assert_allclose(got, wanted)
-    # Of two ranks, the product's gradient is the other's value, also where the own one is zero.
+    # With two ranks, the gradient of the product is the other rank's value, also where this rank's value is zero.
     others = np.array([[1.0, 5.0 - (1 - rank)], [2.0, 3.0 if rank else 0.0], [4.0, 7.0]])
     np.testing.assert_allclose(gradient(lambda v: named.allreduce([v], "product")), weights * others)
     total = sum(range(1, size + 1))
@@ -118,7 +118,7 @@ def errors():
 
 
 def large_results():
-    """Views of shared memory, and the root's input for its result."""
+    """Checks results that are views of shared memory, and the root's result, which is its input."""
     before = context.options.shared_bytes_per_rank
     context.options.shared_bytes_per_rank = 32 << 20
     named.open_lane()
@@ -126,7 +126,7 @@ def large_results():
     everyone = [tf.random.stateless_uniform([1 << 20], [r, 7]).numpy() for r in range(2)]
     own = tf.constant(everyone[context.rank])
     kept = []
-    for i in range(10):  # more than there is shared memory for
+    for i in range(10):  # more results than shared memory can hold
         (total,), (sent,) = named.allreduce([own + float(i)]), named.broadcast([own], 1)
         np.testing.assert_allclose(total[:: 1 << 12], (everyone[0] + everyone[1] + 2 * i)[:: 1 << 12], rtol=1e-5)
         np.testing.assert_array_equal(sent[:: 1 << 12], everyone[1][:: 1 << 12])
@@ -137,7 +137,7 @@ def large_results():
 
 
 def leaving():
-    """A rank that leaves ends what it waits for, on another thread, and what others do."""
+    """Checks that a rank that leaves ends its own wait on another thread, and the calls of other ranks."""
     named.open_lane(label="the lane of the test")
     named.barrier(name="start")
     caught = []
@@ -171,5 +171,5 @@ def all_of_two():
 
 @pytest.mark.parametrize(("size", "part"), [(1, all_ops), (2, all_of_two), (4, all_ops)])
 def test_on_workers(size, part):
-    """Lanes are opened several times in a process."""
+    """Runs a part on workers; several parts open lanes several times in a process."""
     call_workers(part, size, timeout_s=120)

@@ -1,4 +1,4 @@
-"""Collectives against numpy, in graphs, in tf.function and eagerly."""
+"""Tests of collectives against numpy, in graphs, in tf.function and eagerly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODES = ("session", "function", "eager")
 
 
 def run(mode, build, *inputs):
-    """What `build(*tensors)` gives for `inputs`, as numpy arrays."""
+    """Returns the results of `build(*tensors)` for `inputs` as numpy arrays."""
     if mode == "eager":
         return tf.nest.map_structure(np.asarray, build(*map(tf.constant, inputs)))
     if mode == "function":
@@ -31,7 +31,7 @@ def run(mode, build, *inputs):
 
 
 def random_inputs(seed, rank):
-    """Of `rank`: tensors for reductions, rows of a number of its own, and splits of them."""
+    """Returns inputs of `rank`: tensors for reductions, a random number of rows, and splits of them."""
     rng = np.random.default_rng([seed, rank])
     same = [rng.integers(-8, 8, shape).astype(np.float32) for shape in ((3, 5), (), (0, 4), (70, 300), (129,))]
     rows = rng.integers(-8, 8, (int(rng.integers(0, 5)), 3)).astype(np.float32)
@@ -40,7 +40,7 @@ def random_inputs(seed, rank):
     return same, rows, np.diff(np.concatenate([[0], cuts, [len(rows)]])).astype(np.int64)
 
 
-# On workers.
+# Functions that run on workers.
 
 
 def all_ops(seed):
@@ -95,7 +95,7 @@ def all_types():
 
 
 def gradients(mode):
-    """Each rank's loss is the weighted sum of what it got, with weights of its own."""
+    """Checks gradients where each rank's loss is a sum of its results with weights of its own."""
     size, rank = context.world_size, context.rank
     rng = np.random.default_rng(5)
     weights = rng.normal(size=(size, 2 * size, 3))
@@ -130,7 +130,7 @@ def gradients(mode):
 
 
 def large_results_may_live_long():
-    """More of them are kept than shared memory holds."""
+    """Checks that more results can be kept than shared memory holds."""
     context.options.shared_bytes_per_rank = 8 << 20
     x = tf.fill([1 << 18], float(context.rank + 1))
     kept = [ordered.allreduce(x) for _ in range(16)]
@@ -145,7 +145,7 @@ def large_results_may_live_long():
 
 
 def inputs_are_needed_behind_results():
-    """Large ones, which a result may take the place of where nobody else needs them."""
+    """Checks large inputs that are used later; a result may take an input's memory only if nothing else uses it."""
     variable = tf.Variable(tf.fill([1 << 18], 3.0))
 
     @tf.function
@@ -163,7 +163,7 @@ def inputs_are_needed_behind_results():
 
 
 def on_hosts_of_their_own(function, *args):
-    """Calls it on a worker that tells the others that it is on another host."""
+    """Calls a function on a worker that claims to be on a host of its own."""
     os.environ["LOCKSTEP_HOST"] = os.environ["LOCKSTEP_RANK"]
     function(*args)
 
@@ -181,7 +181,7 @@ def bad_arguments_of_the_last_rank():
             assert "rank" in e.message
         else:
             raise AssertionError("no error")
-    assert ordered.allreduce(1.0).numpy() == context.world_size  # it can go on
+    assert ordered.allreduce(1.0).numpy() == context.world_size  # the next collective succeeds
 
 
 def different_shapes():
@@ -212,7 +212,7 @@ def wait_for(path):
 
 
 def step_fails_here_while_a_collective_waits(folder):
-    """On rank 0 another operation of the step fails; rank 1 comes to the collective when rank 0 has its error."""
+    """Fails another operation of the step on rank 0; rank 1 calls the collective only when rank 0 has its error."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         waiting = ordered.barrier(name="first")
         x = tf.compat.v1.placeholder(tf.int32, [])

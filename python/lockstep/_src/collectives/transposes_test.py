@@ -1,4 +1,4 @@
-"""Factors and gradients of named collectives against numpy: values to the last digit, gradients as differences."""
+"""Tests of factors and gradients of named collectives: values to the last digit, gradients by finite differences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP = 1e-6
 
 
 def differences(loss, everyone, rank):
-    """The gradient of a function of all ranks' values by those of one rank."""
+    """Returns the gradient, by the values of one rank, of a function of all ranks' values."""
     gradient = np.zeros_like(everyone[rank])
     for place in np.ndindex(gradient.shape):
         above, below = everyone.copy(), everyone.copy()
@@ -27,7 +27,7 @@ def differences(loss, everyone, rank):
     return gradient
 
 
-# On workers.
+# Functions that run on workers.
 
 
 def gradients_of_reductions():
@@ -35,7 +35,7 @@ def gradients_of_reductions():
     size, rank = context.world_size, context.rank
     random = np.random.default_rng(5)
     everyone = random.normal(size=[size, 3, 2])
-    weights = random.normal(size=[size, 3, 2])  # of each rank's loss
+    weights = random.normal(size=[size, 3, 2])  # weights of each rank's loss
     own = tf.constant(everyone[rank])
     for (reduction, oracle), (before, behind) in itertools.product(REDUCTIONS.items(), FACTORS):
         factors = {"prescale": before, "postscale": behind}
@@ -70,7 +70,7 @@ def gradients_of_reductions():
 
 
 def digits_of_factors():
-    """A third is the same double on all ranks, and in numpy."""
+    """Checks that a third is the same double on all ranks, and in numpy."""
     named.open_lane()
     everyone = np.random.default_rng(7).normal(size=[2, 100])
     own = tf.constant(everyone[context.rank])
@@ -84,7 +84,7 @@ def digits_of_factors():
 
 
 def exchange_of_unknown_shape():
-    """A dimension more is not known when the function is traced; rows behind the splits have no gradient."""
+    """Exchanges a shape whose rank is not known during tracing; rows that no split covers have no gradient."""
     named.open_lane()
     size, rank = context.world_size, context.rank
 
