@@ -1,4 +1,4 @@
-"""Checks of the arguments of public classes and functions, made where they are given and not where they are used."""
+"""Checks of arguments of public classes and functions, so that errors come from the call that passes them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def listed(owner: str, name: str, values: Any, fits: Callable[[Any], bool], want
 
     Args:
       owner: the class or function, for the message.
-      name: of the argument.
+      name: the name of the argument.
       values: the argument; None: no elements.
-      fits: whether an element is right.
-      wanted: what the argument should be.
+      fits: returns whether an element has the right type.
+      wanted: a description of a right argument, for the message.
 
     Raises:
       TypeError: the argument is text, a dict or a single value, or an element does not fit.
@@ -31,11 +31,11 @@ def listed(owner: str, name: str, values: Any, fits: Callable[[Any], bool], want
 
 
 def integer(owner: str, name: str, value: Any, least: int, optional: bool = True) -> None:
-    """Refuses a number that is no integer or less than `least`, and None where it is not `optional`.
+    """Checks that a value is an integer of at least `least`, or None if it is `optional`.
 
     Raises:
-      TypeError: the value is no integer.
-      ValueError: it is too small, or None.
+      TypeError: the value is not an integer.
+      ValueError: it is too small, or None without being optional.
     """
     wanted = f"at least {least}" + (", or None" if optional else "")
     if value is None:
@@ -49,12 +49,12 @@ def integer(owner: str, name: str, value: Any, least: int, optional: bool = True
 
 
 def number(owner: str, name: str, value: Any) -> None:
-    """Refuses a value of another type than a number, and None, with TypeError."""
+    """Checks that a value is a number; raises TypeError for other types and for None."""
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
         raise TypeError(f"{owner}: {name} is {value!r}, wanted a number")
 
 
 def text(owner: str, name: str, value: Any) -> None:
-    """Refuses what is no str, with TypeError."""
+    """Checks that a value is a str; raises TypeError otherwise."""
     if not isinstance(value, str):
         raise TypeError(f"{owner}: {name} is {value!r}, wanted a str")

@@ -1,4 +1,4 @@
-"""Wrong types of arguments of the public API are refused where they are given, by name."""
+"""Tests that public functions refuse arguments of wrong types, and name the argument."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What is to be done at the end of a process, however Python ends it."""
+"""Functions that are called at the end of a process, however Python ends it."""
 
 import atexit
 import multiprocessing
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 def register(function: Callable[[], None]) -> None:
-    """Has a function be called once when this process ends, unless it is taken back with `unregister`.
+    """Registers a function that is called once when this process ends, unless `unregister` removes it before.
 
-    Processes of `multiprocessing` that are forks end without exit handlers, by finalizers of their own.
+    Processes of `multiprocessing` that are forks end without exit handlers; they run finalizers of their own.
     """
     atexit.register(function)
     if multiprocessing.parent_process() is not None:
@@ -17,7 +17,7 @@ def register(function: Callable[[], None]) -> None:
 
 
 def unregister(function: Callable[[], None]) -> None:
-    """Takes it back; nothing where it was not registered."""
+    """Removes a registered function; does nothing if it is not registered."""
     atexit.unregister(function)
     if (finalizer := _finalizers.pop(function, None)) is not None:
         finalizer.cancel()

@@ -1,4 +1,4 @@
-"""What this installation of Lockstep is."""
+"""The version of this installation of Lockstep."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.metadata
 
 
 def buildinfo() -> str:
-    """The version, and what the op library was built against, in one line."""
+    """Returns in one line the version, and the TensorFlow and compiler with which the op library was built."""
     build_info = importlib.import_module("lockstep._build_info")
     version = importlib.metadata.version("lockstep-tf")
     return f"lockstep {version}, TensorFlow {build_info.TENSORFLOW_VERSION}, {build_info.COMPILER}"

@@ -1,4 +1,4 @@
-"""The line that says what is installed."""
+"""Tests of the line that describes the installation."""
 
 import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""Where this process stands in its job, read from the launcher's variables or TF_CONFIG."""
+"""The place of this process in its job, read from the launcher's variables or TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WORLD_SIZE = "LOCKSTEP_WORLD_SIZE"
 LOCAL_RANK = "LOCKSTEP_LOCAL_RANK"
 LOCAL_WORLD_SIZE = "LOCKSTEP_LOCAL_WORLD_SIZE"
 RENDEZVOUS = "LOCKSTEP_RENDEZVOUS"
-# The same as the workers of rank 0's machine reach it, where its name leads them to loopback.
+# The same address as workers on rank 0's machine use it; it is set if the machine's name resolves to loopback there.
 RENDEZVOUS_HERE = "LOCKSTEP_RENDEZVOUS_HERE"
 SECRET = "LOCKSTEP_SECRET"
 INTERFACE = "LOCKSTEP_INTERFACE"
 
 # Tasks of a TF_CONFIG that train together, in the order of their ranks.
 _TRAINERS = ("chief", "worker")
-# Tasks beside the job, each a job of its own: one evaluates checkpoints, the other has nothing to do.
+# Tasks beside the job. Each is a job of its own: an evaluator evaluates checkpoints, a parameter server does nothing.
 _BESIDE = ("evaluator", "ps")
 
 
@@ -37,14 +37,14 @@ class Task:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Task | None:
-        """The TF_CONFIG of `environ`, or None where it is missing or empty; ValueError says what is wrong with it."""
+        """Returns the TF_CONFIG of `environ`, None if it is missing or empty; raises ValueError if it is malformed."""
         text = environ.get("TF_CONFIG", "").strip()
         if not text:
             return None
         try:
             config = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"TF_CONFIG is no JSON ({error}): {text!r}") from None
+            raise ValueError(f"TF_CONFIG is no JSON ({error}): {text!r}; correct it or unset it") from None
         if not isinstance(config, dict):
             raise ValueError(f"TF_CONFIG: got {text!r}, wanted an object with 'cluster' and 'task'")
         cluster = config.get("cluster")
@@ -87,7 +87,7 @@ class Cluster:
     local_rank: int
     local_world_size: int
     trainers: tuple[tuple[str, int], ...]
-    rendezvous: str  # host:port of rank 0's rendezvous; empty where there is only one worker
+    rendezvous: str  # host:port of rank 0's rendezvous; empty if there is only one worker
     secret: str
     listen: str = ""  # host:port where rank 0 listens, if not at the rendezvous
 
@@ -98,9 +98,10 @@ class Cluster:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Cluster:
-        """Reads the launcher's variables, else TF_CONFIG, else gives a job of one worker.
+        """Reads the launcher's variables; without them TF_CONFIG; without it returns a job of one worker.
 
-        Raises ValueError that names the variable, what it is and what was wanted.
+        Raises:
+          ValueError: a variable is missing or has a wrong value; the message has its name, its value and a right value.
         """
         task = Task.from_environment(environ)
         if RANK in environ or WORLD_SIZE in environ:
@@ -155,12 +156,12 @@ class Cluster:
         )
 
     def alone(self) -> Cluster:
-        """Returns a job of this process alone, under the name that it has in this one, and with its secret."""
+        """Returns a job of this process alone, with the task type, task index and secret that it has in this job."""
         here = {"rank": 0, "local_rank": 0, "local_world_size": 1, "trainers": (self.trainers[self.rank],)}
         return dataclasses.replace(self, **here, rendezvous="", listen="")
 
     def check_can_connect(self) -> None:
-        """ValueError that names the variable without which the workers cannot meet, or the role that meets nobody."""
+        """Raises ValueError if a variable is missing that workers need to connect, or if this is a parameter server."""
         if self.task_type == "ps":
             raise ValueError(
                 "TF_CONFIG: this process is a parameter server, and workers keep the parameters themselves; let it "
@@ -182,7 +183,7 @@ def _check_size(workers: int, variable: str) -> None:
 
 
 def _anywhere(address: str) -> str:
-    """All addresses of this machine, with the port of one: others know it by which they like."""
+    """Returns the address of all interfaces with the port of `address`; other machines may use any of them."""
     host = "[::]" if socket.has_dualstack_ipv6() else "0.0.0.0"
     return f"{host}:{address.rpartition(':')[2]}"
 

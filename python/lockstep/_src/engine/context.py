@@ -1,4 +1,4 @@
-"""The context: who this process is in its job, the job's options, and the connection to the engine."""
+"""The context of this process: its place in the job, the job's options, and the connection to the engine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def meeting_of(cluster: Cluster, options: Options) -> Any:
-    """What the engine is told of a process's place in its job: a `library.Meeting`.
+    """Returns the options with which the engine connects a process to its job.
 
-    The worker of an elastic job outlives others: it hears of their loss when it next exchanges something, and goes on.
+    A worker of an elastic job survives the loss of others. Its next exchange reports the loss, and it continues.
     """
     from lockstep._src.engine import library
 
@@ -49,29 +49,30 @@ def meeting_of(cluster: Cluster, options: Options) -> Any:
 class Context:
     """The place of this process in its job, after HybridBackend's `Context` (docs/hybridbackend.md).
 
-    Nothing happens when it is made: environment variables are read when they are first asked for, and the workers meet
-    at the first `ensure_initialized()`, which scopes and collectives call. Members keep HybridBackend's names.
+    The constructor does nothing. Environment variables are read at the first access to a member that needs them. The
+    workers connect in the first `ensure_initialized()`, which scopes and collectives call. Members keep HybridBackend's
+    names.
 
-    Devices have two spellings. `local_devices`, `default_device` and `local_cpu_device` are names inside this process,
-    fit for `tf.device`: every worker runs its own session. `devices` and `cpu_devices` are names inside the job, one a
-    worker in the order of ranks. `rank_at` takes both.
+    Devices have two kinds of names. `local_devices`, `default_device` and `local_cpu_device` are names inside this
+    process, for `tf.device`: every worker runs its own session. `devices` and `cpu_devices` are names inside the job,
+    one per worker in the order of ranks. `rank_at` accepts both.
     """
 
     _instance: Context | None = None
     _instance_lock = threading.Lock()
 
     def __init__(self) -> None:
-        # Guards _connected and the making of _cluster and _options. Reentrant: connecting reads both.
+        # Guards _connected and the creation of _cluster and _options. It is reentrant, as connecting reads both.
         self._lock = threading.RLock()
         self._connected = False
         self._cluster: Cluster | None = None
-        self._cluster_pid = 0  # of the process that read it
+        self._cluster_pid = 0  # the process that read _cluster
         self._options: Options | None = None
-        self._detached = 0  # how many `detached` blocks are open
+        self._detached = 0  # the number of open `detached` blocks
         self._saving_listeners: dict[str, Any] = {}
 
     def __call__(self) -> Context:
-        """Itself: the documents spell the singleton `context()` as well."""
+        """Returns itself; HybridBackend's documents write `context()` for the singleton, too."""
         return self
 
     def __repr__(self) -> str:
@@ -79,7 +80,7 @@ class Context:
 
     @classmethod
     def get(cls) -> Context:
-        """The one context of this process."""
+        """Returns the one context of this process."""
         with cls._instance_lock:
             if cls._instance is None:
                 cls._instance = cls()
@@ -99,9 +100,12 @@ class Context:
     @takes_options
     @contextlib.contextmanager
     def scope(cls, **kwargs: Unpack[OptionValues]) -> Iterator[Context]:
-        """Changes options inside the block and puts the old values back at its end, also after an exception.
+        """Changes options inside the block and restores the old values at its end, also after an exception.
 
-        Raises AttributeError for an unknown option, TypeError or ValueError for a bad value; nothing has changed then.
+        Raises:
+          AttributeError: an option is unknown.
+          TypeError: a value has a wrong type.
+          ValueError: a value is out of range, or the option cannot change any more. In all cases no option has changed.
         """
         context = cls.get()
         previous = context.options.update(**kwargs)
@@ -112,16 +116,17 @@ class Context:
 
     @takes_options
     def update_params(self, **kwargs: Unpack[OptionValues]) -> dict[str, Any]:
-        """Sets several options, all or none; returns the values they had before."""
+        """Sets all given options, or none if one is wrong; returns their values from before. Raises like `scope`."""
         return self.options.update(**kwargs)
 
     # The cluster.
 
     @property
     def cluster(self) -> Cluster:
-        """What the environment says about this process's place in its job; of a fork, its own environment.
+        """The place of this process in its job, from its environment. A fork reads its own environment.
 
-        Raises RuntimeError in a fork of a process that had connected to its job, which cannot be shared.
+        Raises:
+          RuntimeError: this process is a fork of one that had connected to its job; a connection cannot be shared.
         """
         with self._lock:
             if self._cluster is not None and self._cluster_pid != os.getpid():
@@ -137,11 +142,13 @@ class Context:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Makes this process a job of its own inside, for scopes and collectives.
+        """Makes scopes and collectives inside the block treat this process as a job of its own.
 
-        For what exchanges by names (`named`) that which scopes would exchange once more.
+        Programs that exchange by names (`named`) use this, so that scopes do not exchange the same values a second
+        time.
 
-        Raises RuntimeError where this process has connected to the other workers of its job.
+        Raises:
+          RuntimeError: this process has connected to the other workers of its job.
         """
         with self._lock:
             whole = self.cluster
@@ -198,7 +205,7 @@ class Context:
 
     @property
     def is_chief(self) -> bool:
-        """True on the one worker that writes what the job writes once: rank 0."""
+        """True on rank 0, the one worker that writes files which the job writes once."""
         return self.rank == 0 and self.task_type not in ("evaluator", "ps")
 
     @property
@@ -208,7 +215,7 @@ class Context:
 
     @classmethod
     def get_tf_config(cls) -> Task | None:
-        """TF_CONFIG as (task_type, task_id, cluster), or None without one; ValueError when it is malformed."""
+        """Returns TF_CONFIG as (task_type, task_id, cluster), None without one; ValueError if it is malformed."""
         return Task.from_environment(os.environ)
 
     @classmethod
@@ -220,20 +227,19 @@ class Context:
         ps_hosts: Sequence[str] | None = None,
         has_evaluator: bool = False,
     ) -> None:
-        """Writes TF_CONFIG, from a list of workers as the task sees it.
+        """Writes TF_CONFIG from a list of workers, as one task sees it.
 
         Args:
-          task_type: name of the current job. 'worker' for the chief and the evaluator, too.
-          task_id: index of this task in `worker_hosts` (or `ps_hosts`).
-          worker_hosts: host:port of all workers. The first is the chief; the second the evaluator where there is one.
+          task_type: the type of this task; 'worker' also for the chief and the evaluator.
+          task_id: the index of this task in `worker_hosts` (or `ps_hosts`).
+          worker_hosts: host:port of all workers. The first is the chief; the second is the evaluator, if there is one.
           ps_hosts: host:port of parameter servers.
           has_evaluator: whether the second worker evaluates.
 
         Raises:
-          TypeError: hosts are no list of strings.
-          ValueError: no such task.
+          TypeError: the hosts are not a list of strings.
+          ValueError: there is no such task.
           RuntimeError: this process has already connected to its job.
-
         """
         worker_hosts, ps_hosts = (
             listed("set_tf_config", name, hosts, lambda host: isinstance(host, str), "a list of host:port")
@@ -251,7 +257,7 @@ class Context:
             else:
                 task_id -= len(roles)
         if not 0 <= task_id < len(cluster.get(task_type, ())):
-            raise ValueError(f"task {task_type}:{task_id} is not in the cluster {cluster}")
+            raise ValueError(f"set_tf_config: task {task_type}:{task_id} is not in the cluster {cluster}")
         context = cls.get()
         with context._lock:
             if context._connected:
@@ -272,12 +278,12 @@ class Context:
 
     @property
     def has_gpu(self) -> bool:
-        """True where TensorFlow sees a GPU in this process."""
+        """True if TensorFlow sees a GPU in this process."""
         return self.num_gpus > 0
 
     @property
     def default_device(self) -> str:
-        """The name of this process, under which TensorFlow places what has no device of its own."""
+        """The name of this process; TensorFlow places operations there that have no device of their own."""
         return "/job:localhost/replica:0/task:0"
 
     @property
@@ -287,7 +293,7 @@ class Context:
 
     @property
     def local_devices(self) -> list[str]:
-        """The device that this worker trains on, for `tf.device`: a worker has one."""
+        """The device that this worker trains on, for `tf.device`; a list of one."""
         return [f"{self.default_device}/device:{self._device_type}:0"]
 
     @property
@@ -309,7 +315,7 @@ class Context:
 
     @classmethod
     def canonicalize(cls, devices: Sequence[str]) -> list[str]:
-        """Full names of `devices`; what a name leaves out is filled in from the first CPU of this process."""
+        """Returns the full names of `devices`; missing parts are those of the first CPU of this process."""
         import tensorflow as tf
 
         if isinstance(devices, str):
@@ -319,19 +325,26 @@ class Context:
 
     @classmethod
     def current_device(cls) -> str:
-        """Full name of the device that encloses the call (`with tf.device(...)`)."""
+        """Returns the full name of the device that encloses the call (`with tf.device(...)`)."""
         import tensorflow as tf
 
-        # The only official way to ask is an operation made here: device scopes belong to the default graph.
+        # Device scopes belong to the default graph. The only official way to read them is to create an operation here.
         probe = tf.no_op().device if not tf.executing_eagerly() else tf.constant(0).device
         return cls.canonicalize([probe])[0]
 
     def current_index(self) -> int:
-        """Rank of the worker whose device encloses the call."""
+        """Returns the rank of the worker whose device encloses the call; raises ValueError as `rank_at`."""
         return self.rank_at(self.current_device())
 
     def rank_at(self, device_or_tower_id: str | int) -> int:
-        """Rank of a worker, given one of its devices, or the index of a device of this one; ValueError if unknown."""
+        """Returns a worker's rank.
+
+        Args:
+          device_or_tower_id: the name of one of the worker's devices, or the index of a device of this worker.
+
+        Raises:
+          ValueError: no worker of the job has this device.
+        """
         if not isinstance(device_or_tower_id, str):
             tower = int(device_or_tower_id)
             if tower != 0:
@@ -349,25 +362,26 @@ class Context:
 
     @property
     def saving_listeners(self) -> list[Any]:
-        """Listeners (`tf.compat.v1.train.CheckpointSaverListener`) that sessions in a scope tell about checkpoints."""
+        """Listeners (`tf.compat.v1.train.CheckpointSaverListener`) that sessions in a scope call for checkpoints."""
         return list(self._saving_listeners.values())
 
     def add_saving_listener(self, name: str, listener: Any) -> None:
-        """Registers a listener under `name`; the first of a name stays, so that a graph can be built twice."""
+        """Registers a listener under `name`. The first one of a name stays, so that a graph can be built twice."""
         self._saving_listeners.setdefault(name, listener)
 
     # The engine.
 
     @property
     def is_initialized(self) -> bool:
-        """True between the meeting of the workers and `shutdown`."""
+        """True from the connection of this process to its job until `shutdown`."""
         return self._connected
 
     def ensure_initialized(self) -> None:
-        """Connects this process to its job, the first time it is called. Scopes and collectives call it.
+        """Connects this process to its job when it is first called. Scopes and collectives call it.
 
-        Raises ValueError for an incomplete environment, and tf.errors.OpError with what the engine reports, such as the
-        ranks that are missing.
+        Raises:
+          ValueError: the environment is incomplete.
+          tf.errors.OpError: the engine's error, for example with the ranks that are missing.
         """
         with self._lock:
             if self._connected or self._detached:
@@ -391,9 +405,9 @@ class Context:
 
     @contextlib.contextmanager
     def detached(self) -> Iterator[None]:
-        """Inside, `ensure_initialized` does nothing: for graphs that no worker of this job will run.
+        """Makes `ensure_initialized` do nothing inside the block: for graphs that no worker of this job runs.
 
-        A worker builds one alone, and would wait for the others in vain.
+        One worker alone builds such a graph, so connecting would wait for the others in vain.
         """
         with self._lock:
             self._detached += 1
@@ -404,7 +418,7 @@ class Context:
                 self._detached -= 1
 
     def move(self) -> None:
-        """Reads this process's place from the environment anew when it is next asked for; leaves the job before."""
+        """Leaves the job; the next access reads this process's place from the environment again."""
         with self._lock:
             self.shutdown()
             self._cluster = None
@@ -417,7 +431,7 @@ class Context:
         self._leave(program_end.farewell())
 
     def _leave(self, how: str) -> None:
-        """Leaves the job; others that wait for this worker hear how."""
+        """Leaves the job and tells other workers, which may wait for this one, how it leaves."""
         with self._lock:
             if not self._connected:
                 return
@@ -444,10 +458,10 @@ def shutdown() -> None:
 
 
 def rank() -> int:
-    """Index of this worker in the job, from 0."""
+    """Returns the index of this worker in the job, from 0."""
     return context.rank
 
 
 def size() -> int:
-    """Number of workers in the job."""
+    """Returns the number of workers in the job."""
     return context.world_size

@@ -13,11 +13,11 @@ from lockstep._src.engine.options import Options
 
 @pytest.fixture
 def fresh(monkeypatch):
-    """A context of its own in the place of the singleton, and an environment without a job."""
+    """Returns a new context in the place of the singleton, in an environment without a job."""
     for variable in list(os.environ):
         if variable.startswith(("LOCKSTEP_", "HB_")) or variable == "TF_CONFIG":
             monkeypatch.delenv(variable)
-    monkeypatch.setenv("TF_CONFIG", "")  # so that what a test sets is undone
+    monkeypatch.setenv("TF_CONFIG", "")  # so that the variable is restored after the test
     monkeypatch.setattr(Context, "_instance", None)
     return Context.get()
 
@@ -130,7 +130,7 @@ def test_saving_listeners_are_unique_by_name(fresh):
 
 
 def test_import_does_no_work():
-    # Neither TensorFlow nor the op library: launchers import this package.
+    # The import loads neither TensorFlow nor the op library, because launchers import this package.
     code = "import sys, lockstep; assert 'tensorflow' not in sys.modules; assert not lockstep.context.is_initialized"
     broken = {**os.environ, "HB_GRAD_NBUCKETS": "x", "LOCKSTEP_RANK": "y"}
     subprocess.run([sys.executable, "-c", code], check=True, env=broken, timeout=500)

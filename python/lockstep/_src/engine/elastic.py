@@ -1,8 +1,8 @@
 """A worker of an elastic job: its place in each round, and news of the job.
 
-The launcher decides (lockstep/launch/elastic/driver.py). A worker asks it for a place before each round, and meets the
-others of the round then. Who was told that hosts have changed, or sees that a peer died, leaves its round and asks
-again: with another rank, among another number, in the same process.
+The launcher decides about places (lockstep/launch/elastic/driver.py). A worker asks it for a place before each round,
+and then connects to the other workers of the round. A worker leaves its round if the launcher reports a change of the
+hosts, or if a peer died. In the same process, it then asks for the next place, with another rank and job size.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from lockstep.launch.base import places
 from lockstep.launch.base.elastic_wire import ADDRESS, SECRET, WORKER, Channel, WireError, round_secret
 from lockstep.launch.base.ports import free_ports
 
-# How soon a death is seen by all who wait for the dead (docs/design.md).
+# All ranks that wait for a dead rank notice its death within this time (docs/design.md).
 _SEEN_WITHIN_S = 3.0
-# What a meeting fails with where a rank died meanwhile.
+# The errors of a rendezvous during which a rank died.
 _NOT_MET = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
@@ -40,12 +40,12 @@ _OF_LANES = (*_NOT_MET, tf.errors.AbortedError, tf.errors.UnknownError)
 
 @dataclasses.dataclass(frozen=True)
 class Place(places.Place):
-    """Where a worker stands in a round, and:
+    """The place of a worker in a round.
 
     Attributes:
-      round: counts them, from 1.
+      round: the number of the round, from 1.
       rendezvous: "host:port" where rank 0 waits for the others.
-      all_keep_state: all workers have said that they keep their state; a newcomer never does.
+      all_keep_state: whether all workers have said that they keep their state; a new worker never does.
     """
 
     round: int
@@ -53,7 +53,7 @@ class Place(places.Place):
     all_keep_state: bool
 
     def write(self, environment: MutableMapping[str, str], secret: str) -> None:
-        """Says it in the variables that a launcher of a fixed job sets."""
+        """Writes the place to the variables that the launcher of a fixed job sets."""
         values = {
             "RANK": self.rank,
             "LOCAL_RANK": self.local_rank,
@@ -69,10 +69,10 @@ class Place(places.Place):
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """News of the job's hosts, for workers that train: they should ask for a new place when it suits them.
+    """News of the job's hosts for workers that train; they should ask for a new place at a suitable time.
 
     Attributes:
-      at: when it was said, in seconds; later ones are larger.
+      at: when the launcher sent it, in seconds; later news have larger times.
       added: workers wait to join.
       removed: workers have to leave.
     """
@@ -87,13 +87,13 @@ class Member:
 
     Args:
       address: "host:port" of the launcher's service.
-      secret: of the job.
-      number: of this worker.
+      secret: the secret of the job.
+      number: the number of this worker.
 
     Attributes:
-      place: in the round of now; None before the first.
-      has_state: whether this worker has the job's state: one of those that have it gets rank 0.
-      keeps_state: whether it needs none from rank 0 in the next round; for that round alone.
+      place: the place in the current round; None before the first.
+      has_state: whether this worker has the job's state. The launcher gives rank 0 to a worker that has it.
+      keeps_state: whether this worker needs no state from rank 0 in the next round. Each new round resets it.
     """
 
     def __init__(self, address: str, secret: str, number: int):
@@ -104,21 +104,21 @@ class Member:
         self._socket.settimeout(None)
         self._lock = threading.Lock()  # guards _channel and _listeners
         self._listeners: list[Callable[[Change], None]] = []
-        # Answers to `enter_round`: a Place, or what it raises.
+        # Answers to `enter_round`: a Place, or the error to raise.
         self._answers: queue.Queue[Place | BaseException] = queue.Queue()
         self.place: Place | None = None
         self.has_state = self.keeps_state = False
         threading.Thread(target=self._listen, name="lockstep elastic", daemon=True).start()
 
     def enter_round(self) -> Place:
-        """Asks for a place in the next round, and waits until that begins; `place` is in the environment then.
+        """Asks for a place in the next round, waits until the round begins, and writes the place to the environment.
 
         Raises:
-          SystemExit: the job has no place for this worker any more; with 0.
-          RuntimeError: the job has failed, or its launcher is gone.
+          SystemExit: the job has no place for this worker any more; the exit code is 0.
+          RuntimeError: the job has failed, or its launcher has ended.
         """
         states = {"has_state": self.has_state, "keeps_state": self.keeps_state}
-        # Where this worker becomes rank 0 it listens there: who else knows which ports of this host are free?
+        # If this worker becomes rank 0, it listens on this port; only a worker knows which ports of its host are free.
         (port,) = free_ports(1, "")
         self._say({"is": "ready", "worker": self._number, "port": port, **states})
         self.keeps_state = False
@@ -132,12 +132,12 @@ class Member:
         return answer
 
     def listen(self, listener: Callable[[Change], None]) -> None:
-        """Has a function called with each change, on another thread."""
+        """Registers a function that another thread calls with each change."""
         with self._lock:
             self._listeners.append(listener)
 
     def unlisten(self, listener: Callable[[Change], None]) -> None:
-        """Ends that."""
+        """Removes a registered function."""
         with self._lock:
             self._listeners.remove(listener)
 
@@ -148,7 +148,7 @@ class Member:
 
     def _flush(self) -> None:
         data, self._channel.outgoing = self._channel.outgoing, b""
-        # Of a launcher that is gone, `_listen` hears.
+        # `_listen` reports a launcher that has ended.
         with contextlib.suppress(OSError):
             self._socket.sendall(data)
 
@@ -185,41 +185,43 @@ _member_lock = threading.Lock()
 
 
 def member() -> Member | None:
-    """The worker of an elastic job that this process is; None where it is none. Connects when it is first called.
+    """Returns this process as a worker of an elastic job, None if it is not one. The first call connects.
 
     Raises:
       RuntimeError: the launcher cannot be reached.
     """
-    global _member  # One connection a process, as it has one environment.
+    global _member  # one connection per process, which also has only one environment
     with _member_lock:
         if _member is None and ADDRESS in os.environ:
             try:
                 _member = Member(os.environ[ADDRESS], os.environ[SECRET], int(os.environ[WORKER]))
             except OSError as error:
-                raise RuntimeError(f"elastic job: no launcher at {os.environ[ADDRESS]}: {error}") from None
+                raise RuntimeError(
+                    f"elastic job: no launcher answers at {os.environ[ADDRESS]} ({error}); see the launcher's output"
+                ) from None
         return _member
 
 
-meetings = 0  # How often this process has met others, in whatever job.
+meetings = 0  # the number of times that this process has connected to other ranks, in any job
 _at_meetings: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def forget_at_meetings(holder: Any) -> None:
-    """Has `holder.forget()` called whenever this process has met others, as long as there is the object.
+    """Has `holder.forget()` called after each rendezvous of this process, as long as `holder` exists.
 
-    For what ranks have begun together, and cannot complete among others.
+    It is for work that ranks have begun together, and cannot complete with other ranks.
     """
     _at_meetings.add(holder)
 
 
 def meet(connect: Callable[[], None]) -> None:
-    """Calls `connect`, which meets the other workers at the place that the environment says.
+    """Calls `connect`, which connects to the other workers at the place that the environment gives.
 
-    In an elastic job, after a place was asked for; again, in another round, where a worker died meanwhile. Then what
-    `forget_at_meetings` was given forgets.
+    In an elastic job, this process asks for a place first. It asks again, for another round, if a worker died during
+    the rendezvous. Afterwards the holders that were passed to `forget_at_meetings` forget.
 
     Raises:
-      SystemExit: an elastic job has no place for this worker any more; with 0.
+      SystemExit: an elastic job has no place for this worker any more; the exit code is 0.
       RuntimeError: an elastic job has failed.
       tf.errors.OpError: as `connect`.
     """
@@ -236,19 +238,19 @@ def _connect(connect: Callable[[], None]) -> None:
         return connect()
     while True:
         worker.enter_round()
-        # Another try follows, until the launcher says that there is no use in it.
+        # After such an error the worker tries again, until the launcher says that the job has failed.
         with contextlib.suppress(*_NOT_MET):
             return connect()
 
 
 def has_lost_peers(error: BaseException) -> bool:
-    """Whether this round's lane has ended: a peer died or left, so that nothing can follow in it.
+    """Returns whether this round's lane has ended because a peer died or left, so that no collective can follow.
 
-    Says so by the lane's state, not by the error's class or text, which may have any other cause.
+    The lane's state decides, as an error's class and text may have any other cause.
 
     Args:
-      error: what was raised; where it may come of the lane, this waits for a while, as the lane may be known to be
-        broken a moment later.
+      error: the error that was raised. If it may come from the lane, this waits up to 3 s, because the lane may be
+        marked as broken only a moment later.
     """
     deadline = time.monotonic() + (_SEEN_WITHIN_S if isinstance(error, _OF_LANES) else 0)
     while not library.lane_is_broken(0):

@@ -1,6 +1,6 @@
 """HybridBackend's environment variables that have no effect here, and why (docs/hybridbackend.md).
 
-Those that set an option are with the options (`options.py`); `ARROW_NUM_THREADS` is read by the Parquet reader.
+Variables that set an option are listed with the options (`options.py`). The Parquet reader reads `ARROW_NUM_THREADS`.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import logging
 from collections.abc import Mapping
 
 _PREFIX = "HB_"
-_ORDER = "collectives are always put in one order, and small ones sent together"
-_PARTITION = "ids are always partitioned by operations of their own"
-_TRANSFER = "copies to devices are TensorFlow's"
-_MEMORY = "memory is TensorFlow's and Arrow's to manage"
-_GRAPH = "no graph is written; tf.compat.v1.summary.FileWriter writes that of a program for TensorBoard"
-_NCCL = "the engine watches its exchanges by itself: stall_timeout_s"
+_ORDER = "collectives always run in one order, and small ones are sent together"
+_PARTITION = "separate operations always partition the ids"
+_TRANSFER = "TensorFlow copies to devices"
+_MEMORY = "TensorFlow and Arrow manage memory"
+_GRAPH = "no graph is written; use tf.compat.v1.summary.FileWriter to write a program's graph for TensorBoard"
+_NCCL = "the engine watches its exchanges itself; use option stall_timeout_s"
 
-# Name to the reason; none changes a result.
+# Variable -> the reason why it has no effect. None of them would change a result.
 WITHOUT_EFFECT: Mapping[str, str] = {
     "HB_OP_OPTIMIZATION_DISABLED": _ORDER,
     "HB_OP_RELOCATION_ENABLED": "operations run where TensorFlow places them",
     "HB_OP_PACKING_DISABLED": _ORDER,
-    "HB_OP_PACKING_NBUCKETS": "option grad_nbuckets says into how many exchanges gradients are cut",
+    "HB_OP_PACKING_NBUCKETS": "use option grad_nbuckets, the number of exchanges for gradients",
     "HB_COLLECTIVE_PACKING_DISABLED": _ORDER,
     "HB_COLLECTIVE_PACKING_ALGORITHM": _ORDER,
     "HB_OP_PARTITION_BY_MODULO_OPTIMIZATION_DISABLED": _PARTITION,
@@ -36,13 +36,13 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "HB_FORCE_GPU_COMPATIBLE": "sessions of the job always use pinned memory",
     "HB_MEMORY_DECAY_MILLIS": _MEMORY,
     "HB_MEMORY_LOGGING_ENABLED": _MEMORY,
-    "HB_ZERO_COPY_STRING_FOR_REBATCH_DISABLED": "strings are copied once, whatever follows",
-    "HB_DATA_REBATCH_FASTPATH_DISABLED": "batches that are whole already are handed on in any case",
+    "HB_ZERO_COPY_STRING_FOR_REBATCH_DISABLED": "strings are copied once in any case",
+    "HB_DATA_REBATCH_FASTPATH_DISABLED": "complete batches are passed on without a copy in any case",
     "HB_OPTIMIZED_GRAPH_PATH": _GRAPH,
     "HB_UNOPTIMIZED_GRAPH_PATH": _GRAPH,
-    "HB_MIN_LOG_LEVEL": "TF_CPP_MIN_LOG_LEVEL and Python's logging say what is logged",
+    "HB_MIN_LOG_LEVEL": "use TF_CPP_MIN_LOG_LEVEL and Python's logging",
     "HB_RUN_BASE_PORT": "the launcher looks for free ports",
-    "HB_TEST_LOGDIR": "of HybridBackend's own tests",
+    "HB_TEST_LOGDIR": "only HybridBackend's own tests read it",
     "ARROW_FILE_BUFFER_SIZE": "the reader reads row groups",
     "NCCL_ASYNC_ERROR_HANDLING": _NCCL,
     "NCCL_ASYNC_ERROR_CHECKING_INTERVAL_SECS": _NCCL,
@@ -50,11 +50,11 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 
 
 def warn_of_what_has_no_effect(environ: Mapping[str, str], known: frozenset[str]) -> None:
-    """Logs one warning of the variables that somebody has set in vain, if there are any.
+    """Logs a warning for the variables in the environment that have no effect, and one for those that are unknown.
 
     Args:
       environ: the environment.
-      known: variables with a meaning.
+      known: variables with an effect.
     """
     in_vain = [f"{name} ({WITHOUT_EFFECT[name]})" for name in sorted(environ) if name in WITHOUT_EFFECT]
     meant = {*known, *WITHOUT_EFFECT}

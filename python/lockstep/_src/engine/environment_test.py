@@ -1,4 +1,4 @@
-"""Every environment variable of HybridBackend is honoured, or named as without effect."""
+"""Tests that every environment variable of HybridBackend has its effect, or is reported as without effect."""
 
 import logging
 import os
@@ -27,14 +27,14 @@ SETTING = [
     ("HB_KEEP_CHECKPOINT_EVERY_N_HOURS", "0.5", "keep_checkpoint_every_n_hours", "0"),
     ("HB_DATA_BATCH_COUNT", "2", "data_batch_count", "0"),
     ("HB_DATA_SYNC_DROP_REMAINDER", "false", "data_sync_drop_remainder", "perhaps"),
-    ("HB_COMM_DEFAULT", None, "comm_default", "smoke signals"),  # one backend, one value
+    ("HB_COMM_DEFAULT", None, "comm_default", "smoke signals"),  # there is only one backend, so one value
     ("HB_COMM_POOL_CAPACITY", "2", "comm_pool_capacity", "none"),
     ("HB_COMM_POOL_NAME", "own", "comm_pool_name", None),
     ("HB_COMM_WIRE_DTYPE", "float16", "comm_wire_dtype", "int8"),
     ("HB_COMM_GRADIENT_WIRE_DTYPE", "bfloat16", "comm_gradient_wire_dtype", "float64"),
 ]
 ELSEWHERE = ["ARROW_NUM_THREADS"]
-# One for each option, and what else HybridBackend's documents and sources read, by their common beginnings.
+# One variable for each option, and the others that HybridBackend's documents and sources read, by common prefixes.
 OF_HYBRIDBACKEND = """
 HB_COMM_ DEFAULT POOL_CAPACITY WIRE_DTYPE GRADIENT_WIRE_DTYPE
 HB_ SHARDING BATCH_SIZE MODE MODEL_DIR KEEP_CHECKPOINT_MAX KEEP_CHECKPOINT_EVERY_N_HOURS DATA_BATCH_COUNT COMM_POOL_NAME

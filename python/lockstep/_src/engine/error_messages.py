@@ -1,15 +1,15 @@
-"""Errors of operations begin with their own sentence; where TensorFlow found them comes after it.
+"""Makes errors of operations begin with their own sentence; the place where TensorFlow found them follows.
 
-TensorFlow puts the definition of a node, which is a Python stack of some thousand characters, and names of functions in
-front of what an operation says. While this process is part of a job:
+TensorFlow puts two things before the text of an operation's error: the definition of a node, which is a Python stack of
+some thousand characters, and names of functions. While this process is part of a job, these functions are replaced:
 
-| replaced | because it |
+| replaced | reason |
 | --- | --- |
-| `error_interpolation.interpolate_graph` | puts the stack in front, for sessions |
-| `InterpolateRuntimeError.__exit__` | does so for functions, those of Keras' `fit` among them |
+| `error_interpolation.interpolate_graph` | puts the stack first, for sessions |
+| `InterpolateRuntimeError.__exit__` | puts the stack first for functions, also those of Keras' `fit` |
 | `eager.core._status_to_exception` | gets messages that begin with `{{function_node ...}}` |
 
-Nothing is left out of a message but the name of the function into which TensorFlow wraps a single operation.
+A message keeps all of its text, except the name of the function into which TensorFlow wraps a single operation.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ _WHERE = re.compile(r"\s*(?:\n\n|\[\[\{\{(?:function_)?node|\[Op:)")
 
 
 def put_first(user: str) -> None:
-    """Lets errors begin with their sentence, until each `user` that asked for it has called `leave`."""
+    """Makes errors begin with their own sentence until each `user` that asked for it has called `leave`."""
     _hooks.hold(user)
 
 
 def leave(user: str) -> None:
-    """Puts TensorFlow's functions back, when the last user has left."""
+    """Restores TensorFlow's functions when the last user has left."""
     _hooks.release(user)
 
 
 def sentence(message: str) -> str:
-    """Returns what an operation said, without the places that TensorFlow puts around it."""
+    """Returns the operation's own text in a message, without the places that TensorFlow puts around it."""
     said = _FIRST_OF_SEVERAL.sub("", _FUNCTIONS.sub("", message))
     said = _FUNCTIONS.sub("", said)
     return _WHERE.split(said, maxsplit=1)[0].strip()
 
 
 def _functions_last(message: str) -> str:
-    """Returns a message with the names of functions behind it, where TensorFlow still finds them."""
+    """Returns a message with its leading names of functions moved to the end, where TensorFlow still finds them."""
     functions = _FUNCTIONS.match(message)
     return f"{message[functions.end() :]} {functions[0].strip()}" if functions else message
 
@@ -69,7 +69,7 @@ def _wrap_exit(leave_function: Callable[..., bool]) -> Callable[..., bool]:
         said = sentence(error.message) if isinstance(error, tf.errors.OpError) else ""
         handled = leave_function(self, typ, error, trace)
         if said and not error.message.startswith(said):
-            # As it was, where TensorFlow found no definition; else with the definition in front.
+            # If TensorFlow found a definition, it is still in front and the sentence is put before it.
             behind = _functions_last(error.message)
             error._message = behind if behind.startswith(said) else f"{said}\n\n{behind}"
         return handled

@@ -1,4 +1,4 @@
-"""Errors begin with what an operation said, wherever it ran; the places come after it."""
+"""Tests that errors begin with the operation's own text, wherever it ran, and that the places follow."""
 
 from __future__ import annotations
 

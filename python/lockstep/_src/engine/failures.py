@@ -1,16 +1,18 @@
-"""Errors of saving: errors of the whole job, that no session and no loop takes for something else.
+"""Errors of saving, raised with classes for which every session and every training loop fails.
 
-TensorFlow gives errors of files the codes of other things, and sessions and loops go by the code:
+TensorFlow gives errors of files codes that have other meanings, and sessions and loops act on the code:
 
-| of the system | of TensorFlow | a session | here |
+| error of the system | TensorFlow's class | a session | class here |
 | --- | --- | --- | --- |
 | EFBIG: the file may not grow (`ulimit -f`) | `OutOfRangeError` | ends in good order | `ResourceExhaustedError` |
-| ESTALE, ...: a server of files is gone | `AbortedError`, `UnavailableError` | starts over | `InternalError` |
+| ESTALE, ...: a file server is gone | `AbortedError`, `UnavailableError` | starts over | `InternalError` |
 
-A full disk is a `ResourceExhaustedError` of TensorFlow's own. Keras takes an `OutOfRangeError` for the end of an epoch.
+TensorFlow itself reports a full disk as `ResourceExhaustedError`. Keras takes `OutOfRangeError` for the end of an
+epoch.
 
-A scope's savers save for the job and raise such errors on all workers (`of_the_job`). In a program of Horovod's each
-rank saves by itself: its errors end it (`intercept_savers`, `intercept_callbacks`), and others hear how it ended.
+A scope's savers save for the whole job and raise such errors on all workers (`of_the_job`). In a program of Horovod,
+each rank saves by itself. Errors of saving then end this rank (`intercept_savers`, `intercept_callbacks`), and the
+other ranks hear how it ended.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook import Hook
 from lockstep._src.hooks.interception import Interception
 
-# What takes the place of a class that sessions and loops don't raise.
+# The classes that replace those on which sessions and loops do not fail.
 _RAISED: dict[type[tf.errors.OpError], type[tf.errors.OpError]] = {
     tf.errors.OutOfRangeError: tf.errors.ResourceExhaustedError,
     tf.errors.AbortedError: tf.errors.InternalError,
@@ -37,16 +39,16 @@ _RAISED: dict[type[tf.errors.OpError], type[tf.errors.OpError]] = {
 }
 
 
-# An error that has been through here.
+# The attribute of errors that this module has already named.
 _MARK = "_lockstep_named"
 
 
 @contextlib.contextmanager
 def raised(what: str) -> Iterator[None]:
-    """Gives an error inside another class, where a session or a loop would not raise it.
+    """Raises an error of the block with another class if sessions or loops would not fail on its own class.
 
     Args:
-      what: what failed; the message begins with it.
+      what: a description of the failed work; the message begins with it.
     """
     try:
         yield
@@ -56,16 +58,16 @@ def raised(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def of_the_job(what: str) -> Iterator[None]:
-    """Makes an error inside, on one worker, an error of all workers that every session raises.
+    """Makes an error of one worker in the block an error of all workers, on which every session fails.
 
-    Collectives of the other workers end with `CancelledError` and the same words, from now on. Errors of arguments
-    (`TypeError`, `ValueError`) stay as they are, since all workers have them alike.
+    From then on, collectives of the other workers end with `CancelledError` and the same text. Errors of arguments
+    (`TypeError`, `ValueError`) are raised unchanged, since all workers have the same arguments.
 
     Args:
-      what: what failed; messages begin with it.
+      what: a description of the failed work; messages begin with it.
 
     Raises:
-      tf.errors.OpError: in the class that the table above gives it.
+      tf.errors.OpError: with the class of the table above.
       OSError: with `what` before its text.
     """
     try:
@@ -76,7 +78,7 @@ def of_the_job(what: str) -> Iterator[None]:
         if getattr(error, _MARK, False):
             raise
         cause = cause_of(error)
-        # An error of another worker's save has said it.
+        # The error of another worker's save has this text already.
         text = cause if what in cause else f"{what}: {cause}"
         if context.world_size > 1 and library.is_initialized():
             library.abort(text)
@@ -87,17 +89,17 @@ def of_the_job(what: str) -> Iterator[None]:
 
 
 def not_saved(save_path: Any, step: Any) -> str:
-    """Returns the sentence for a checkpoint that `Saver.save` cannot save; a step that is a tensor is not in it."""
+    """Returns the sentence for a checkpoint that cannot be saved; the sentence omits a step that is a tensor."""
     path = tf.compat.as_str_any(save_path)
     return f"checkpoint {f'{path}-{step}' if isinstance(step, (int, np.integer)) else path} cannot be saved"
 
 
 @contextlib.contextmanager
 def of_restoring(save_path: Any) -> Iterator[None]:
-    """Gives an error of `Saver.restore` a text that says which checkpoint is damaged, or cannot be read.
+    """Gives an error of `Saver.restore` a text that says which checkpoint is damaged or cannot be read.
 
-    TensorFlow doesn't: of a data file that was cut off it says that fewer bytes were read than asked for, as the error
-    that a training loop takes for the end of its data. Where a server of files went, a session would start over.
+    TensorFlow's own error for a truncated data file only says that fewer bytes were read than requested. Its class is
+    the one that training loops take for the end of their data. If a file server is gone, a session would start over.
     """
     path = tf.compat.as_str_any(save_path)
     with raised(f"checkpoint {path} cannot be read"):
@@ -112,7 +114,7 @@ def of_restoring(save_path: Any) -> Iterator[None]:
 
 
 def intercept_savers(interception: Interception) -> None:
-    """Has all of TensorFlow's savers, and with them its sessions and estimators, raise errors while this lasts."""
+    """Makes all of TensorFlow's savers, and so its sessions and estimators, raise errors as `raised` does."""
     interception.replace(symbols.SAVER_SAVE, _wrap_save)
     interception.replace(symbols.SAVER_RESTORE, _wrap_restore)
 
@@ -136,11 +138,11 @@ def _wrap_restore(restore: Callable[..., None]) -> Callable[..., None]:
 
 
 def intercept_callbacks(interception: Interception, hooks: Iterable[Hook]) -> None:
-    """Has a Keras raise errors of what its callbacks write in a batch, while this lasts.
+    """Makes a Keras package raise errors of files that its callbacks write during a batch.
 
     Args:
-      interception: takes the replacements.
-      hooks: the methods of its `CallbackList`.
+      interception: the interception that holds the replacements.
+      hooks: the methods of the package's `CallbackList`.
     """
     for hook in hooks:
         interception.replace(hook, _wrap_callbacks)
@@ -156,12 +158,12 @@ def _wrap_callbacks(tell: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cause_of(error: Exception) -> str:
-    """Returns an error in one line, without the stacks of operations that TensorFlow writes around it."""
+    """Returns an error as one line, without the stacks of operations that TensorFlow writes around it."""
     if not isinstance(error, tf.errors.OpError):
         return " ".join(f"{type(error).__name__}: {error}".split())
     inner = error.__context__
     if error.message.startswith("Graph execution error") and isinstance(inner, tf.errors.OpError):
-        error = inner  # the error as the operation gave it to the session
+        error = inner  # the operation's own error
     lines = error.message.splitlines() or [type(error).__name__]
     if len(lines) > 1 and "root error(s) found" in lines[0]:
         return lines[1].partition(": ")[2]  # "  (0) OUT_OF_RANGE: ..."
@@ -169,9 +171,9 @@ def cause_of(error: Exception) -> str:
 
 
 def _named(error: Exception, text: str) -> Exception:
-    """An error of files that says `text`, in the class in which it is raised everywhere; any other error as it is."""
+    """Returns an error of files with the text `text` and the class of the table above; other errors unchanged."""
     if isinstance(error, tf.errors.OpError):
-        # Without the operation, whose stack would end the text; the error before it has it.
+        # The new error has no operation, because the operation's stack would end the text; the original error has it.
         named: Exception = _RAISED.get(type(error), type(error))(None, None, text)
     elif isinstance(error, OSError):
         named = type(error)(error.errno, text)

@@ -1,4 +1,4 @@
-"""Errors of saving, in the classes that every session raises."""
+"""Tests that errors of saving have classes on which every session fails."""
 
 import errno
 import resource

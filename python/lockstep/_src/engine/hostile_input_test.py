@@ -1,11 +1,11 @@
-"""What a worker reads of its environment: it is understood, or refused by an error that names the variable."""
+"""Tests with random environments: a worker accepts its variables, or refuses them with an error that names one."""
 
 import pytest
 
 from lockstep._src.engine.cluster import Cluster
 from lockstep.testing.mutations import TF_CONFIGS, feed, named, text_of
 
-pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+pytestmark = pytest.mark.newest_only  # does not use TensorFlow
 
 INPUTS = 1000
 

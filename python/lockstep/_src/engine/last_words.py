@@ -1,9 +1,9 @@
-"""The end of a worker's program, as its launcher is told of it.
+"""The report of a failed worker's program to its launcher.
 
-Most errors of a job are echoes: one rank fails, leaves, and the others' collectives end with an error that names it.
-A rank whose error is an echo sends its traceback to the launcher, which shows it where no other rank is the cause, and
-one line of it otherwise. So does a rank that the user has interrupted. LOCKSTEP_TRACEBACKS=1 shows all tracebacks.
-An error is the program's own, and shown whole, unless the error itself says that it is one of these.
+Most errors of a job are consequences of another error: one rank fails and leaves, and the other ranks' collectives end
+with an error that names it. Such a rank sends its traceback to the launcher. The launcher shows the traceback if no
+other rank is the cause, and one line of it otherwise. A rank that the user has interrupted does the same.
+LOCKSTEP_TRACEBACKS=1 shows all tracebacks. Any other error is the program's own, and is shown whole.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lockstep._src.engine import library
 from lockstep.launch.base import notes
 
 SHOWS_ALL = "LOCKSTEP_TRACEBACKS"
-# Errors of TensorFlow into which an interrupt turns where it ends what TensorFlow waits for.
+# The errors that TensorFlow may raise if an interrupt ends an operation that waits.
 _OF_INTERRUPTS = (tf.errors.CancelledError, tf.errors.UnavailableError, tf.errors.InternalError)
-# How pybind11 says that an interrupt came while an error of TensorFlow's was made.
+# The text with which pybind11 reports an interrupt that came while an error of TensorFlow was created.
 _REPLACED = "REPLACED BY KeyboardInterrupt"
 _was_interrupted = False
 
 
 def watch() -> None:
-    """Notices from now on that the user interrupts this process; nothing without a launcher."""
+    """Records from now on whether the user interrupts this process; does nothing without a launcher."""
     if notes.VARIABLE not in os.environ or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -37,14 +37,14 @@ def watch() -> None:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    # What is raised here may be lost, or come out of TensorFlow as another error.
+    # The exception that is raised here may be lost, or TensorFlow may turn it into another error.
     global _was_interrupted
     _was_interrupted = True
     signal.default_int_handler(signum, frame)
 
 
 def tell(error: BaseException) -> bool:
-    """Tells the launcher of the error with which the program ends; True: the launcher shows it, in one line."""
+    """Reports the error that ends the program to the launcher; returns whether the launcher shows it, in one line."""
     if notes.VARIABLE not in os.environ:
         return False
     note = {"is": "failed", **_reason(error)}
@@ -57,12 +57,12 @@ def tell(error: BaseException) -> bool:
 
 
 def tell_code() -> None:
-    """Tells the launcher that the program ends by itself with an exit code that is none of success."""
+    """Reports to the launcher that the program itself ended with an exit code other than 0."""
     notes.say({"is": "failed", "because": notes.ITSELF})
 
 
 def _reason(error: BaseException) -> dict[str, str]:
-    """Why the program failed, and the line that stands for its traceback."""
+    """Returns why the program failed, and the line that stands for its traceback."""
     causes = list(_causes(error))
     ends = (KeyboardInterrupt, *(_OF_INTERRUPTS if _was_interrupted else ()))
     if any(isinstance(cause, ends) or _REPLACED in str(cause) for cause in causes):
@@ -74,10 +74,10 @@ def _reason(error: BaseException) -> dict[str, str]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yields an error and those that it stands for.
+    """Yields an error and its causes.
 
-    What the program was handling meanwhile (`__context__`) is no cause of an error of its own: a failure to save after
-    Ctrl-C is one. An error of the engine may follow another one, as when a session closes.
+    An error of the program's own may have a context (`__context__`), which is not its cause: for example, saving may
+    fail after Ctrl-C. An error of the engine may follow another one, as when a session closes.
     """
     seen: set[int] = set()
     cause: BaseException | None = error
@@ -88,5 +88,5 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_of_engine(error: BaseException) -> bool:
-    """Whether it is an error of TensorFlow's operations, or the one that Horovod has for them."""
+    """Returns whether an error is one of TensorFlow's operations, or the one that Horovod raises for them."""
     return isinstance(error, tf.errors.OpError) or type(error).__name__ == "HorovodInternalError"

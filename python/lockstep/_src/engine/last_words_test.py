@@ -1,4 +1,4 @@
-"""What a user sees of a job whose ranks train together, when one of them fails or he interrupts it."""
+"""Tests of the output of a job whose ranks train together, when one of them fails or the user interrupts it."""
 
 import signal
 import subprocess
@@ -14,7 +14,7 @@ launch = pytest.fixture(launchers)
 
 _DEADLINE_S = 240
 _QUIET = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-# Trains and saves each step. Rank 0 fails by itself, where it is asked to, and its process ends after rank 1's.
+# Trains and saves each step. On request, rank 0 fails by itself; its process then ends after that of rank 1.
 _WORKER = """
 import atexit, sys
 import tensorflow as tf
@@ -46,7 +46,7 @@ with tf.Graph().as_default(), lockstep.scope():
 
 
 def _said_by(stderr: list[str], rank: int) -> list[str]:
-    """The lines of a rank behind the one with which it said that it trains."""
+    """Returns the lines of a rank after the one in which it says that it trains."""
     lines = [line for line in stderr if line.startswith(f"[{rank}] ")]
     return lines[lines.index(f"[{rank}] trains") + 1 :]
 
@@ -111,7 +111,7 @@ def test_an_interrupt_of_fit_is_a_line_for_each_rank(launch, tmp_path):
     assert stderr[-1].startswith("[lockstep] ended by SIGINT"), said
 
 
-# Rank 1 ends well. Rank 2 waits in vain for it, and rank 0 fails by itself once all know that.
+# Rank 1 ends without an error. Rank 2 waits for it in vain; rank 0 fails by itself when all know that.
 _AFTER_A_FAREWELL = """
 import tensorflow as tf
 import horovod.tensorflow as hvd
@@ -169,5 +169,5 @@ def test_an_error_counts_for_an_interrupt_where_it_is_one():
     for error in (KeyboardInterrupt(), replaced):
         assert last_words._reason(error) == {"because": notes.INTERRUPT, "error": "interrupted"}
     own = OSError(28, "No space left on device")
-    own.__context__ = KeyboardInterrupt()  # raised while that was handled
+    own.__context__ = KeyboardInterrupt()  # the error was raised while the interrupt was handled
     assert last_words._reason(own) == {"because": notes.ITSELF}

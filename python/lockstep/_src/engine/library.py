@@ -1,7 +1,7 @@
-"""The op library: loading it, its TensorFlow ops (`ops`), and its few plain functions (`init`, `shutdown`, ...).
+"""The op library: it loads the library and offers its TensorFlow ops (`ops`) and a few functions of the engine.
 
-The library lies beside `lockstep/_build_info.py`, which the build writes; an op library fits the one TensorFlow version
-that it was built against.
+The library lies beside `lockstep/_build_info.py`, which the build writes. An op library works only with the version of
+TensorFlow with which it was built.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tensorflow as tf
 
 _REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps lockstep-tf (or, in its source tree, ... -e .)"
 
-# StatusCode of core/base/status.h, by number: the class that Python raises for it.
+# By number of StatusCode (core/base/status.h): the class that Python raises for it.
 _ERRORS: tuple[type[tf.errors.OpError] | None, ...] = (
     None,
     tf.errors.CancelledError,
@@ -39,7 +39,7 @@ _ERRORS: tuple[type[tf.errors.OpError] | None, ...] = (
 
 
 def _find() -> Path:
-    """The library's file. ImportError, that says what to do, where it is missing or built for another TensorFlow."""
+    """Returns the library's file; raises ImportError if it is missing or built for another TensorFlow."""
     try:
         build_info = importlib.import_module("lockstep._build_info")
     except ModuleNotFoundError as e:
@@ -64,7 +64,7 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
             f"lockstep's op library {path} cannot be loaded into TensorFlow {tf.__version__}: {e.message}. "
             f"Build it again: {_REBUILD}"
         ) from e
-    capi = ctypes.CDLL(str(path))  # the same library, not a second one
+    capi = ctypes.CDLL(str(path))  # finds the loaded library and does not load a second one
     capi.lockstep_init.argtypes = [ctypes.POINTER(_ContextOptions)]
     capi.lockstep_open_lane.argtypes = [
         ctypes.c_int,
@@ -115,9 +115,9 @@ class _ContextOptions(ctypes.Structure):
 
 @dataclasses.dataclass(frozen=True)
 class Meeting:
-    """Where a process stands in its job, or in a group of it, and how it talks to the others.
+    """The place of a process in its job, or in a group of it, and the settings of its connections to the others.
 
-    The fields are ContextOptions' (core/comm/job/context.h).
+    The fields are those of ContextOptions (core/comm/job/context.h).
     """
 
     rank: int
@@ -146,12 +146,14 @@ ops, capi = _load(_find())
 
 
 def init(meeting: Meeting) -> None:
-    """Meets the other ranks and makes this process's engine, which the ops use. Waits for up to `rendezvous_timeout_s`.
+    """Connects to the other ranks and creates the engine of this process, which the ops use.
+
+    Waits for up to `rendezvous_timeout_s`.
 
     Raises:
-      tf.errors.FailedPreconditionError: there is an engine already.
+      tf.errors.FailedPreconditionError: this process already has an engine.
       tf.errors.InvalidArgumentError: an option is out of its range.
-      tf.errors.OpError: the ranks did not meet; says which are missing.
+      tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
     """
     _check(capi.lockstep_init(meeting._as_c()))
 
@@ -159,16 +161,16 @@ def init(meeting: Meeting) -> None:
 def shutdown(how: str = "") -> None:
     """Leaves the job: collectives that still run end with CancelledError. Does nothing without an engine.
 
-    Ranks that wait for this one hear `how` it left, a sentence.
+    Ranks that wait for this one receive the sentence `how`, which says how it left.
     """
     _check(capi.lockstep_shutdown(how.encode()))
 
 
 def end_within(seconds: float, code: int) -> None:
-    """Ends the process after so many seconds, if it has not ended by then, with this exit code (negative: signal).
+    """Ends the process after `seconds` with the exit code `code` (negative: a signal), unless it has ended before.
 
     Raises:
-      tf.errors.ResourceExhaustedError: there is no thread left for it.
+      tf.errors.ResourceExhaustedError: no thread can be started for it.
     """
     _check(capi.lockstep_end_within(seconds, code))
 
@@ -182,29 +184,29 @@ def open_lane(
     named_stall_timeout_s: float,
     label: str,
 ) -> None:
-    """Meets the ranks of a group and makes its named lane, which the named ops of this group use.
+    """Connects to the ranks of a group and creates its named lane, which the named ops of this group use.
 
-    The arguments are fields of NamedLaneOptions (core/comm/named/named_lane.h); raises as `init`.
+    The arguments are fields of NamedLaneOptions (core/comm/named/named_lane.h). Raises the errors of `init`.
     """
     named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s, label.encode())
     _check(capi.lockstep_open_lane(group, meeting._as_c(), *named))
 
 
 def close_lane(group: int, how: str = "") -> None:
-    """Leaves a group, as `shutdown`: this rank's waits in it end with CancelledError. Nothing without a lane."""
+    """Leaves a group: operations of this rank that wait in it end with CancelledError. Does nothing without a lane."""
     _check(capi.lockstep_close_lane(group, how.encode()))
 
 
 def cancel_join(group: int, why: str) -> None:
-    """Gives up the join that this rank waits in, which ends with CancelledError; nothing where it waits in none."""
+    """Cancels the join in which this rank waits; it ends with CancelledError. Does nothing if no join waits."""
     _check(capi.lockstep_cancel_join(group, why.encode()))
 
 
 def next_number(group: int, text: str) -> int:
-    """How often a group's lane was asked with this text, since it was opened or all its ranks have joined.
+    """Returns how often this was called with `text` since the lane was opened or all its ranks have joined.
 
     Raises:
-      tf.errors.FailedPreconditionError: there is no lane.
+      tf.errors.FailedPreconditionError: the group has no lane.
     """
     number = capi.lockstep_next_number(group, text.encode())
     if number < 0:
@@ -213,57 +215,57 @@ def next_number(group: int, text: str) -> int:
 
 
 def lane_is_broken(group: int) -> bool:
-    """Whether a group has a lane that can't be used any more, as a rank died or left."""
+    """Returns whether the lane of a group is unusable because a rank died or left."""
     return bool(capi.lockstep_lane_is_broken(group))
 
 
 def lost_peer(text: str) -> str:
-    """The part of an error's text that says how another rank died, left or aborted the job; empty: none does."""
+    """Returns the part of an error's text that says how another rank died, left or aborted the job; "" if none does."""
     return capi.lockstep_lost_peer(text.encode(errors="replace")).decode(errors="replace")
 
 
 def start_timeline(group: int, path: str, mark_cycles: bool) -> None:
-    """Has rank 0 of a group write down what the group's lane does; nothing on the others.
+    """Makes rank 0 of a group record the work of the group's lane in a file; does nothing on other ranks.
 
     Raises:
-      tf.errors.FailedPreconditionError: there is no lane.
+      tf.errors.FailedPreconditionError: the group has no lane.
       tf.errors.InvalidArgumentError: the file cannot be written.
     """
     _check(capi.lockstep_start_timeline(group, os.fsencode(path), int(mark_cycles)))
 
 
 def stop_timeline(group: int) -> None:
-    """Ends what was started; nothing where nothing was. ResourceExhaustedError: not all of it could be written."""
+    """Ends the recording; does nothing if none runs. Raises ResourceExhaustedError if a part was not written."""
     _check(capi.lockstep_stop_timeline(group))
 
 
 def abort(reason: str) -> None:
-    """Ends all collectives, of now and later and on all ranks, with CancelledError and `reason`."""
+    """Ends all current and later collectives of all ranks with CancelledError and the text `reason`."""
     _check(capi.lockstep_abort(reason.encode()))
 
 
 def is_initialized() -> bool:
-    """Whether this process has an engine."""
+    """Returns whether this process has an engine."""
     return bool(capi.lockstep_is_initialized())
 
 
 def rank() -> int:
-    """The rank of this process in its engine, -1 without one."""
+    """Returns the rank of this process in its engine, -1 without one."""
     return capi.lockstep_rank()
 
 
 def size() -> int:
-    """The number of ranks of this process's engine, -1 without one."""
+    """Returns the number of ranks of this process's engine, -1 without one."""
     return capi.lockstep_size()
 
 
 def num_hosts() -> int:
-    """The number of hosts that the ranks of this process's engine are on, -1 without one."""
+    """Returns the number of hosts of the ranks of this process's engine, -1 without one."""
     return capi.lockstep_num_hosts()
 
 
 def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:
-    """What the first of the Parquet files holds: 'file', and 'columns' as a list (core/capi/describe_parquet.h).
+    """Returns a description of the first Parquet file: 'file', and a list 'columns' (core/capi/describe_parquet.h).
 
     Raises:
       tf.errors.OpError: there is no such file, or it cannot be read.

@@ -1,4 +1,4 @@
-"""Loading the op library, and its plain functions."""
+"""Tests of loading the op library, and of its plain functions."""
 
 import dataclasses
 import types

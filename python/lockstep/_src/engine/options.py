@@ -1,4 +1,4 @@
-"""The settings of a job: one struct, typed, read from the environment once, changed only as a whole."""
+"""The settings of a job: one typed struct, whose defaults are read from the environment once."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _to_backend(value: Any) -> str:
-    # HybridBackend's default is 'NCCL', its only one: programs and jobs that spell it out get what this build has.
+    # HybridBackend's only backend is 'NCCL', its default. Programs that set it get the automatic choice.
     backend = _one_of("auto", "shm", "gloo", "nccl")(_to_str(value).lower())
     return "auto" if backend == "nccl" else backend
 
@@ -113,12 +113,12 @@ def _to_wire_dtype(value: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-    """How the value of one option is made: `convert` gives the value to store, or raises TypeError or ValueError."""
+    """The properties of one option: `convert` returns the value to store, or raises TypeError or ValueError."""
 
     convert: Callable[[Any], Any]
-    env: tuple[str, ...]  # variables that set the default, the first that is set wins
-    optional: bool  # None is a value
-    fixed_once_connected: bool  # read only when the job connects
+    env: tuple[str, ...]  # variables that set the default; the first one in the environment counts
+    optional: bool  # whether None is a value
+    fixed_once_connected: bool  # whether it is read only when the job connects
 
 
 def _option(default: Any, convert: Callable[[Any], Any], *env: str, fixed_once_connected: bool = False) -> Any:
@@ -130,54 +130,55 @@ def _option(default: Any, convert: Callable[[Any], Any], *env: str, fixed_once_c
 class Options:
     """Settings of a job, with HybridBackend's names where it has them.
 
-    Every assignment is checked and converted: an unknown name raises AttributeError, a wrong type TypeError, a bad
-    value ValueError, each before anything has changed. Not thread-safe: change options where the graph is built.
+    Every assignment is checked and converted before anything changes: an unknown name raises AttributeError, a wrong
+    type TypeError, and a bad value ValueError. Not thread-safe: change options where the graph is built.
 
     Attributes:
-      grad_nbuckets: number of buckets in which dense gradients are exchanged: more start earlier, fewer cost less
-        each.
-      grad_lazy_sync: whether gradients are exchanged in apply_gradients, after the user's clipping, and not in
+      grad_nbuckets: number of buckets in which dense gradients are exchanged. Many buckets start earlier; few buckets
+        have less overhead.
+      grad_lazy_sync: whether gradients are exchanged in apply_gradients, after the user's clipping, instead of in
         compute_gradients.
       sharding: whether variables made in the scope are sharded over the workers.
-      use_hierarchical_embedding_lookup: True: look rows up inside of a host first, then between hosts, where these
-        have several workers; False: at once; None: as costs less for that many workers on a host
-        (`tables/sharded/lookup_steps.py`).
-      embedding_gradient: gradients of sharded tables: 'mean' over workers, as those of dense variables, or 'sum', as
-        HybridBackend's.
-      group_lookups: whether lookups of sharded tables that don't depend on each other are one exchange.
-      fused_updates: whether sparse gradients are applied by one fused operation where the optimizer is known.
-      batch_size: rows of a batch on one worker, if known: tables with fewer rows are cheaper replicated than sharded.
-      mode: the graph's purpose: 'train', 'eval' or 'infer'. Nothing is sharded for 'infer'.
-      seed: seed of random numbers: a scope sets it for Python, numpy, and the graphs inside; None: not set.
-      model_dir: directory of checkpoints of sessions that are given none.
+      use_hierarchical_embedding_lookup: True: lookups collect rows inside each host first, then between hosts, if the
+        hosts have several workers. False: all workers exchange directly. None: the cheaper way for the number of
+        workers per host (`tables/sharded/lookup_steps.py`).
+      embedding_gradient: how gradients of sharded tables are combined: 'mean' over workers, as for dense variables, or
+        'sum', as in HybridBackend.
+      group_lookups: whether lookups of sharded tables that don't depend on each other share one exchange.
+      fused_updates: whether one fused operation applies sparse gradients, if the optimizer is known.
+      batch_size: rows of a batch on one worker, if known. Tables with fewer rows are replicated, which costs less.
+      mode: the graph's purpose: 'train', 'eval' or 'infer'. With 'infer', nothing is sharded.
+      seed: seed that a scope sets for the random numbers of Python, numpy, and the graphs inside; None: not set.
+      model_dir: directory of checkpoints for sessions that have none of their own.
       keep_checkpoint_max: how many checkpoints are kept; 0: all; None: as the Saver is made.
       keep_checkpoint_every_n_hours: how often a checkpoint is kept for good; None: as the Saver is made.
       data_batch_count: batches that one step takes from the data, as micro-batches (`data/micro_batches.py`).
-      data_sync_drop_remainder: when the first worker has run out of data: True drops the others' remainder, False
-        goes on with empty batches.
-      save_data_position: whether checkpoints hold each worker's position in the data of the scope's iterators, from
-        which a session goes on.
+      data_sync_drop_remainder: what happens when the first worker runs out of data: True drops the others' remaining
+        data; with False, training continues with empty batches on workers without data.
+      save_data_position: whether checkpoints hold each worker's position in the data of the scope's iterators. A
+        session that restores them continues from this position.
       pipeline_dense_ga_enabled: without effect: gradients of micro-batches are always summed first.
       comm_default: backend of the communication engine: 'shm', shared memory of one host; 'gloo', connections between
-        all workers; 'auto', shared memory inside of each host and connections between hosts. 'NCCL' is taken and
-        means 'auto'.
+        all workers; 'auto', shared memory inside each host and connections between hosts. 'NCCL' is accepted and means
+        'auto'.
       comm_pool_capacity: without effect: one communicator with one ordered lane serves a whole process.
       comm_pool_name: without effect, as `comm_pool_capacity`.
-      comm_wire_dtype: type in which float32 values travel, 'float16' or 'bfloat16'; None: as they are (`wire.py`).
+      comm_wire_dtype: type in which float32 values travel, 'float16' or 'bfloat16'; None: unchanged (`wire.py`).
       comm_gradient_wire_dtype: the same for gradients; None: `comm_wire_dtype`.
       stall_timeout_s: seconds that a worker may be late in a collective before the job ends with an error that names
         it.
-      stopped_timeout_s: seconds that a worker that is waited for by one of its host may be stopped (SIGSTOP, Ctrl-Z)
-        before the job ends. What a debugger holds is not stopped. 0 or 'never': as long as it may be late.
-      silence_timeout_s: seconds that a worker of another host may be silent, cut off or frozen, before the job ends.
-      end_after_loss_s: seconds that a worker goes on outside of an exchange after the loss of another; then it writes
-        who was lost to stderr, and exits with 1. For jobs on several hosts, and not for elastic ones. 0 or 'never':
-        it goes on. With the silence before it, it should stay below the 10 s in which a job is to end.
-      comm_interface: data between hosts: an interface's name, an address of this machine or a network; '': as worker
-        0 is reached.
-      comm_host: tells hosts apart: workers with the same one share memory. '': found out.
+      stopped_timeout_s: seconds that a worker may be stopped (SIGSTOP, Ctrl-Z) while another worker of its host waits
+        for it, before the job ends. A worker in a debugger does not count as stopped. 0 or 'never': `stall_timeout_s`.
+      silence_timeout_s: seconds that a worker of another host may be silent, because it is cut off or frozen, before
+        the job ends.
+      end_after_loss_s: seconds that a worker may still run outside of exchanges after the loss of another worker. Then
+        it writes the lost worker to stderr and exits with 1. For jobs on several hosts that are not elastic. 0 or
+        'never': it is not ended. The sum with silence_timeout_s should be below the 10 s in which a job is to end.
+      comm_interface: where data between hosts travels: an interface's name, an address of this machine or a network;
+        '': the interface by which worker 0 is reached.
+      comm_host: name that tells hosts apart: workers with the same name share memory. '': found automatically.
       rendezvous_timeout_s: seconds to wait at the start until all workers are there.
-      shared_bytes_per_rank: bytes of address space of shared memory for each worker; memory is taken only when it is
+      shared_bytes_per_rank: bytes of address space of shared memory for each worker. Memory is taken only when it is
         used.
     """
 
@@ -226,7 +227,7 @@ class Options:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Options:
-        """Defaults, and over them the variables of `environ`; ValueError names the variable that is wrong."""
+        """Returns the defaults, overridden by the variables of `environ`; ValueError names the wrong variable."""
         options = cls()
         for name, spec in _SPECS.items():
             variable = next((v for v in spec.env if v in environ), None)
@@ -239,7 +240,7 @@ class Options:
         return options
 
     def update(self, **values: Any) -> dict[str, Any]:
-        """Sets several options, all or (when one is refused) none; returns the values they had before."""
+        """Sets all given options, or none if one is refused; returns their values from before."""
         converted = {name: _convert(name, value) for name, value in values.items()}
         previous = {name: getattr(self, name) for name in converted}
         for name in converted:
@@ -253,11 +254,11 @@ class Options:
         return previous
 
     def restore(self, previous: dict[str, Any]) -> None:
-        """Puts back what `update` returned; never refuses."""
+        """Restores the values that `update` returned; never refuses."""
         self.__dict__.update(previous)
 
     def set_connected(self, connected: bool) -> None:
-        """From now on (or no longer) refuses changes of what was read when the job connected."""
+        """Sets whether this process is connected; if it is, options that are read only at the connection stay fixed."""
         self.__dict__["_connected"] = connected
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -265,7 +266,7 @@ class Options:
 
 
 class OptionValues(TypedDict, total=False):
-    """The options as arguments: what editors and type checkers see of `**options: Unpack[OptionValues]`."""
+    """The options as arguments, for editors and type checkers: `**options: Unpack[OptionValues]`."""
 
     grad_nbuckets: int
     grad_lazy_sync: bool
@@ -319,7 +320,7 @@ VARIABLES = frozenset(variable for spec in _SPECS.values() for variable in spec.
 
 
 class _Unchanged:
-    """The default of an option that is an argument: without it, the option stays as it is."""
+    """The default of an option that is an argument: without a value, the option does not change."""
 
     def __repr__(self) -> str:
         return "<unchanged>"
@@ -330,10 +331,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def takes_options(function: _Function) -> _Function:
-    """Shows the options in the signature and the docstring of a function that takes them as `**options`.
+    """Puts the options into the signature and the docstring of a function that takes them as `**options`.
 
     Args:
-      function: one whose other arguments are documented, and whose docstring has a line `{options}`.
+      function: a function whose other arguments are documented, and whose docstring has a line `{options}`.
     """
     signature = inspect.signature(function)
     of_its_own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]

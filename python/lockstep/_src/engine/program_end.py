@@ -1,11 +1,11 @@
-"""The end of a worker's program: what launcher and other workers hear of it, and that it comes soon after an error.
+"""The end of a worker's program: its reports to the launcher and to other workers, and its duration after an error.
 
-A worker leaves its job when its program ends. Others that wait for it then hear whether it has finished or failed; its
-launcher hears of the error (`last_words`).
+A worker leaves its job when its program ends. Other workers that wait for it then hear whether it has finished or
+failed; its launcher hears of the error (`last_words`).
 
-After an error that nobody catches the interpreter takes itself and TensorFlow apart, for seconds where others keep the
-machine's cores busy; only then the launcher sees that the worker has failed. So a worker of a job gives that a second.
-Threads and exit handlers of the program are waited for before, as the interpreter does itself.
+After an uncaught error, the interpreter releases its own and TensorFlow's objects. This takes seconds if other
+processes keep the cores busy, and the launcher sees the failure only afterwards. Therefore a worker of a job allows one
+second for it. Before that, it waits for the program's threads and exit handlers, as the interpreter itself does.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
-# For what the interpreter does behind the exit handlers.
+# The time for the interpreter's work after the exit handlers.
 _TAKING_APART_S = 1.0
 _MOST_CHARACTERS = 300
 
-_error: BaseException | None = None  # with which the program ends
-_code: Any = None  # what it gave to sys.exit
+_error: BaseException | None = None  # the error that ends the program
+_code: Any = None  # the argument of sys.exit
 _former_hook: Callable[..., Any] | None = None
 _former_exit: Callable[..., Any] | None = None
 _watcher = 0  # the process that watches
-_optimizer: weakref.ref[Any] | None = None  # the newest that counts steps
-_step: int | None = None  # that a session has ended with
+_optimizer: weakref.ref[Any] | None = None  # the newest optimizer that counts steps
+_step: int | None = None  # the global step at which a session has ended
 
 
 def watch() -> None:
-    """Notices the end of this process's program, from now on. Any number of calls are one."""
+    """Watches for the end of this process's program from now on. Further calls do nothing."""
     global _former_hook, _former_exit, _watcher
     if _watcher == os.getpid():
         return
     _watcher = os.getpid()
-    if _former_hook is None:  # Forks have both already.
+    if _former_hook is None:  # a fork has both already
         _former_hook, sys.excepthook = sys.excepthook, _show
         _former_exit, sys.exit = sys.exit, _exit
     from lockstep._src.engine import last_words
@@ -49,9 +49,9 @@ def watch() -> None:
 
 
 def ends_with(error: BaseException) -> None:
-    """Says that the program ends with an error, which is about to be shown; or with SystemExit, which is not.
+    """Records that the program ends with an error that is shown next, or with SystemExit, which is not shown.
 
-    For who calls a function as the interpreter would call a program.
+    For callers that run a function as the interpreter runs a program.
     """
     global _error, _code
     if isinstance(error, SystemExit):
@@ -61,28 +61,28 @@ def ends_with(error: BaseException) -> None:
 
 
 def counts_steps(optimizer: Any) -> None:
-    """Names an optimizer of Keras whose `iterations` are the steps of this program. It is not kept alive."""
+    """Registers an optimizer of Keras whose `iterations` are the program's steps, without keeping it alive."""
     global _optimizer
     _optimizer = weakref.ref(optimizer)
 
 
 def ended_with(step: int) -> None:
-    """Says with which global step a session has ended."""
+    """Records the global step at which a session has ended."""
     global _step
     _step = step
 
 
 def _steps() -> str:
-    """Returns " at step 30", or nothing where neither a session nor an optimizer has counted."""
+    """Returns " at step 30", for example; "" if neither a session nor an optimizer has counted steps."""
     step = _step
-    with contextlib.suppress(Exception):  # TensorFlow may be gone by now; the farewell is not to fail.
+    with contextlib.suppress(Exception):  # TensorFlow may be gone by now, and this must not fail
         if step is None and _optimizer is not None and (optimizer := _optimizer()) is not None:
             step = int(optimizer.iterations.numpy())
     return "" if step is None else f" at step {step}"
 
 
 def farewell() -> str:
-    """Returns a sentence of how the program ends, for others that wait for this worker meanwhile. It has ended."""
+    """Returns a sentence about how the program ended, for other workers that wait for this one."""
     if _error is None and _code:
         from lockstep._src.engine import last_words
 
@@ -99,7 +99,7 @@ def farewell() -> str:
 
 
 def _exit(code: Any = None, /) -> NoReturn:
-    # The interpreter tells nobody of it: no hook is called, and exit handlers do not see the code.
+    # The interpreter does not report it: no hook is called, and exit handlers do not see the code.
     global _code
     if _watcher == os.getpid() and threading.current_thread() is threading.main_thread():
         _code = code
@@ -107,7 +107,7 @@ def _exit(code: Any = None, /) -> NoReturn:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Shows an error as before, or has the launcher show it; where it ends the program, ends process and program."""
+    """Shows an error, here or by the launcher; if the error ends the program, also ends the process."""
     if _watcher != os.getpid() or not (error is _error or _is_last(error)):
         _former_hook(kind, error, trace)
         return
@@ -116,20 +116,20 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     ends_with(error)
     if not last_words.tell(error):
         _former_hook(kind, error, trace)
-    if sys._getframe().f_back is not None:  # Who has called this is not done.
+    if sys._getframe().f_back is not None:  # the caller of this hook has more to do
         return
     threading._shutdown()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # there is none, or nobody reads it
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no stream, or its reader has ended
             stream.flush()
     library.end_within(_TAKING_APART_S, -signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
 
 
 def _is_last(error: BaseException) -> bool:
-    """Whether an error that is shown ends the program: the interpreter shows it, and the program's module is left.
+    """Returns whether an error ends the program: the interpreter shows it after the program's module was left.
 
-    A program may call the hook as well, to show an error and go on. The program's own hook may have called ours.
+    A program may also call the hook itself to show an error and continue. The program's own hook may have called ours.
     """
     if sys.flags.interactive or hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
         return False

@@ -1,4 +1,4 @@
-"""The end of a worker's program: what others hear of it, and that it comes soon after an error."""
+"""Tests of the end of a worker's program: what other workers hear of it, and that it comes soon after an error."""
 
 import os
 import re
@@ -10,10 +10,10 @@ import pytest
 
 from lockstep.testing import launching, run_workers
 
-# Against hangs alone. Without the tested code it would be ten minutes.
+# Only against hangs; without the tested code, the program would end after ten minutes.
 _DEADLINE_S = 240
 
-# The interpreter's own part of the end takes ten minutes; the program's parts of it are done all the same.
+# The interpreter's own part of the end takes ten minutes here; the program's own parts still run.
 _SLOW = """
 import atexit, sys, threading, time
 from lockstep._src.engine import program_end
@@ -60,7 +60,7 @@ hvd.init()
 def exchange():
     hvd.allreduce(tf.ones([2]), name="x")
 """
-# Rank 1 makes fewer steps.
+# Rank 1 takes fewer steps.
 _STEPS = """
 rank = int(os.environ["LOCKSTEP_RANK"])
 for _ in range(8 - 3 * rank):
