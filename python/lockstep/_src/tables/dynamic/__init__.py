@@ -1,4 +1,4 @@
-"""Dynamic tables: embeddings for keys without a vocabulary, in TensorFlow (core/embedding is the engine)."""
+"""Dynamic tables in TensorFlow: embeddings for keys without a vocabulary (core/embedding is their engine)."""
 
 from lockstep._src.tables.dynamic.creation import get_embedding_variable, make_table, tables_made_by
 from lockstep._src.tables.dynamic.modes import evaluating

@@ -1,4 +1,4 @@
-"""Lookups in branches train a table as they train a variable, and in loops they are refused."""
+"""Tests that lookups in branches train a table as they train a variable, and that lookups in loops are refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pooled(table):
     return tf.reduce_sum(tf.square(tf.nn.embedding_lookup_sparse(table, ids, None, combiner="mean")))
 
 
-# Of a table and a placeholder.
+# Functions of a table and a placeholder.
 BRANCHES = {
     "one branch": lambda t, n: tf.cond(n > 1, lambda: read(t, 1, 2), lambda: 0.0),
     "both branches": lambda t, n: tf.cond(n > 1, lambda: read(t, 1, 2), lambda: read(t, 2, 5)),
@@ -65,7 +65,7 @@ LOOPS = {
 
 
 def trained(loss_of, dynamic):
-    """[ROWS], the first values of all rows after steps on both sides of each branch."""
+    """Returns [ROWS], the first values of all rows after steps on both sides of each branch."""
     with tf.Graph().as_default(), scope(), v1.Session() as session:
         if dynamic:
             table = get_embedding_variable("table", 2, initializer=1.0)

@@ -1,4 +1,4 @@
-"""Making dynamic tables by name, as `tf.compat.v1.get_variable` makes variables."""
+"""Creation of dynamic tables by name, as `tf.compat.v1.get_variable` creates variables."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ def get_embedding_variable(
     init_data_source: Any = None,
     ev_option: EmbeddingVariableOption | None = None,
 ) -> DynamicVariable:
-    """A table of embeddings that grows with its keys: that of the name, or a new one.
+    """Returns the dynamic table of this name, or creates it; after DeepRec's `tf.get_embedding_variable`.
 
-    In a graph it is named and reused as the present variable scope says. Under eager execution it is new each time.
-    After DeepRec's `tf.get_embedding_variable`.
+    In a graph, the current variable scope decides about the name and about reuse. Under eager execution each call
+    creates a table.
 
-    Keys are taken in by lookups in training. In evaluation (`mode='eval'` or `'infer'`, `evaluating()`) and in exported
-    models a key without a row reads the default row: `default_value_no_permission` of the options, 0 by default, or the
-    constant that all rows begin with.
+    Lookups in training add new keys. In evaluation (`mode='eval'` or `'infer'`, `evaluating()`) and in exported models,
+    a key without a row reads the default row. Its elements are `default_value_no_permission` of the options, 0 by
+    default, or the constant with which all rows begin.
 
     Args:
-      name: of the table.
-      embedding_dim: D.
-      key_dtype: int64, int32 or string.
-      value_dtype: of the rows: float32, float16 or bfloat16.
-      initializer: None for that of the options, and where they have none that of the variable scope.
-      regularizer: must be None: the value of a growing table has no meaning; regularize the rows that you look up.
+      name: the name of the table.
+      embedding_dim: the dimension D of the rows.
+      key_dtype: the type of the keys: int64, int32 or string.
+      value_dtype: the type of the rows: float32, float16 or bfloat16.
+      initializer: the initializer of rows. With None, the options' initializer is used, then the variable scope's.
+      regularizer: must be None, because the value of a whole dynamic table has no meaning. Regularize the rows that you
+        look up.
       trainable: as for variables.
-      collections: of the graph.
-      caching_device: not used: rows are always read anew.
-      partitioner: not used: in a job the table is shared out by keys.
+      collections: the graph's collections that the table joins.
+      caching_device: not used: every lookup reads the rows.
+      partitioner: not used: in a job the keys are distributed over the workers.
       validate_shape: not used.
       custom_getter: must be None.
       constraint: must be None.
@@ -58,10 +59,10 @@ def get_embedding_variable(
       ev_option: see `EmbeddingVariableOption`.
 
     Raises:
-      NotImplementedError: an argument that must be None is not.
-      ValueError: the name is taken, or should be and isn't, as the variable scope wants it; or the table of this name
-        is another one.
-      TypeError: a type that tables don't have.
+      NotImplementedError: an argument that must be None has a value.
+      ValueError: the variable scope does not allow the reuse of this name, or requires a table that does not exist; or
+        the table of this name has another dimension or other types.
+      TypeError: tables do not support this type.
     """
     del caching_device, partitioner, validate_shape
     _check_none(
@@ -80,21 +81,26 @@ def get_embedding_variable(
 def _check_none(name: str, **arguments: Any) -> None:
     for argument, value in arguments.items():
         if value is not None:
-            raise NotImplementedError(f"table '{name}': {argument} is not supported for dynamic tables")
+            raise NotImplementedError(
+                f"table '{name}': got a {argument}, wanted None: it is not supported for dynamic tables"
+            )
 
 
 def _of_scope(name: str, dim: int, key_dtype: Any, value_dtype: Any, *others: Any) -> DynamicVariable:
-    """The table of this name in the present variable scope, or a new one; `others` are further arguments of it."""
+    """Returns the table of this name in the current variable scope, or creates it; `others` are further arguments."""
     scope = tf.compat.v1.get_variable_scope()
     full_name = f"{scope.name}/{name}" if scope.name else name
 
     def make() -> DynamicVariable:
-        # A variable's name is that of the variable scope, whatever name scope is open.
+        # A variable's name depends on the variable scope only, and not on name scopes.
         with tf.compat.v1.name_scope(None):
             return make_table(full_name, dim, key_dtype, value_dtype, *others)
 
     if tf.inside_function():
-        raise ValueError(f"table '{full_name}': made in a tf.function, which would make one with every trace")
+        raise ValueError(
+            f"table '{full_name}': made in a tf.function, which would make a table with every trace; create the table "
+            "outside of the function"
+        )
     if tf.executing_eagerly():
         return make()
     table = next((t for t in dynamic_tables() if t.logical_name == full_name), None)
@@ -122,7 +128,7 @@ _making = _Making()
 
 @contextlib.contextmanager
 def tables_made_by(make: Callable[..., DynamicVariable]) -> Iterator[None]:
-    """Inside, `make` is called for every new table, with the arguments of `DynamicVariable`."""
+    """Makes `make_table` call `make` inside the block, with the arguments of `DynamicVariable`."""
     before, _making.instead = _making.instead, make
     try:
         yield
@@ -131,7 +137,7 @@ def tables_made_by(make: Callable[..., DynamicVariable]) -> Iterator[None]:
 
 
 def make_table(*args: Any, **kwargs: Any) -> DynamicVariable:
-    """A `DynamicVariable` of these arguments, which optimizers know what to do with."""
+    """Creates a `DynamicVariable` with these arguments, and makes optimizers work with it."""
     if _making.instead is not None:
         return _making.instead(*args, **kwargs)
     table = DynamicVariable(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""A table's resource: the operations that name it, make it and let it go."""
+"""A table's resource: the operations that name, create and destroy it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _ShapeAndType = cpp_shape_inference_pb2.CppShapeInferenceResult.HandleShapeAndTy
 
 
 class Spec(NamedTuple):
-    """What a table is made of.
+    """The properties of a table's resource.
 
     Attributes:
-      dim: D.
-      key_dtype: of its keys.
-      row_type: of its rows.
-      start: what rows begin with.
-      attributes: what `options.attributes` makes of its options.
+      dim: the dimension D.
+      key_dtype: the type of the keys.
+      row_type: the type of the rows.
+      start: the rows' initial values.
+      attributes: the result of `table_options.attributes`.
     """
 
     dim: int
@@ -37,14 +37,14 @@ class Spec(NamedTuple):
 
 
 class Handle(NamedTuple):
-    """A table to TensorFlow.
+    """The operations and the name of a table's resource.
 
     Attributes:
-      tensor: names it.
-      shared_name: of the resource.
-      create: makes the table, as it begins, without keys; of operations of that name in a graph.
-      initializer: in a graph, the operation that makes it.
-      is_ready: in a graph, whether it has been made.
+      tensor: the resource handle.
+      shared_name: the name of the resource.
+      create: creates the table in its initial state, without keys; it takes the name of the operation.
+      initializer: in a graph, the operation that creates the table.
+      is_ready: in a graph, a tensor that says whether the table has been created.
     """
 
     tensor: tf.Tensor
@@ -55,12 +55,12 @@ class Handle(NamedTuple):
 
 
 def make(name: str, scope_name: str, spec: Spec) -> Handle:
-    """A handle, and what makes its table: under eager execution, the table as well.
+    """Returns the handle of a table; under eager execution, also creates the table.
 
     Args:
-      name: of the table.
-      scope_name: of the operations in a graph.
-      spec: see there.
+      name: the name of the table.
+      scope_name: the name scope of the operations in a graph.
+      spec: the table's properties.
     """
     in_graph = not tf.executing_eagerly()
     shared_name = name if in_graph else f"{name}_{ops.uid()}"
@@ -87,13 +87,13 @@ def make(name: str, scope_name: str, spec: Spec) -> Handle:
 
 
 def _set_data(handle: Any, dim: int) -> None:
-    """Tells TensorFlow what a handle reads, as a graph's operation does (tf/embedding/dynamic_table_ops.cc)."""
+    """Sets a handle's shape for TensorFlow, as a graph's operation does (tf/embedding/dynamic_table_ops.cc)."""
     data = _HandleData(is_set=True)
     data.shape_and_type.append(_ShapeAndType(shape=tf.TensorShape([0, dim]).as_proto(), dtype=types_pb2.DT_FLOAT))
     handle._handle_data = data
 
 
 def destroy(handle: Any) -> None:
-    """Lets a table go, whatever state the program is in."""
+    """Destroys a table's resource; never raises, as the program may be ending."""
     with contextlib.suppress(Exception), tf.init_scope():
         tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)

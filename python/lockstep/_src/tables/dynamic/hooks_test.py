@@ -1,4 +1,4 @@
-"""Symbols are replaced for dynamic tables for as long as there are some."""
+"""Tests that symbols stay replaced for dynamic tables as long as there is one."""
 
 import gc
 

@@ -1,11 +1,12 @@
-"""Initial values of dynamic tables: from an initializer to what the engine draws for a key.
+"""Initial values of dynamic tables: from an initializer to the values that the engine draws for a key.
 
-The engine knows constants, uniform, normal and truncated normal distributions: there every key has a row of its own,
-a function of seed, table and key alone, whatever the order and the number of workers. The numbers are not those that
-TensorFlow's generator makes of the same seed. For any other initializer DeepRec's rule holds: it draws a matrix of
+The engine can draw constants, uniform, normal and truncated normal values. With these, every key has a row of its own,
+which depends only on seed, table and key, but not on the order of keys or the number of workers. The values differ from
+those of TensorFlow's generator with the same seed. Any other initializer follows DeepRec's rule: it draws a matrix of
 `default_value_dim` rows once, and a key begins with row `key mod default_value_dim`.
 
-An initializer without a seed has one made of the graph's seed and the table's name (tables/sharded/initial_values.py).
+The seed of an initializer without one is derived from the graph's seed and the table's name
+(tables/sharded/initial_values.py).
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from lockstep._src.tables.sharded import initial_values
 
 
 class Initial(NamedTuple):
-    """What a table's rows begin with.
+    """The initial values of a table's rows.
 
     Attributes:
-      attributes: of the operation that makes the table.
-      rows: float32 [K, D], or [0, D] where the engine draws.
+      attributes: attributes of the operation that creates the table.
+      rows: float32 [K, D]; [0, D] if the engine draws the values.
     """
 
     attributes: dict[str, Any]
@@ -43,17 +44,17 @@ _KINDS = {
 
 
 def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) -> Initial:
-    """What an initializer says of a table.
+    """Returns the initial values that an initializer gives to a table.
 
     Args:
-      initializer: one of TensorFlow's or Keras', its class, a function of a shape, a number, or an array or tensor
-        [K, dim], whose rows keys begin with in turn; None for a truncated normal distribution.
-      dim: the dimension.
-      name: of the table.
+      initializer: an initializer of TensorFlow or Keras, its class, a function of a shape, a number, or an array or
+        tensor [K, dim]: key k begins with row `k mod K`. None: a truncated normal distribution.
+      dim: the dimension D.
+      name: the name of the table.
       default_value_dim: see `InitializerOption`.
 
     Raises:
-      ValueError: a value of another shape.
+      ValueError: the initializer gives a value of another shape.
     """
     if initializer is None:
         initializer = tf.compat.v1.truncated_normal_initializer()
@@ -78,14 +79,15 @@ def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) ->
 
 
 def default_value(start: Initial, attributes: Mapping[str, Any]) -> float:
-    """Returns each element of the default row: keys without a row read it, in the table and in exports of it.
+    """Returns each element of the default row, which keys without a row read, in the table and in exports of it.
 
-    It is `default_value_no_permission` of the options; where all keys are admitted and begin with a constant, it is
-    that constant. Rows that are drawn for each key cannot be computed by TensorFlow's operations, which serve exports.
+    It is `default_value_no_permission` of the options. If all keys are admitted and begin with a constant, it is that
+    constant. Rows drawn for each key cannot be used here, as exports consist of TensorFlow's operations, which cannot
+    compute them.
 
     Args:
-      start: of the table.
-      attributes: what `options.attributes` makes of its options.
+      start: the initial values of the table.
+      attributes: the result of `table_options.attributes`.
     """
     if start.attributes["initial"] == "constant" and attributes.get("min_frequency", 0) <= 1:
         return start.attributes["initial_a"]
@@ -96,7 +98,7 @@ def _known(initializer: Any) -> tuple[str, float, float] | None:
     if not hasattr(initializer, "get_config"):
         return None
     name = re.sub(r"_|initializer|V2", "", type(initializer).__name__).lower()
-    # A subclass of one's own may draw otherwise.
+    # A subclass in the user's program may draw other values.
     package = type(initializer).__module__.partition(".")[0]
     if name not in _KINDS or package not in ("tensorflow", "keras", "tf_keras"):
         return None
@@ -113,5 +115,5 @@ def _draw(initializer: Any, shape: list[int]) -> tf.Tensor:
     try:
         return tf.convert_to_tensor(initializer(shape, dtype=tf.float32))
     except (TypeError, ValueError):
-        # Keras 3 has names for types.
+        # Initializers of Keras 3 take the name of a type.
         return tf.convert_to_tensor(initializer(shape, dtype="float32"))

@@ -1,9 +1,9 @@
-"""Where optimizers of Keras 3 meet dynamic tables.
+"""Makes optimizers of Keras 3 work with dynamic tables.
 
-Keras asks nobody how a variable is optimized; so methods of its optimizers are replaced while there are tables
-(`tensorflow1_adapter.py`). What they do for a table: its gradient is applied by a fused rule, or by a stand-in
-(`standins.py`), and then the step ends in the table. Slots are columns of the table; those that Keras makes for it, of
-one row, are where a stand-in's values pass through.
+Keras has no interface by which a variable can decide how it is optimized. Therefore methods of its optimizers are
+replaced while there are tables (`tensorflow1_adapter.py`). For a table, they apply its gradient by a fused rule or by a
+stand-in (`standins.py`), and then end the step in the table. Slots are columns of the table. The slots that Keras
+creates for the table have one row at first; in each step they take the values of a stand-in.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic
 
-# Of each optimizer: a table's id -> what stands in for it, and its slots.
+# Optimizer -> {id of a table: (its stand-in, the stand-in's slots)}.
 _stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tuple[tf.Variable, list[standins.Slot]]]]
 _stand_ins = weakref.WeakKeyDictionary()
 
 
 def know(table: DynamicVariable) -> None:
-    """Makes optimizers of Keras 3, where the program has it, know of dynamic tables while this one is in use."""
+    """Makes optimizers of Keras 3, if the program uses it, work with dynamic tables while this table exists."""
     if hasattr(sys.modules.get("keras.src.backend.tensorflow.optimizer"), "TFOptimizer"):
         _hooks.hold_for(table)
 
@@ -50,7 +50,7 @@ _hooks = HookSet(symbols.TABLES, _intercept)
 
 
 def _table_of(variable: Any) -> Any:
-    """The dynamic table that is, or is in, a variable; None for others."""
+    """Returns the dynamic table that a variable is or wraps; None for other variables."""
     variable = getattr(variable, "_value", variable)
     return variable if is_dynamic(variable) else None
 
@@ -63,7 +63,7 @@ def _wrap_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
             for option in ("gradient_accumulation_steps", "use_ema", "weight_decay"):
                 if getattr(self, option, None):
                     raise NotImplementedError(f"{self.name}: {option} is not implemented for dynamic tables")
-            # Those that come out of a tf.cond have one.
+            # Gradients from a tf.cond have a dense shape.
             grads = [_without_dense_shape(g) if is_table else g for g, is_table in zip(grads, tables, strict=True)]
         return apply(self, grads, trainable_variables)
 
@@ -76,7 +76,7 @@ def _without_dense_shape(gradient: Any) -> Any:
 
 
 def _wrap_check_finite(check_finite: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a table's gradient its slices are checked, and in a job those of all workers, each of which has a part."""
+    """Wraps the check to look at the slices of a table's gradient, in a job at those of all workers."""
 
     @functools.wraps(check_finite)
     def wrapped(self: Any, grads: Any) -> Any:
@@ -112,7 +112,7 @@ def _wrap_update_step(update_step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
-    """Remembers the slots that an optimizer makes for a table."""
+    """Wraps the creation of slots to record those of tables, and to give them a variable number of rows."""
 
     @functools.wraps(add_slot)
     def wrapped(self: Any, reference_variable: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -120,10 +120,10 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
         table = _table_of(reference_variable)
         if table is not None:
             _, slots = _stand_in_of(self, table)
-            # Also while a step is traced, which is when Keras may build its optimizers.
+            # `init_scope`, because Keras may build its optimizers while a step is traced.
             with tf.init_scope():
                 begins_with = _number(kwargs.get("initializer", args[0] if args else "zeros"), table)
-                # Of as many rows as a step touches. A worker's own, so no scope's creator is asked.
+                # It has as many rows as a step touches. It is local to this worker, so no scope's creator is called.
                 value = resource_variable_ops.ResourceVariable(
                     tf.fill([1, table.dim], begins_with), shape=tf.TensorShape([None, table.dim]), trainable=False
                 )
@@ -137,9 +137,9 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _class_of_slots(cls: type) -> type:
-    """Keras' class of variables, for those that values of a table pass through: Keras' files have nothing of them.
+    """Returns a subclass of Keras' variable class for slots of a table, which Keras' files do not contain.
 
-    There they are zeros, of the shape that Keras knows them by, which another such slot takes.
+    In such a file they are zeros with the shape that Keras knows, so that another slot of this kind can be loaded.
     """
 
     def numpy(self: Any) -> np.ndarray:
@@ -149,28 +149,29 @@ def _class_of_slots(cls: type) -> type:
 
 
 def _number(initializer: Any, table: DynamicVariable) -> float:
-    """What an initializer of Keras gives, which is to be one number for all elements."""
+    """Returns the constant that an initializer of Keras gives; raises NotImplementedError if it gives no constant."""
     drawn = sys.modules["keras"].initializers.get(initializer)((1, table.dim), dtype="float32").numpy()
     if drawn.min() != drawn.max():
         raise NotImplementedError(
-            f"table '{table.logical_name}': a slot of an optimizer begins with {initializer}, wanted a constant"
+            f"table '{table.logical_name}': a slot of an optimizer begins with {initializer}, wanted a constant, such "
+            "as 'zeros'"
         )
     return float(drawn[0, 0])
 
 
 def _wrap_clip(clip_gradients: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' clipping, which makes slices dense: of a table the sums of its touched rows are clipped."""
+    """Wraps Keras' clipping, which would make slices dense; a table's touched rows are summed and clipped instead."""
 
     @functools.wraps(clip_gradients)
     def wrapped(self: Any, grads: Any) -> Any:
-        # Slices of others have a dense shape.
+        # Only slices of tables have no dense shape.
         tables = [i for i, g in enumerate(grads) if isinstance(g, tf.IndexedSlices) and g.dense_shape is None]
         if not tables or not (self.clipnorm or self.global_clipnorm or self.clipvalue):
             return clip_gradients(self, grads)
         if context.world_size > 1 and not self.clipvalue:
             raise NotImplementedError(
-                f"{self.name}: clipping by norm is not implemented for dynamic tables on several workers, each of "
-                "which has a part of the gradient"
+                f"{self.name}: clipping by norm is not implemented for dynamic tables on several workers, because each "
+                "worker has a part of the gradient; use clipvalue"
             )
         numbers, summed = {}, list(grads)
         for i in tables:
@@ -199,14 +200,14 @@ def _apply(optimizer: Any, table: DynamicVariable, gradient: Any, learning_rate:
         return
     stand_in, slots = _stand_in_of(optimizer, table)
     slots = standins.in_table(optimizer, table, slots)
-    # The optimizer finds its slots by the variable.
+    # The optimizer finds its slots by the variable's key.
     indices = optimizer._trainable_variables_indices
     indices[optimizer._var_key(stand_in)] = indices[optimizer._var_key(table)]
     numbers, summed = standins.touched(gradient)
     summed = tf.concat([summed, tf.zeros([1, table.dim])], 0)
     with tf.control_dependencies(_of_graph(standins.take(table, numbers, stand_in, slots))):
         optimizer.update_step(summed, stand_in, learning_rate)
-    # The writes read the variables, behind the updates: TensorFlow keeps that order by itself.
+    # The writes read the variables after the updates; TensorFlow keeps that order itself.
     standins.put(table, numbers, stand_in, slots)
 
 

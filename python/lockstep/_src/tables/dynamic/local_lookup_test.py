@@ -1,4 +1,4 @@
-"""Steps of a program and those of a table: which keys are there, and whose rows gradients change."""
+"""Tests of a program's steps and a table's steps: which keys a table has, and the rows that gradients change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_small_steps_move_rows_of_16_bits():
 
 
 def training_graph(option, steps, keys):
-    """A table and a training operation on fed keys, with a global step that begins at `steps`."""
+    """Creates a table and a training operation on fed keys, with a global step that begins at `steps`."""
     table = get_embedding_variable("table", 2, initializer=1.0, ev_option=option)
     step = v1.Variable(steps, trainable=False, dtype=tf.int64)
     op = SGD(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(table, keys)), step)

@@ -1,4 +1,4 @@
-"""What TensorFlow's variables can do because they are matrices, and a table that has no length cannot."""
+"""Refuses methods of TensorFlow's variables that need a matrix; a dynamic table has no fixed number of rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NOT_FOR_TABLES = {
 
 
 class NotAMatrix:
-    """Base of what is a variable to TensorFlow, and no matrix: methods that need one raise NotImplementedError."""
+    """Base of TensorFlow variables that are no matrices: methods that need one raise NotImplementedError."""
 
     logical_name: str
 

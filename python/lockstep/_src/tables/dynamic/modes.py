@@ -1,23 +1,23 @@
-"""Lookups that train, and those that do not.
+"""The difference between lookups that train and other lookups.
 
-A lookup in training takes new keys in, counts keys, and has a gradient. It gives a new key the row that the key begins
-with, and a key that a filter has not admitted the default row.
+A lookup in training adds new keys, counts keys, and has a gradient. It returns the initial row for a new key, and the
+default row for a key that a filter has not admitted.
 
-Other lookups leave no trace: those of evaluation, of prediction and of an exported model. They give a key its row. All
-keys without a row read the default row: keys that training has never seen, that are not admitted yet, or that were
-evicted. Each element of the default row is `default_value_no_permission` of the table's options, 0 by default. A table
-without a filter whose rows begin with a constant has this constant in its place.
+Other lookups do not change the table: those of evaluation, of prediction and of an exported model. They return a key's
+row. All keys without a row read the default row: keys that training has never seen, that are not admitted yet, or that
+were evicted. Each element of the default row is `default_value_no_permission` of the table's options, 0 by default. If
+a table has no filter and its rows begin with a constant, this constant is used instead.
 
-A lookup is one of evaluation where any of these holds, when it is built (in a graph or a `tf.function`) or made:
+A lookup is decided when it is built (in a graph or a `tf.function`) or run. It is one of evaluation in these cases:
 
-- it is inside of `evaluating()`;
-- the context's option `mode` is 'eval' or 'infer': so in `EvaluationHook`, and in `evaluate`, `predict` and exports of
-  estimators;
-- a layer of Keras 3 is being called, and not for training: in `evaluate` and `predict` of a model, or with
-  `training=False`. Called without saying so it trains where a `tf.GradientTape` records;
-- the table is not trainable, or belongs to a layer that is not.
+- It is inside of `evaluating()`.
+- The context's option `mode` is 'eval' or 'infer', as in `EvaluationHook`, and in `evaluate`, `predict` and exports of
+  estimators.
+- A layer of Keras 3 is being called, and not for training: in `evaluate` and `predict` of a model, or with
+  `training=False`. If the call has no `training` argument, it trains if a `tf.GradientTape` records.
+- The table is not trainable, or belongs to a layer that is not.
 
-All others are lookups in training.
+All other lookups are lookups in training.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _evaluating = _Evaluating()
 
 @contextlib.contextmanager
 def evaluating(here: bool = True) -> Iterator[None]:
-    """Inside, lookups in dynamic tables leave no trace, and have no gradient; `False` puts that off again."""
+    """Makes lookups in dynamic tables inside the block neither change them nor have a gradient; `False` reverts it."""
     before, _evaluating.here = _evaluating.here, here
     try:
         yield
@@ -50,7 +50,7 @@ def evaluating(here: bool = True) -> Iterator[None]:
 
 
 def is_training() -> bool:
-    """Whether a lookup that is made now is one of training."""
+    """Returns whether a lookup that is made now is a lookup in training."""
     if _evaluating.here or context.options.mode != "train":
         return False
     called_for = _keras_call_is_for()
@@ -58,7 +58,7 @@ def is_training() -> bool:
 
 
 def _keras_call_is_for() -> bool | None:
-    """Whether the layer of Keras 3 that is being called is called for training; None where none is."""
+    """Returns whether the current call of a layer of Keras 3 is for training; None outside of such calls."""
     layer = sys.modules.get("keras.src.layers.layer")
     state = sys.modules.get("keras.src.backend.common.global_state")
     if layer is None or state is None:

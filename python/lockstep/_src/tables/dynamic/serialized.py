@@ -1,11 +1,12 @@
-"""A dynamic table as strings, for `tf.train.Checkpoint` and Keras' files, which name tensors before they know them.
+"""A dynamic table as strings, for `tf.train.Checkpoint` and Keras' files.
 
-Which slots a table has is known when an optimizer has trained it, and how many tensors there are follows from its
-options. So the table comes as the two files of a checkpoint that holds it alone (tf/checkpoint/table_layout.h): rows,
-slots, counts, filters and the clock, all that there is. They pass through memory; `tf.compat.v1.train.Saver` streams.
+These must know the names of all tensors before they have the tensors. But a table's slots are known only after an
+optimizer has trained it, and its number of tensors follows from its options. Therefore the table is given as the two
+files of a checkpoint that contains this table only (tf/checkpoint/table_layout.h): its rows, slots, counts, filters and
+clock. They pass through memory; `tf.compat.v1.train.Saver` streams them instead.
 
-In a job of several workers the parts of all are gathered on worker 0, which makes the same two files of them. From
-these any number of workers restores, each the keys that it owns.
+In a job of several workers, worker 0 gathers the parts of all and makes the same two files of them. Any number of
+workers can restore from these files; each takes the keys that it owns.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from lockstep._src.tables import updates
 
 _NAME = "table"
 _FILES = ("table.index", "table.data-00000-of-00001")
-# The attribute of a table that is gathered.
+# The attribute of a gathered table that has its strings.
 _WHOLE = "_lockstep_whole_table"
 
 
 def to_strings(table: Any) -> tf.Tensor:
-    """All that a table holds: string [2].
+    """Returns everything that a table holds: string [2].
 
     Raises:
-      NotImplementedError: the job has several workers, and the table is not `gathered`; or it is one of a graph.
+      NotImplementedError: the job has several workers and the table is not `gathered`, or the table is in a graph.
     """
     _check_is_eager(table)
     whole = getattr(table, _WHOLE, None)
@@ -55,10 +56,10 @@ def to_strings(table: Any) -> tf.Tensor:
 
 
 def from_strings(table: Any, strings: tf.Tensor) -> None:
-    """Makes the table what `to_strings` gave; in a job of several workers this one's part of it.
+    """Restores a table from the result of `to_strings`; in a job of several workers this worker's part of it.
 
     Raises:
-      NotImplementedError: the table is one of a graph.
+      NotImplementedError: the table is in a graph.
       tf.errors.OpError: the strings are damaged, or of another table.
     """
     _check_is_eager(table)
@@ -74,7 +75,7 @@ def from_strings(table: Any, strings: tf.Tensor) -> None:
 
 @contextlib.contextmanager
 def gathered(tables: Sequence[Any]) -> Iterator[None]:
-    """Inside, `to_strings` gives on worker 0 what all workers hold. All enter it, with the same tables."""
+    """Makes `to_strings` return the parts of all workers on worker 0. All workers enter it with the same tables."""
     try:
         for table in tables:
             _check_is_eager(table)
@@ -86,7 +87,7 @@ def gathered(tables: Sequence[Any]) -> Iterator[None]:
 
 
 def _gather(table: Any) -> tf.Tensor | None:
-    """`to_strings` of all workers together, on worker 0; None on the others."""
+    """Returns the strings of all workers' parts on worker 0, None on the others."""
     rank, workers = context.rank, context.world_size
     with tempfile.TemporaryDirectory() as folder:
         parts = [os.path.join(folder, f"part-{r:05d}") for r in range(workers)]
@@ -115,7 +116,7 @@ def _gather(table: Any) -> tf.Tensor | None:
 
 
 def _pack(has_rows: bool, folder: Path) -> bytes:
-    """Returns a worker's part as bytes: length of the JSON that follows (8, little endian), JSON, files' contents."""
+    """Returns a worker's part as bytes: the length of the JSON (8 bytes, little endian), the JSON, and the files."""
     files = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     about = {"has_rows": has_rows, "files": {name: len(content) for name, content in files.items()}}
     header = json.dumps(about).encode()
@@ -123,7 +124,7 @@ def _pack(has_rows: bool, folder: Path) -> bytes:
 
 
 def _unpack(packed: bytes, prefix: str) -> tuple[bool, dict[str, bytes]]:
-    """Returns whether the part has rows, and its files; names must begin with `prefix`. ValueError: it is no part."""
+    """Returns whether a part has rows, and its files, whose names begin with `prefix`; ValueError: it is malformed."""
     end = 8 + int.from_bytes(packed[:8], "little")
     try:
         about = json.loads(packed[8:end])
@@ -144,7 +145,7 @@ def _unpack(packed: bytes, prefix: str) -> tuple[bool, dict[str, bytes]]:
 
 
 def _as_one(folder: str, prefixes: Sequence[str]) -> tf.Tensor:
-    """The two files of the checkpoint that several are parts of."""
+    """Merges partial checkpoints and returns the two files of the merged one."""
     merged = os.path.join(folder, "merged")
     tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=prefixes, destination_prefix=merged, delete_old_dirs=False)
     reader = tf.train.load_checkpoint(merged)
@@ -163,7 +164,7 @@ def _arguments(table: Any) -> dict[str, Any]:
 
 
 def _write(table: Any, prefix: str, counts: tf.Tensor, link: tf.Tensor) -> bool:
-    """Writes this worker's part, and says whether anything lies in it."""
+    """Writes this worker's part and returns whether it has rows."""
     has_rows = library.ops.lockstep_write_tables(prefix, counts, link, **_arguments(table), rank=context.rank)
     library.ops.lockstep_end_snapshots(link, **_arguments(table))
     return bool(has_rows)
@@ -176,6 +177,6 @@ def _read(folder: str) -> tf.Tensor:
 def _check_is_eager(table: Any) -> None:
     if not tf.executing_eagerly():
         raise NotImplementedError(
-            f"table '{table.logical_name}': tf.train.Checkpoint and Keras' files have no dynamic tables of a graph; "
-            "tf.compat.v1.train.Saver saves them"
+            f"table '{table.logical_name}': tf.train.Checkpoint and Keras' files cannot save dynamic tables of a "
+            "graph; use tf.compat.v1.train.Saver"
         )

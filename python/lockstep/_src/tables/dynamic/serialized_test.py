@@ -1,4 +1,4 @@
-"""A worker's part of a table as bytes, and bytes that are none."""
+"""Tests of a worker's part of a table as bytes, and of malformed bytes."""
 
 import json
 import pickle
@@ -7,7 +7,7 @@ import pytest
 
 from lockstep._src.tables.dynamic import serialized
 
-pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+pytestmark = pytest.mark.newest_only  # does not use TensorFlow
 
 
 def test_a_part_comes_back(tmp_path):

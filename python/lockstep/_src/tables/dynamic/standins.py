@@ -1,10 +1,11 @@
-"""Optimizers that the engine has no rule for, on dynamic tables: the touched rows stand in for the table.
+"""Optimizers without a fused rule on dynamic tables: a variable with the touched rows stands in for the table.
 
-An optimizer is written for variables. So it gets one, the stand-in, with slots of its own making: in each step the rows
-that have a gradient and their slots are read out of the table into them, the optimizer runs, and what it makes of them
-is put back. Rows without a gradient rest. That costs a copy of the touched rows, there and back, for weights and slots.
+Optimizers are written for variables. So for each table an optimizer gets a variable, the stand-in, and creates slots
+for it as usual. In each step, the rows that have a gradient are read from the table into the stand-in, and their slots
+into its slots. The optimizer runs, and the results are written back. Rows without a gradient do not change. The cost is
+a copy of the touched rows in both directions, for weights and slots.
 
-A stand-in has one row more than are touched, of a key that is none: so it never is empty.
+A stand-in has one row more than the step touches, which belongs to no key. So it is never empty.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class Slot:
     """One of an optimizer's slots for a stand-in.
 
     Attributes:
-      name: the optimizer's for it, or, where it is to be taken from the table, of the column (`in_table`).
+      name: the optimizer's name of the slot; in results of `in_table`, the name of the table's column.
       variable: a variable of TensorFlow, [?, D].
-      initial: what it begins with: a number, or a tensor all elements of which are that number.
+      initial: its initial value: a number, or a tensor whose elements all have this value.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Slot:
 
 
 class _StandIn(resource_variable_ops.ResourceVariable):
-    """Of a shape that is known while slots are made for it, as some optimizers want it."""
+    """A variable with a fixed shape [1, D] while its slots are created, which some optimizers require."""
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -51,7 +52,7 @@ class _StandIn(resource_variable_ops.ResourceVariable):
 
 @contextlib.contextmanager
 def growing_slots(dim: int) -> Iterator[None]:
-    """Inside, variables that are made with a value of shape [1, dim] are of shape [?, dim]."""
+    """Makes variables that are created inside with a value of shape [1, dim] have the shape [?, dim]."""
 
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         if initial.shape_of(kwargs.get("initial_value"), kwargs.get("shape")).as_list() == [1, dim]:
@@ -63,7 +64,7 @@ def growing_slots(dim: int) -> Iterator[None]:
 
 
 def make(table: Any) -> tf.Variable:
-    """A variable [?, D] of float32 that can hold rows of the table."""
+    """Creates a variable [?, D] of float32 that can hold rows of the table."""
     with tf.init_scope():
         return _StandIn(
             initial_value=lambda: tf.zeros([1, table.dim]),
@@ -75,20 +76,20 @@ def make(table: Any) -> tf.Variable:
 
 
 def touched(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
-    """The numbers of the rows that have a gradient, [U + 1], the last of which is -1; and their sums, [U, D]."""
+    """Returns the numbers of the rows that have a gradient, [U + 1] with -1 at the end, and the sums, [U, D]."""
     numbers, place = tf.unique(gradient.indices)
     summed = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(numbers))
     return tf.concat([numbers, tf.constant([-1], tf.int64)], 0), summed
 
 
 def in_table(optimizer: Any, table: Any, slots: list[Slot]) -> list[Slot]:
-    """The slots with the names of the table's columns."""
+    """Returns the slots with the names of the table's columns."""
     names = updates.slot_names(optimizer, table, [slot.name for slot in slots])
     return [dataclasses.replace(slot, name=name) for slot, name in zip(slots, names, strict=True)]
 
 
 def take(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot]) -> list[tf.Operation]:
-    """Reads rows and slots out of the table into the optimizer's variables."""
+    """Reads rows and slots from the table into the optimizer's variables."""
     parts = [("", stand_in, 0.0), *((s.name, s.variable, s.initial) for s in slots)]
     taken = []
     for name, variable, begins_with in parts:
@@ -98,7 +99,7 @@ def take(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot
 
 
 def put(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot]) -> list[tf.Operation]:
-    """Puts what the optimizer's variables hold into the table."""
+    """Writes the values of the optimizer's variables to the table."""
     parts = [("", stand_in, 0.0), *((s.name, s.variable, s.initial) for s in slots)]
     return [
         library.ops.lockstep_dynamic_table_write_rows(

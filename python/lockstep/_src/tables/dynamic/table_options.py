@@ -1,6 +1,6 @@
-"""Options of dynamic tables: DeepRec's classes with their names, arguments and defaults, and what is added to them.
+"""Options of dynamic tables: DeepRec's classes with their names, arguments and defaults, and some more options.
 
-DeepRec evicts when it saves a checkpoint; here keys go while training goes on (core/embedding/eviction.h).
+DeepRec evicts keys when it saves a checkpoint. Here keys are evicted during training (core/embedding/eviction.h).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GIBIBYTE = 1 << 30
 
 
 class StorageType(enum.Enum):
-    """Where rows lie, by DeepRec's names. Here all tables are in memory: `DRAM`."""
+    """The storage of rows, by DeepRec's names. Here all tables are in memory: `DRAM`."""
 
     DRAM = "dram"
     PMEM_MEMKIND = "pmem_memkind"
@@ -33,7 +33,7 @@ class StorageType(enum.Enum):
 
 
 class CacheStrategy(enum.Enum):
-    """Which keys go first where there are too many: the longest unseen, or the least frequent."""
+    """The order in which keys are evicted from a full table: LRU: the longest unseen first; LFU: the least frequent."""
 
     LRU = "lru"
     LFU = "lfu"
@@ -46,16 +46,16 @@ def _check(condition: bool, message: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class InitializerOption:
-    """What rows are before their first update.
+    """The values of rows before their first update.
 
     Args:
-      initializer: None for a normal distribution, truncated at two standard deviations of 1.
-      default_value_dim: of an initializer that only TensorFlow knows, so many rows are drawn once, and a new key begins
-        with row `key mod default_value_dim`. Constants, uniform, normal and truncated normal initializers need none:
+      initializer: None for a normal distribution with a standard deviation of 1, truncated at two of them.
+      default_value_dim: only for initializers that the engine does not know. So many rows are drawn once, and a new key
+        begins with row `key mod default_value_dim`. With constant, uniform, normal and truncated normal initializers
         every key has a row of its own.
-      default_value_no_permission: each element of the row that keys without a row read: in training those that are not
-        admitted; in evaluation, prediction and exports unseen and evicted keys as well. A table that admits all keys
-        and begins rows with a constant has this constant in its place.
+      default_value_no_permission: each element of the row that keys without a row read. In training, these are keys
+        that are not admitted; in evaluation, prediction and exports also unseen and evicted keys. A table that admits
+        all keys and begins rows with a constant uses this constant instead.
     """
 
     initializer: Any = None
@@ -68,7 +68,7 @@ class InitializerOption:
 
 @dataclasses.dataclass(frozen=True)
 class GlobalStepEvict:
-    """Lets keys go that were last seen more than `steps_to_live` steps ago; None and 0: none."""
+    """Evicts keys that were last seen more than `steps_to_live` steps ago; None or 0: no key."""
 
     steps_to_live: int | None = None
 
@@ -78,9 +78,10 @@ class GlobalStepEvict:
 
 @dataclasses.dataclass(frozen=True)
 class L2WeightEvict:
-    """Lets keys go whose row has a norm below `l2_weight_threshold`; -1: none.
+    """Evicts keys whose row has a norm below `l2_weight_threshold`; -1: no key.
 
-    Not in the step in which a key was looked up, but in any other: rows have to grow beyond it in their first updates.
+    A key stays in the step in which it is looked up. It can be evicted in any other step, so the first updates of a row
+    must raise its norm above the threshold.
     """
 
     l2_weight_threshold: float = -1.0
@@ -92,7 +93,7 @@ class L2WeightEvict:
 
 @dataclasses.dataclass(frozen=True)
 class TimeEvict:
-    """Lets keys go that were last seen more than `seconds_to_live` seconds ago, by the clock."""
+    """Evicts keys that were last seen more than `seconds_to_live` seconds ago, by the clock."""
 
     seconds_to_live: int
 
@@ -102,18 +103,19 @@ class TimeEvict:
 
 @dataclasses.dataclass(frozen=True)
 class BudgetEvict:
-    """Lets keys go where there are too many: at most `max_keys`, or what `max_bytes` hold, slots and all, on a worker.
+    """Evicts keys if a worker has more than `max_keys`, or if its rows with their slots need more than `max_bytes`.
 
-    Keys of a step stay until the next one ends, so a table may hold those of a batch more; memory that keys have left
-    is used again and not given back.
+    The keys of a step stay until the end of the next step, so a table may exceed its budget by the keys of a batch.
+    Memory of evicted keys is used again, but not returned to the system.
 
-    With LFU frequencies age: whenever as many keys have gone for the budget as the table may hold, all are halved. So
-    what was frequent once goes in the end, and what is new can become frequent. `get_frequency` gives the aged ones.
+    With LFU, frequencies age: after each eviction of as many keys as the table may hold, all frequencies are halved. So
+    keys that were frequent long ago are evicted in the end, and new keys can become frequent. `get_frequency` returns
+    the aged frequencies.
 
     Args:
-      max_keys: None for no limit.
-      max_bytes: None for no limit.
-      cache_strategy: which go first.
+      max_keys: the largest number of keys on a worker; None for no limit.
+      max_bytes: the largest size of the rows on a worker in bytes; None for no limit.
+      cache_strategy: which keys are evicted first.
     """
 
     max_keys: int | None = None
@@ -131,7 +133,7 @@ EvictOption = GlobalStepEvict | L2WeightEvict | TimeEvict | BudgetEvict
 
 @dataclasses.dataclass(frozen=True)
 class CounterFilter:
-    """Takes in keys that have been seen `filter_freq` times, counted exactly; 0: all."""
+    """Admits keys that have been seen `filter_freq` times, counted exactly; 0: all keys."""
 
     filter_freq: int = 0
 
@@ -141,13 +143,13 @@ class CounterFilter:
 
 @dataclasses.dataclass(frozen=True)
 class CBFFilter:
-    """Takes in keys that have been seen `filter_freq` times, by a counting Bloom filter; some are taken in early.
+    """Admits keys that a counting Bloom filter has seen `filter_freq` times; it admits some keys early.
 
     Args:
-      filter_freq: 0: all keys.
-      max_element_size: for how many keys the filter is made, with `false_positive_probability`. Without both keys are
-        counted exactly.
-      false_positive_probability: the share of keys that are taken in early when it holds so many.
+      filter_freq: the number of lookups until a key is admitted; 0: all keys are admitted.
+      max_element_size: the number of keys for which the filter is made, with `false_positive_probability`. Without
+        both, keys are counted exactly.
+      false_positive_probability: the share of keys that are admitted early when the filter has so many keys.
       counter_type: not used: counters have as many bits as they need.
     """
 
@@ -168,13 +170,13 @@ class CBFFilter:
 
 @dataclasses.dataclass(frozen=True)
 class StorageOption:
-    """Where rows lie. Memory alone is there: others are refused.
+    """The storage of rows. Only memory is supported; other storage raises NotImplementedError.
 
     Args:
       storage_type: None or `StorageType.DRAM`.
-      storage_path: of tiers that are files; refused.
-      storage_size: bytes of each tier; where it is not the default, the table keeps to the first, as `BudgetEvict`.
-      cache_strategy: which keys go first then.
+      storage_path: must be None; it is the path of tiers that are files.
+      storage_size: bytes of each tier. If it is not the default, the first one limits the table, as in `BudgetEvict`.
+      cache_strategy: which keys are evicted first then.
     """
 
     storage_type: StorageType | None = None
@@ -185,12 +187,13 @@ class StorageOption:
     def __post_init__(self) -> None:
         if self.storage_type not in (None, StorageType.DRAM) or self.storage_path is not None:
             raise NotImplementedError(
-                f"StorageOption: {self.storage_type} at {self.storage_path}; tables are in memory, StorageType.DRAM"
+                f"StorageOption: got {self.storage_type} at {self.storage_path}, wanted StorageType.DRAM and no path: "
+                "tables are in memory"
             )
 
     @property
     def budget(self) -> BudgetEvict | None:
-        """What it says about the table's size."""
+        """The limit of the table's size; None if there is none."""
         if list(self.storage_size) == [_GIBIBYTE]:
             return None
         return BudgetEvict(max_bytes=self.storage_size[0], cache_strategy=self.cache_strategy)
@@ -198,7 +201,7 @@ class StorageOption:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointOption:
-    """Where a table's first values come from. Not supported: anything but the defaults is refused."""
+    """The source of a table's first values. It is not supported: only the defaults are accepted."""
 
     ckpt_to_load_from: str | None = None
     tensor_name_in_ckpt: str | None = None
@@ -207,25 +210,27 @@ class CheckpointOption:
 
     def __post_init__(self) -> None:
         if any(dataclasses.astuple(self)):
-            raise NotImplementedError(f"{self}: a table begins with its initializer, or with a restored checkpoint")
+            raise NotImplementedError(
+                f"got {self}, wanted its defaults: a table begins with its initializer, or with a restored checkpoint"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingVariableOption:
-    """How a dynamic table keeps its keys.
+    """The way in which a dynamic table keeps its keys.
 
     Args:
       ht_type: not used, as in DeepRec.
       ht_partition_num: not used, as in DeepRec.
-      evict_option: which keys go; also a list of several, each of which lets keys go.
+      evict_option: which keys are evicted; one option or a list of options, each of which evicts keys.
       ckpt: must be None or the default.
-      filter_option: which keys are taken in.
-      storage_option: where rows lie.
-      init_option: what rows are before their first update.
-      record_frequency: keep how often keys are seen, for `get_frequency`, also where nothing else needs it.
-      record_version: keep in what step keys were last seen, for `get_version`.
-      expected_keys: with so many, on all workers together, the index doesn't grow.
-      evict_keys_per_step: how many keys eviction looks at in a step.
+      filter_option: which keys are admitted.
+      storage_option: the storage of rows.
+      init_option: the values of rows before their first update.
+      record_frequency: whether to record how often keys are seen, for `get_frequency`, even if nothing else needs it.
+      record_version: whether to record in which step keys were last seen, for `get_version`.
+      expected_keys: the number of keys, on all workers together, for which the index is large enough from the start.
+      evict_keys_per_step: how many keys eviction examines in a step.
     """
 
     ht_type: str = ""
@@ -241,7 +246,7 @@ class EmbeddingVariableOption:
     evict_keys_per_step: int = 4096
 
     def evict_options(self) -> list[EvictOption]:
-        """All that let keys go."""
+        """Returns all options by which keys are evicted."""
         given = self.evict_option or ()
         given = list(given) if isinstance(given, (list, tuple)) else [given]
         for option in given:
@@ -251,10 +256,11 @@ class EmbeddingVariableOption:
 
 
 def attributes(option: EmbeddingVariableOption, workers: int) -> dict[str, Any]:
-    """The options as attributes of the operation that makes a table, on one of `workers` workers.
+    """Returns the options as attributes of the operation that creates a table on one of `workers` workers.
 
     Raises:
-      TypeError, ValueError: an option that is none, or two of one kind.
+      TypeError: an option has the wrong type.
+      ValueError: there are two options of one kind.
     """
     result: dict[str, Any] = {
         "default_value": option.init_option.default_value_no_permission,
@@ -266,7 +272,7 @@ def attributes(option: EmbeddingVariableOption, workers: int) -> dict[str, Any]:
     }
     kinds: set[type] = set()
     for evict in option.evict_options():
-        _check(type(evict) not in kinds, f"evict_option: two of {type(evict).__name__}")
+        _check(type(evict) not in kinds, f"evict_option: two of {type(evict).__name__}, wanted at most one of a kind")
         kinds.add(type(evict))
         result.update(_EVICTION[type(evict)](evict))
     return result

@@ -1,15 +1,15 @@
-"""Where optimizers of `tf.compat.v1.train` meet dynamic tables.
+"""Makes optimizers of `tf.compat.v1.train` work with dynamic tables.
 
-TensorFlow asks nobody how a variable is optimized, so some things are replaced for as long as there are tables. For
-other variables they do what they did:
+TensorFlow has no interface by which a variable can decide how it is optimized. Therefore some functions are replaced as
+long as there are tables. For other variables they do the same as before:
 
-| what | does for a table |
+| replaced | effect for a table |
 | --- | --- |
 | `optimizer._get_processor` | applies its gradient: by a fused rule, or by a stand-in (`standins.py`) |
 | `Optimizer.apply_gradients` | ends the step in the table when all updates have been made |
-| an optimizer's `_create_slots`, while it applies | makes none where there is a rule: they are columns of the table |
-| `embedding_lookup_sparse_impl` | tells a table what ids there were before duplicates were dropped |
-| `gen_resource_variable_ops.variable_shape` | says [0, D], which is what a table's handle says, and asks no variable |
+| an optimizer's `_create_slots`, while it applies | makes no slots if there is a rule: they are columns of the table |
+| `embedding_lookup_sparse_impl` | gives a table the ids before duplicates were dropped |
+| `gen_resource_variable_ops.variable_shape` | returns the shape in a table's handle, [0, D], without an operation |
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import keras_adapter, local_lookup, standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, shapes_of_one_row
 
-# Of each optimizer: table -> its stand-in.
+# Optimizer -> {id of a table: its stand-in}.
 _stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tf.Variable]] = weakref.WeakKeyDictionary()
 
 
 def know(table: DynamicVariable) -> None:
-    """Makes optimizers know of dynamic tables, for as long as this one is in use."""
+    """Makes optimizers work with dynamic tables for as long as this table exists."""
     hooks.hold_for(table)
     keras_adapter.know(table)
 
@@ -49,7 +49,7 @@ def _intercept(interception: Interception) -> None:
     interception.replace(symbols.VARIABLE_SHAPE, _wrap_variable_shape)
 
 
-# Modules above this one that know of tables add theirs: savers do.
+# Modules above this one add the hooks that they need for tables; savers do.
 hooks = HookSet(symbols.TABLES, _intercept)
 
 
@@ -67,7 +67,7 @@ def _wrap_pooling(pool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_variable_shape(variable_shape: Callable[..., Any]) -> Callable[..., Any]:
-    """For gradients of TensorFlow 1's branches, which make zeros of that shape."""
+    """Wraps the function for gradients of TensorFlow 1's branches, which create zeros of this shape."""
 
     @functools.wraps(variable_shape)
     def wrapped(input: Any, out_type: Any = tf.int32, name: str | None = None) -> Any:
@@ -90,7 +90,7 @@ def _wrap_get_processor(get_processor: Callable[[Any], Any]) -> Callable[[Any], 
 
 
 class _TableProcessor(tf_optimizer._OptimizableVariable):
-    """What an optimizer asks about a table."""
+    """The processor of a table: an optimizer calls it to apply the table's gradient."""
 
     def __init__(self, table: DynamicVariable) -> None:
         self._table = table
@@ -123,12 +123,12 @@ def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _slots_in_tables(optimizer: Any) -> Iterator[None]:
-    """Inside, an optimizer makes no slots for tables that it has a rule for, and for others those of a stand-in."""
+    """Makes an optimizer create slots only for variables and, if it has no rule, for the stand-ins of tables."""
     create_slots = optimizer._create_slots
 
     def create(variables: list[Any]) -> None:
         has_rule = updates.rule_of(optimizer) is not None
-        # With a rule they are in the list for what optimizers make once for all variables.
+        # Tables with a rule are in the list, as optimizers may also create objects that serve all variables.
         others = [v for v in variables if has_rule or not is_dynamic(v)]
         if others:
             with shapes_of_one_row(), _no_slots_of_tables(optimizer):
@@ -165,7 +165,7 @@ def _no_slots_of_tables(optimizer: Any) -> Iterator[None]:
 
 
 def _end_step(applied: Any, tables: list[DynamicVariable], global_step: Any) -> Any:
-    """Ends the step in all tables behind `applied`."""
+    """Ends the step in all tables after `applied`."""
     tables = [table for table in {id(t): t for t in tables}.values() if table.has_step]
     if not tables:
         return applied

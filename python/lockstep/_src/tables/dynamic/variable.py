@@ -20,18 +20,18 @@ from lockstep._src.tables.dynamic import handles, initial_rows, lookups, matrice
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 _VALUE_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
-# The dynamic tables of a graph.
+# The collection of a graph's dynamic tables.
 TABLES = "lockstep/dynamic_tables"
 
 
 class Export(NamedTuple):
-    """All admitted keys of a table on this worker, ascending.
+    """All admitted keys of a table on this worker, in ascending order.
 
     Attributes:
       keys: [N] int64 or string.
       values: [N, D] of the table's type.
-      versions: [N] int64, the step in which each was last seen; -1 where the table doesn't record it.
-      freqs: [N] int64, how often each was seen; -1 where the table doesn't record it.
+      versions: [N] int64, the step in which each key was last seen; -1 if the table doesn't record it.
+      freqs: [N] int64, how often each key was seen; -1 if the table doesn't record it.
     """
 
     keys: tf.Tensor
@@ -49,7 +49,7 @@ _asking = _Asking()
 
 @contextlib.contextmanager
 def shapes_of_one_row() -> Iterator[None]:
-    """Inside, a table says that it is of shape [1, D]: for optimizers, which ask for the shape of a slot."""
+    """Makes tables report the shape [1, D] inside the block, for optimizers that ask for the shape of a slot."""
     before, _asking.one_row = _asking.one_row, True
     try:
         yield
@@ -58,48 +58,49 @@ def shapes_of_one_row() -> Iterator[None]:
 
 
 def is_asked_for_one_row() -> bool:
-    """Whether this is inside of `shapes_of_one_row`."""
+    """Returns whether this is inside of a `shapes_of_one_row` block."""
     return _asking.one_row
 
 
 def dynamic_tables(graph: tf.Graph | None = None) -> list[DynamicVariable]:
-    """The dynamic tables of a graph (the default one), in the order in which they were made."""
+    """Returns the dynamic tables of a graph (the default one), in the order in which they were made."""
     return (graph or tf.compat.v1.get_default_graph()).get_collection(TABLES)
 
 
 def is_dynamic(variable: Any) -> bool:
-    """Whether a variable is a dynamic table."""
+    """Returns whether a variable is a dynamic table."""
     return isinstance(variable, DynamicVariable)
 
 
-# Nor are tables under this name in a MetaGraph.
+# This keeps the collection of tables out of a MetaGraph.
 ops.register_proto_function(TABLES, proto_type=variable_pb2.VariableDef, to_proto=lambda v, export_scope=None: None)
 
 
 class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVariable):
     """A table of embeddings that grows with its keys: any int64, int32 or string has a row of D values.
 
-    `tf.nn.embedding_lookup`, `embedding_lookup_sparse`, `safe_embedding_lookup_sparse` and `tf.gather` take it as a
-    table of unknown length; its gradient is `tf.IndexedSlices` with numbers of rows, -1 for keys that are not admitted.
-    What has a meaning for a matrix alone (its value, assignments, slices) raises NotImplementedError. `modes.py` says
-    which lookups take new keys in.
+    `tf.nn.embedding_lookup`, `embedding_lookup_sparse`, `safe_embedding_lookup_sparse` and `tf.gather` accept it as a
+    table of unknown length. Its gradient is `tf.IndexedSlices` with numbers of rows, -1 for keys that are not admitted.
+    Methods that only make sense for a matrix (its value, assignments, slices) raise NotImplementedError. `modes.py`
+    says which lookups add new keys.
 
-    In a job of several workers each key has an owner, by a hash of the key, and lookups fetch rows from their owners:
-    all workers ask, or none does. Statistics are of this worker's keys.
+    In a job of several workers each key has an owner, chosen by a hash of the key, and lookups fetch rows from their
+    owners. Therefore all workers must make the same lookups. Statistics count this worker's keys only.
 
     Args:
-      name: of the table; initial values depend on it.
-      dim: D.
-      key_dtype: of the keys: int64, int32 or string.
-      dtype: of the rows: float32, float16 or bfloat16. They are computed with in float32, and what training makes of
-        16-bit rows is rounded stochastically.
-      initializer: see `initial.initial_of`.
+      name: the name of the table; initial values depend on it.
+      dim: the dimension D.
+      key_dtype: the type of the keys: int64, int32 or string.
+      dtype: the type of the rows: float32, float16 or bfloat16. Updates are computed in float32 and rounded
+        stochastically to 16 bits.
+      initializer: see `initial_rows.initial_of`.
       trainable: whether it joins `TRAINABLE_VARIABLES`, and tapes watch it.
-      collections: of the graph; `GLOBAL_VARIABLES` where None.
+      collections: the graph's collections that it joins; None: `GLOBAL_VARIABLES`.
       option: see `EmbeddingVariableOption`.
 
     Raises:
-      TypeError, ValueError: an argument or an option that is none.
+      TypeError: an argument or an option has a wrong type.
+      ValueError: an argument or an option has a wrong value.
     """
 
     is_dynamic = True
@@ -126,7 +127,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
             with ops.name_scope(name, skip_on_eager=False) as scope_name:
                 own_name = scope_name.removesuffix("/")
                 if in_graph and all(table.logical_name != name for table in dynamic_tables()):
-                    # Whatever else has a name like it: initial values and checkpoints go by the table's.
+                    # Initial values and checkpoints depend on the table's name, which no other operation may change.
                     own_name = name
                 start = initial_rows.initial_of(initializer, dim, own_name, option.init_option.default_value_dim)
                 self._attributes["default_value"] = initial_rows.default_value(start, self._attributes)
@@ -161,17 +162,17 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
 
     @property
     def dim(self) -> int:
-        """D."""
+        """The dimension D of the rows."""
         return self._dim
 
     @property
     def key_dtype(self) -> tf.DType:
-        """Of the keys."""
+        """The type of the keys."""
         return self._key_dtype
 
     @property
     def option(self) -> table_options.EmbeddingVariableOption:
-        """The options that it was made with."""
+        """The options with which it was made."""
         return self._option
 
     @property
@@ -181,36 +182,37 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
 
     @property
     def logical_name(self) -> str:
-        """Name of the table, the same on all workers."""
+        """The name of the table, the same on all workers."""
         return self._handle_name.split(":")[0]
 
     @property
     def shape(self) -> tf.TensorShape:
-        """[?, D]."""
+        """The shape [?, D]."""
         return tf.TensorShape([1 if _asking.one_row else None, self._dim])
 
     def get_shape(self) -> tf.TensorShape:
-        """[?, D]."""
+        """Returns the shape [?, D]."""
         return self.shape
 
     @property
     def device(self) -> str:
-        """Where the table is, in a spelling of its own ("/CPU:0" for "/device:CPU:0").
+        """The device of the table, in another spelling than TensorFlow's ("/CPU:0" for "/device:CPU:0").
 
-        `embedding_lookup_sparse` reads the whole variable where its device equals that of the ids. It must not.
+        `embedding_lookup_sparse` reads the whole variable if its device equals that of the ids. A table must avoid
+        this.
         """
         return "/CPU:0"
 
     @property
     def has_step(self) -> bool:
-        """Whether anything is to be done at the end of a step: keys go, or steps are recorded."""
+        """Whether the end of a step needs any work: to evict keys, or to record steps."""
         a = self._attributes
         evicts = any(a.get(n) for n in ("steps_to_live", "seconds_to_live", "l2_threshold", "max_keys", "max_bytes"))
         forgets = self._key_dtype == tf.string and bool(a.get("bloom_keys"))
         return evicts or forgets or a["record_version"]
 
     def to_proto(self, export_scope: str | None = None) -> None:
-        """None: a table is not in the collections of a MetaGraph, where a program that imports it takes a variable."""
+        """Returns None, so that a MetaGraph doesn't contain the table; a program would import it as a variable."""
         del export_scope
 
     def __repr__(self) -> str:
@@ -222,17 +224,17 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     # Lookups.
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Rows by key.
+        """Returns rows by key.
 
         Args:
-          indices: keys of any shape, of the table's type; int32 and int64 are both taken for numbers.
-          name: of the operation.
+          indices: keys of any shape and of the table's type; int32 and int64 are both accepted for integer keys.
+          name: the name of the operation.
 
         Returns:
           [indices..., D].
 
         Raises:
-          TypeError: keys of another type.
+          TypeError: the keys have another type.
         """
         with ops.name_scope("Gather" if name is None else name):
             keys = tf.convert_to_tensor(indices)
@@ -240,7 +242,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
                 raise TypeError(
                     f"table '{self.logical_name}': keys are {keys.dtype.name}, wanted {self._key_dtype.name}"
                 )
-            # Nobody ends steps of a table that is not trained: it would grow for ever.
+            # No optimizer ends steps of a table that is not trained: it would grow for ever.
             training = modes.is_training() and self.trainable
             if training:
                 tape.variable_accessed(self)
@@ -248,39 +250,39 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
             return rows if self.dtype == tf.float32 else tf.cast(rows, self.dtype)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Rows by key, where `indices` are [..., 1]; else NotImplementedError."""
+        """Returns rows by key for `indices` [..., 1]; raises NotImplementedError for other shapes."""
         indices = tf.convert_to_tensor(indices)
         if tf.compat.dimension_value(indices.shape[-1]) != 1:
             self._refuse("gather_nd of elements", "look rows up and gather from them")
         return self.sparse_read(indices[..., 0], name)
 
-    # What it holds, on this worker.
+    # Statistics of this worker's keys.
 
     def total_count(self) -> tf.Tensor:
-        """How many keys are admitted: int64 scalar. Of this worker's keys, as all of these."""
+        """Returns the number of admitted keys on this worker: int64 scalar."""
         return library.ops.lockstep_dynamic_table_count(self.handle)[0]
 
     def candidate_count(self) -> tf.Tensor:
-        """How many keys are counted until they are admitted: int64 scalar."""
+        """Returns the number of keys on this worker that are counted, but not admitted yet: int64 scalar."""
         return library.ops.lockstep_dynamic_table_count(self.handle)[1]
 
     def memory_bytes(self) -> tf.Tensor:
-        """Memory of rows, slots, counts and index: int64 scalar."""
+        """Returns the memory of rows, slots, counts and index on this worker, in bytes: int64 scalar."""
         return library.ops.lockstep_dynamic_table_count(self.handle)[2]
 
     def get_dynamic_shape(self) -> tf.Tensor:
-        """[total_count, D], int64."""
+        """Returns [total_count, D], int64."""
         return tf.stack([self.total_count(), self._dim])
 
     def export(self) -> Export:
-        """All admitted keys with their rows."""
+        """Returns all admitted keys on this worker with their rows."""
         keys, values, freqs, versions, _ = library.ops.lockstep_dynamic_table_export(
             self.handle, Tkeys=tf.string if self._key_dtype == tf.string else tf.int64, num_slots=0, slots=[]
         )
         return Export(keys, tf.cast(values, self.dtype), versions, freqs)
 
     def export_slots(self, *names: str) -> list[tf.Tensor]:
-        """Slots of all admitted keys, in the order of `export`: each [N, D] float32.
+        """Returns slots of all admitted keys, in the order of `export`: each [N, D] float32.
 
         Running it raises InvalidArgumentError for a slot that the table doesn't have.
         """
@@ -292,27 +294,27 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         ).slot_values
 
     def get_frequency(self, ids: Any) -> tf.Tensor:
-        """How often keys were seen in training, of `ids`' shape, int64; 0 for those that are not there.
+        """Returns how often keys were seen in training, of `ids`' shape, int64; 0 for keys that are not there.
 
-        Running it raises FailedPreconditionError where it is not recorded (`record_frequency`).
+        Running it raises FailedPreconditionError if the table doesn't record it (`record_frequency`).
         """
         return library.ops.lockstep_dynamic_table_counts(self.handle, tf.convert_to_tensor(ids), of="frequency")
 
     def get_version(self, ids: Any) -> tf.Tensor:
-        """In what step keys were last seen in training, of `ids`' shape, int64; 0 for those that are not there.
+        """Returns in what step keys were last seen in training, of `ids`' shape, int64; 0 for keys that are not there.
 
-        Running it raises FailedPreconditionError where it is not recorded (`record_version`).
+        Running it raises FailedPreconditionError if the table doesn't record it (`record_version`).
         """
         return library.ops.lockstep_dynamic_table_counts(self.handle, tf.convert_to_tensor(ids), of="version")
 
     def insert(self, keys: Any, values: Any, freqs: Any = (), versions: Any = ()) -> tf.Operation | None:
-        """Puts rows in as those of admitted keys, over those that are there; their slots begin anew.
+        """Inserts rows for admitted keys, or replaces the rows of keys that exist; their slots are reset.
 
         Args:
-          keys: [N], of this worker's keys: in a job those that other workers own would never be looked up here.
+          keys: [N], keys of this worker. In a job, lookups would never find other workers' keys here.
           values: [N, D].
-          freqs: [N] int64, or none.
-          versions: [N] int64, or none: the present step.
+          freqs: [N] int64, how often each key was seen; may be empty.
+          versions: [N] int64, the step in which each key was last seen; empty: the current step.
         """
         return library.ops.lockstep_dynamic_table_insert(
             self.handle,
@@ -323,34 +325,34 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         )
 
     def remove(self, keys: Any) -> tf.Tensor:
-        """Lets keys go; how many were there, int64 scalar."""
+        """Removes keys and returns how many of them were there: int64 scalar."""
         keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self._key_dtype)
         return library.ops.lockstep_dynamic_table_remove(self.handle, keys)
 
     def end_step(self, step: Any = -1) -> tf.Operation | None:
-        """Evicts by the options, and sets the step that lookups count in. Optimizers do it after their updates.
+        """Evicts keys by the options, and sets the step in which lookups count. Optimizers call it after their updates.
 
-        Nothing happens where no key has been looked up since the last one, unless `step` says that time has passed; so
-        several optimizers behind one lookup end one step. In a graph of TensorFlow 1, outside of its loops, a run is a
-        step: the first of several counts.
+        It does nothing if no key has been looked up since the last call, unless `step` says that time has passed. So
+        several optimizers after one lookup end only one step. In a graph of TensorFlow 1, outside of its loops, a run
+        is one step: only the first of several calls counts.
 
         Args:
-          step: int64; negative for one more than before.
+          step: int64, the number of the step; negative: one more than before.
         """
         return library.ops.lockstep_dynamic_table_end_step(
             self.handle, tf.cast(step, tf.int64), once_in_a_run=_runs_once()
         )
 
     def clock(self) -> tf.Tensor:
-        """What rounding and steps go by, [2] int64: a program that is to go on as another saves it with the rows."""
+        """Returns the counters for rounding and steps, [2] int64. To continue exactly, save them with the rows."""
         return library.ops.lockstep_dynamic_table_clock(self.handle)
 
     def set_clock(self, clock: Any) -> tf.Operation | None:
-        """Goes on as the table of which `clock` is."""
+        """Restores the counters that `clock()` returned."""
         return library.ops.lockstep_dynamic_table_set_clock(self.handle, tf.cast(clock, tf.int64))
 
     def create_anew(self) -> None:
-        """Makes it as it began, without keys; in eager execution."""
+        """Creates the table again in its initial state, without keys; only in eager execution."""
         self._create()
 
     def _serialize_to_tensors(self) -> dict[str, tf.Tensor]:
@@ -360,12 +362,12 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         serialized.from_strings(self, restored_tensors["TABLE"])
 
     def is_initialized(self, name: str | None = None) -> tf.Tensor:
-        """Whether its initializer has run."""
+        """Returns whether its initializer has run."""
         return library.ops.lockstep_dynamic_table_is_ready(self.handle, name=name)
 
 
 def _runs_once() -> bool:
-    """Whether an operation that is made here runs at most once in a run of the graph."""
+    """Returns whether an operation that is created here runs at most once in a run of the graph."""
     if tf.executing_eagerly():
         return False
     graph = tf.compat.v1.get_default_graph()
@@ -373,7 +375,7 @@ def _runs_once() -> bool:
 
 
 def _checked_types(name: str, dim: Any, key_dtype: Any, dtype: Any) -> tuple[tf.DType, tf.DType]:
-    """The types of keys and of rows."""
+    """Returns the types of keys and of rows; raises TypeError or ValueError if an argument is wrong."""
     key_dtype, row_type = tf.as_dtype(key_dtype), tf.as_dtype(dtype)
     if key_dtype not in _KEY_DTYPES:
         raise TypeError(f"table '{name}': keys are {key_dtype.name}, wanted int64, int32 or string")

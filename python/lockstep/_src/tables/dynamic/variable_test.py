@@ -1,4 +1,4 @@
-"""A dynamic table does what a plain variable does for its keys, and keeps them as its options say."""
+"""Tests that a dynamic table gives the results of a plain variable, and keeps keys as its options say."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ v1 = tf.compat.v1
 train = v1.train
 ROWS, DIM = 40, 5
 MATRIX = np.random.RandomState(0).randn(ROWS, DIM).astype(np.float32)
-# Keys that no table of a length could have.
+# Keys that are larger than the number of rows of any matrix.
 KEYS = np.random.RandomState(1).randint(-(2**62), 2**62, ROWS)
 
 
 class UsersOwn(train.Optimizer):
-    """With a slot and a rule of its own, of which no engine knows."""
+    """An optimizer with a slot and an update that the engine does not know."""
 
     def __init__(self):
         super().__init__(use_locking=False, name="UsersOwn")
@@ -144,7 +144,7 @@ def test_keys_are_taken_in_when_they_have_been_seen_often_enough():
             loss = tf.reduce_sum(rows)
         np.testing.assert_array_equal(rows, np.full([3, 2], -7.0))
         slices = tape.gradient(loss, table)
-        # What is not admitted has no gradient that could count in a norm.
+        # Keys that are not admitted have no gradient that could count in a norm.
         np.testing.assert_array_equal(slices.indices, [-1, -1, -1])
         np.testing.assert_array_equal(slices.values, np.zeros([3, 2]))
         np.testing.assert_array_equal(table.sparse_read([5, 6]), [[1, 1], [-7, -7]])
@@ -153,7 +153,7 @@ def test_keys_are_taken_in_when_they_have_been_seen_often_enough():
 
 
 def in_steps(option, batches, dim=2, initializer=1.0):
-    """The keys of a table after training on batches of keys, step by step."""
+    """Returns the keys of a table after training on batches of keys, step by step."""
     with tf.Graph().as_default():
         table = get_embedding_variable("table", dim, initializer=initializer, ev_option=option)
         keys = v1.placeholder(tf.int64, [None])
@@ -181,7 +181,7 @@ def test_keys_go_while_training_goes_on():
     after = in_steps(option, [[1, 2], lambda: time.sleep(2.1), [3]])
     np.testing.assert_array_equal(after.keys, [3])
     option = EmbeddingVariableOption(evict_option=embedding.L2WeightEvict(1.0))
-    # The keys of a step stay until the next one ends.
+    # The keys of a step stay until the end of the next step.
     after = in_steps(option, [[1, 2]] * 9)
     np.testing.assert_array_equal(after.keys, [1, 2])
     assert np.all(np.linalg.norm(after.values, axis=1) < 1.0)
@@ -242,7 +242,7 @@ def test_initial_values_depend_on_the_key_alone():
         first, second = rows([3, -9], initializer), rows([1, 2, -9, 3], initializer)
         np.testing.assert_array_equal(first, second[[3, 2]])
         assert len(np.unique(second)) == second.size
-    # Of others so many rows are drawn, which keys have in turn.
+    # For other initializers, `default_value_dim` rows are drawn, and keys take them in turn.
     glorot = rows([0, 1, 2, 3, 4], v1.glorot_uniform_initializer(), default_value_dim=3)
     np.testing.assert_array_equal(glorot[3:], glorot[:2])
     assert len(np.unique(glorot[:3])) == 3 * DIM

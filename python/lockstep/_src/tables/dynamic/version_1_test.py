@@ -1,7 +1,7 @@
-"""Lookups hold their promises in programs that begin with `tf.compat.v1.disable_v2_behavior()`.
+"""Tests of lookups in programs that begin with `tf.compat.v1.disable_v2_behavior()`.
 
-A worker calls tests of lookups with that behavior, in which elements of a shape are objects instead of numbers, and
-branches and loops are operations of the graph. Here are the tests that run in graphs; `workers_test.py` and
+With that behavior, elements of a shape are objects instead of numbers, and branches and loops are operations of the
+graph. A worker calls tests of other files with it. Here are the tests that run in graphs; `workers_test.py` and
 `tables/sharded/table_test.py` have jobs of several workers with that behavior.
 """
 
@@ -40,7 +40,7 @@ NAMES = [
 
 
 def call_tests():
-    """Returns the error of each test, None where it passes."""
+    """Returns the error of each test, None if it passes."""
     tf.compat.v1.disable_v2_behavior()
     errors = []
     for test, *arguments in TESTS:

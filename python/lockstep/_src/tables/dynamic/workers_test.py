@@ -1,4 +1,4 @@
-"""Workers that share a dynamic table out compute what one does with the batches of all."""
+"""Tests that workers that share a dynamic table compute the same as one worker with the batches of all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIM, STEPS = 3, 4
 
 
 def keys_of(step, rank):
-    """[6, 4] keys, few enough for duplicates; -1 where there is none."""
+    """Returns [6, 4] keys, few enough for duplicates; -1 stands for a missing key."""
     random = np.random.RandomState(100 * step + rank)
     keys = random.randint(0, 25, [6, 4]) * 10**15
     keys[random.rand(6, 4) < 0.3] = -1
@@ -28,7 +28,7 @@ def keys_of(step, rank):
     return keys
 
 
-# In place of the 25 keys of a table of strings: none, of any bytes, alike but for the end, much longer than others.
+# Strings in place of the 25 keys: empty, with any bytes, with a common beginning, and much longer than the others.
 WORDS = [
     b"",
     b"\0",
@@ -83,11 +83,11 @@ OPTIMIZERS = {"Adagrad": v1.train.AdagradOptimizer, "Adadelta": v1.train.Adadelt
 
 
 def train(ranks):
-    """What this process's part of each table holds after steps on the batches of `ranks`, and what it looked up."""
+    """Returns what this process's part of each table holds after steps on the batches of `ranks`, and its lookups."""
     with tf.Graph().as_default(), embedding_scope():
         v1.set_random_seed(3)
         fed = [v1.placeholder(tf.int64, [6, 4]) for _ in ranks]
-        # One batch: keys of a lookup are counted as a whole before any is taken in.
+        # All keys form one batch, because a lookup counts all its keys before it adds any.
         keys = tf.concat(fed, 0)
         tables, losses, read = {}, [], {}
         for optimizer in OPTIMIZERS:
@@ -121,7 +121,7 @@ def train(ranks):
 
 
 def train_words():
-    """A worker's words, [6] a step; what its part of a table of words holds after that; the exchanges of a step."""
+    """Returns a worker's words, [6] per step; what its part of a table holds afterwards; the exchanges of a step."""
     drawn = np.random.RandomState(context.rank).randint(0, len(WORDS), [STEPS, 6])
     with tf.Graph().as_default(), embedding_scope():
         option = dynamic.EmbeddingVariableOption(filter_option=dynamic.CounterFilter(2), record_frequency=True)
@@ -147,7 +147,7 @@ def train_words():
 
 
 def train_clipped(ranks):
-    """The norm of a gradient of a lookup in a branch, taken and not taken, and rows by key after clipping by it."""
+    """Returns the norms of a lookup's gradient in a branch, taken and not taken, and rows after clipping by it."""
     with tf.Graph().as_default(), scope(), v1.Session() as session:
         table = dynamic.get_embedding_variable("clipped", 2, initializer=v1.ones_initializer())
         taken = v1.placeholder(tf.bool, [])
@@ -171,7 +171,7 @@ def on_worker(version):
     return train([context.rank]), train_words(), clipped
 
 
-# On one host, also with the behavior of TensorFlow 1, and on two hosts, where the workers of one look up together.
+# One host, also with the behavior of TensorFlow 1, and two hosts, whose workers exchange inside each host first.
 JOBS = [("aa", 2), ("aa", 1), pytest.param("aab", 2, marks=pytest.mark.newest_only)]
 
 
@@ -228,8 +228,8 @@ def test_words_of_workers_are_counted_and_trained_as_in_a_dict(hosts, version):
         np.testing.assert_allclose(row, rows[word], rtol=1e-6)
         assert frequency == seen[word], word
     for of_worker in exchanges:
-        # Two tables of words and one of numbers: words travel in an exchange of their own, rows together. On several
-        # hosts inside of one first.
+        # There are two tables of words and one of numbers: words have an exchange of their own, rows share one. With
+        # several hosts, exchanges inside each host come first.
         for op in ("LockstepRouteStrings", "LockstepRoute", "LockstepCombine", "LockstepCombineGradient"):
             assert of_worker.count(op) == len(set(hosts)), of_worker
 
@@ -237,7 +237,7 @@ def test_words_of_workers_are_counted_and_trained_as_in_a_dict(hosts, version):
 @pytest.mark.parametrize(("workers", "version"), [(1, 2), (2, 2), (2, 1)])
 def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers, version):
     results = [train_clipped([0, 1])] if workers == 1 else [clipped for *_, clipped in on_workers("aa", version)]
-    # 8 keys: the gradient of a place is 2 / 16, in both columns.
+    # With 8 keys, the gradient of an element of a lookup is 2 / 16, in both columns.
     times = {1: 3, 2: 3, 5: 1, 7: 1}
     norm = np.sqrt(sum(2 * (n / 8) ** 2 for n in times.values()))
     rows = {}
