@@ -1,1 +1,1 @@
-"""Lookups of many tables at once, and feature columns over tables that grow; after DeepRec."""
+"""Lookups of many tables at once, and feature columns over dynamic tables; after DeepRec."""

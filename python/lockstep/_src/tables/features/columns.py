@@ -1,8 +1,8 @@
-"""Feature columns over tables that grow: DeepRec's `categorical_column_with_embedding` and the columns that take it.
+"""Feature columns over dynamic tables: DeepRec's `categorical_column_with_embedding`, and columns built on it.
 
-What TensorFlow builds of columns (`input_layer`, `DenseFeatures`, weighted and sequence columns) works on them as on
-its own. Two of its functions make the table, and have to know that it grows: `embedding_column` and
-`shared_embedding_columns` stand here, and hand other columns on to TensorFlow's.
+TensorFlow's functions and layers of columns (`input_layer`, `DenseFeatures`, weighted and sequence columns) accept
+these columns like its own. Two of its functions create the table, and must know that it is dynamic: `embedding_column`
+and `shared_embedding_columns`. This module has its own versions, which pass other columns to TensorFlow's.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from lockstep._src.tables.features.pooled import keep_ids, keep_positive, lookup
 
 _tf1 = tf.compat.v1
 _KEY_DTYPES = (tf.int32, tf.int64, tf.string)
-_WEIGHTS = "embedding_weights"  # what TensorFlow's columns call their table
+_WEIGHTS = "embedding_weights"  # the name of the table in TensorFlow's columns
 _HASHES = 2**63 - 1
 
 
 def categorical_column_with_embedding(
     key: str, dtype: Any = tf.string, partition_num: int | None = None, ev_option: Any = None
 ) -> Any:
-    """A categorical feature without a vocabulary: each of its values has a row of a table that grows.
+    """Returns a categorical feature without a vocabulary: each of its values has a row of a dynamic table.
 
-    After DeepRec's `tf.feature_column.categorical_column_with_embedding` (Embedding-Variable.md). For
+    After DeepRec's `tf.feature_column.categorical_column_with_embedding` (Embedding-Variable.md). For use in
     `embedding_column`, `shared_embedding_columns` and `weighted_categorical_column`.
 
     Args:
-      key: name of the feature: a `tf.SparseTensor`, or a tensor in which '' stands for "no value". In both, integers
-        below 0 do, as in TensorFlow's columns.
-      dtype: of the values: `tf.string`, `tf.int64` or `tf.int32`. The keys of strings are their hashes, of 63 bits.
-      partition_num: taken, and without effect: keys are shared out over the workers.
+      key: the name of the feature. The feature is a `tf.SparseTensor`, or a tensor in which '' stands for "no value".
+        In both, integers below 0 also stand for "no value", as in TensorFlow's columns.
+      dtype: the type of the values: `tf.string`, `tf.int64` or `tf.int32`. The keys of strings are hashes of 63 bits.
+      partition_num: accepted without effect: keys are distributed over the workers.
       ev_option: an `EmbeddingVariableOption`; None: its defaults.
 
     Raises:
-      ValueError: another `dtype`; `partition_num` not positive.
+      ValueError: the `dtype` is another one, or `partition_num` is not positive.
     """
     dtype = tf.as_dtype(dtype)
     if dtype not in _KEY_DTYPES:
@@ -57,15 +57,18 @@ def categorical_column_with_embedding(
 def sequence_categorical_column_with_embedding(
     key: str, dtype: Any = tf.string, partition_num: int | None = None, ev_option: Any = None
 ) -> Any:
-    """The same for a feature of which an example has a sequence; after DeepRec's function of this name.
+    """Returns the same for a feature with a sequence per example; after DeepRec's function of this name.
 
-    For `embedding_column` in what reads sequences, such as `tf.keras.experimental.SequenceFeatures` of Keras 2.
+    For `embedding_column` in readers of sequences, such as `tf.keras.experimental.SequenceFeatures` of Keras 2.
 
     Args:
-      key: as `categorical_column_with_embedding`'s, as are the others.
-      dtype: of the values.
-      partition_num: without effect.
+      key: the name of the feature, as in `categorical_column_with_embedding`.
+      dtype: the type of the values.
+      partition_num: accepted without effect.
       ev_option: an `EmbeddingVariableOption`.
+
+    Raises:
+      ValueError: as `categorical_column_with_embedding`.
     """
     return fc.SequenceCategoricalColumn(categorical_column_with_embedding(key, dtype, partition_num, ev_option))
 
@@ -75,7 +78,7 @@ class EmbeddingCategoricalColumn(
     fc_v1._CategoricalColumn,
     collections.namedtuple("EmbeddingCategoricalColumn", ("key", "dtype", "ev_option")),
 ):
-    """What `categorical_column_with_embedding` returns. Methods are those that TensorFlow asks of such a column."""
+    """The column of `categorical_column_with_embedding`; its methods are those that TensorFlow calls."""
 
     def __hash__(self) -> int:
         # Options may hold lists.
@@ -92,7 +95,7 @@ class EmbeddingCategoricalColumn(
 
     @property
     def parse_example_spec(self) -> dict[str, Any]:
-        """How the feature is read from a `tf.train.Example`."""
+        """The specification by which the feature is read from a `tf.train.Example`."""
         return {self.key: tf.io.VarLenFeature(self.dtype)}
 
     _parse_example_spec = parse_example_spec
@@ -107,14 +110,14 @@ class EmbeddingCategoricalColumn(
         return ids.with_values(tf.cast(keys, tf.int64))
 
     def transform_feature(self, transformation_cache: Any, state_manager: Any) -> tf.SparseTensor:
-        """The feature as sparse ids."""
+        """Returns the feature as sparse ids."""
         return self._transformed(transformation_cache.get(self.key, state_manager))
 
     def _transform_feature(self, inputs: Any) -> tf.SparseTensor:
         return self._transformed(inputs.get(self.key))
 
     def get_sparse_tensors(self, transformation_cache: Any, state_manager: Any) -> Any:
-        """Ids, without weights."""
+        """Returns the ids, without weights."""
         return self.IdWeightPair(transformation_cache.get(self, state_manager), None)
 
     def _get_sparse_tensors(self, inputs: Any, weight_collections: Any = None, trainable: Any = None) -> Any:
@@ -122,7 +125,7 @@ class EmbeddingCategoricalColumn(
 
     @property
     def num_buckets(self) -> NoReturn:
-        """There is no such number: raises ValueError."""
+        """Raises ValueError: a dynamic table has no fixed number of buckets."""
         raise ValueError(
             f"column {self.key!r} is over a table that grows, which has no number of buckets; give it to "
             "lockstep.embedding.embedding_column or shared_embedding_columns, which are tf.feature_column's with --tf1"
@@ -132,21 +135,23 @@ class EmbeddingCategoricalColumn(
 
     @property
     def parents(self) -> list[str]:
-        """What it is made of."""
+        """The feature from which the column is made."""
         return [self.key]
 
     def get_config(self) -> NoReturn:
-        """Not to be had: raises NotImplementedError."""
-        raise NotImplementedError(f"column {self.key!r} cannot be serialized; build it anew")
+        """Raises NotImplementedError: the column has no configuration."""
+        raise NotImplementedError(f"column {self.key!r} cannot be serialized; create it again in the program")
 
     @classmethod
     def from_config(cls, config: Any, custom_objects: Any = None, columns_by_name: Any = None) -> NoReturn:
-        """Not to be had: raises NotImplementedError."""
-        raise NotImplementedError("a column over a table that grows cannot be made of its configuration")
+        """Raises NotImplementedError: the column has no configuration."""
+        raise NotImplementedError(
+            "a column over a dynamic table cannot be made from a configuration; call categorical_column_with_embedding"
+        )
 
 
 def _growing(column: Any) -> EmbeddingCategoricalColumn | None:
-    """The column of this kind that a categorical column is, or wraps with weights or as a sequence; or None."""
+    """Returns the column of this kind that a categorical column is or wraps (with weights, as a sequence); or None."""
     while not isinstance(column, EmbeddingCategoricalColumn):
         column = getattr(column, "categorical_column", None)
         if column is None:
@@ -166,24 +171,24 @@ def embedding_column(
     use_safe_embedding_lookup: bool = True,
     do_fusion: bool = False,
 ) -> Any:
-    """A dense column of a table's rows, combined per example; `tf.feature_column.embedding_column`.
+    """Returns a dense column of a table's rows, combined per example; like `tf.feature_column.embedding_column`.
 
     Args:
-      categorical_column: any; of `categorical_column_with_embedding` the table grows.
-      dimension: of its rows.
+      categorical_column: any categorical column. For one of `categorical_column_with_embedding`, the table is dynamic.
+      dimension: the dimension of the rows.
       combiner: 'mean', 'sqrtn' or 'sum'.
-      initializer: of rows; None: truncated normal, with the standard deviation 1/sqrt(dimension). That of the
-        column's `ev_option`, where it has one, comes before it.
-      ckpt_to_load_from: as TensorFlow's; refused for a table that grows.
-      tensor_name_in_ckpt: as TensorFlow's.
+      initializer: the initializer of rows; None: truncated normal, with the standard deviation 1/sqrt(dimension). An
+        initializer in the column's `ev_option` takes precedence.
+      ckpt_to_load_from: as in TensorFlow; must be None for a dynamic table.
+      tensor_name_in_ckpt: as in TensorFlow.
       max_norm: rows are clipped to this norm before they are combined.
       trainable: whether the table is trained.
-      use_safe_embedding_lookup: as TensorFlow's; without effect on a table that grows, whose lookups are always safe.
-      do_fusion: DeepRec's; without effect: lookups of a run are one exchange in any case.
+      use_safe_embedding_lookup: as in TensorFlow; without effect on a dynamic table, whose lookups are always safe.
+      do_fusion: an argument of DeepRec, without effect: lookups of a run always share one exchange.
 
     Raises:
-      ValueError: as TensorFlow's.
-      NotImplementedError: `ckpt_to_load_from` of a table that grows.
+      ValueError: as in TensorFlow.
+      NotImplementedError: `ckpt_to_load_from` is given for a dynamic table.
     """
     del do_fusion
     column = _tf1.feature_column.embedding_column(
@@ -216,25 +221,26 @@ def shared_embedding_columns(
     trainable: bool = True,
     use_safe_embedding_lookup: bool = True,
 ) -> list[Any]:
-    """Dense columns of rows of one table; `tf.feature_column.shared_embedding_columns`, in graphs of TensorFlow 1.
+    """Returns dense columns of rows of one table; like `tf.feature_column.shared_embedding_columns` of TensorFlow 1.
 
     Args:
-      categorical_columns: all of `categorical_column_with_embedding` with one `dtype` and one `ev_option`, or none.
-      dimension: as `embedding_column`'s, as are the arguments that are not listed here.
+      categorical_columns: categorical columns. Either all or none are of `categorical_column_with_embedding`; if all
+        are, they have one `dtype` and one `ev_option`.
+      dimension: the dimension of the rows.
       combiner: how the rows of an example are combined.
-      initializer: of rows.
-      shared_embedding_collection_name: of the table's scope and of the graph's collection that holds it; None: made of
-        the features' names.
-      ckpt_to_load_from: refused for a table that grows.
-      tensor_name_in_ckpt: as TensorFlow's.
-      max_norm: of rows.
+      initializer: the initializer of rows, as in `embedding_column`.
+      shared_embedding_collection_name: the name of the table's scope and of the graph's collection that holds the
+        table; None: a name made from those of the features.
+      ckpt_to_load_from: must be None for a dynamic table.
+      tensor_name_in_ckpt: as in TensorFlow.
+      max_norm: rows are clipped to this norm before they are combined.
       trainable: whether the table is trained.
-      use_safe_embedding_lookup: as TensorFlow's.
+      use_safe_embedding_lookup: as in TensorFlow.
 
     Raises:
-      RuntimeError: outside of a graph.
-      ValueError: as TensorFlow's; columns that cannot share a table.
-      NotImplementedError: `ckpt_to_load_from` of a table that grows.
+      RuntimeError: there is no graph, as under eager execution.
+      ValueError: as in TensorFlow, or the columns cannot share a table.
+      NotImplementedError: `ckpt_to_load_from` is given for a dynamic table.
     """
     arguments = {
         "dimension": dimension,
@@ -251,7 +257,9 @@ def shared_embedding_columns(
     if not any(growing):
         return _tf1.feature_column.shared_embedding_columns(categorical_columns, **arguments)
     if tf.executing_eagerly():
-        raise RuntimeError("shared_embedding_columns: as TensorFlow's, it works in graphs alone")
+        raise RuntimeError(
+            "shared_embedding_columns: got eager execution, wanted a graph, as TensorFlow's function; use a tf.Graph"
+        )
     names = sorted(column.name for column in categorical_columns)
     first = next(column for column in growing if column is not None)
     for column in growing:
@@ -261,7 +269,7 @@ def shared_embedding_columns(
                 "categorical_column_with_embedding, with one dtype and one ev_option"
             )
     _check_no_checkpoint(first, ckpt_to_load_from)
-    # TensorFlow checks the other arguments, and knows their defaults.
+    # TensorFlow checks the other arguments and fills in their defaults.
     column = _tf1.feature_column.embedding_column(
         first, dimension, combiner, initializer, max_norm=max_norm, trainable=trainable
     )
@@ -281,16 +289,16 @@ def _check_no_checkpoint(column: EmbeddingCategoricalColumn, checkpoint: str | N
 
 @contextlib.contextmanager
 def group_embedding_column_scope(name: str | None = "") -> Iterator[None]:
-    """Columns that are made inside are looked up together; after DeepRec's function of this name (Group-Embedding.md).
+    """Accepts columns inside that DeepRec would look up together; after its function of this name (Group-Embedding.md).
 
-    So are all others: the run of a graph has one exchange for all lookups that don't depend on each other
-    (docs/sharding.md), and each column keeps the combiner and the weights that it has.
+    It has no effect, as all columns are looked up together: the run of a graph has one exchange for all lookups that
+    don't depend on each other (docs/sharding.md). Each column keeps its own combiner and weights.
 
     Args:
-      name: of the group; without effect.
+      name: the name of the group; without effect.
 
     Raises:
-      TypeError: `name` is no string.
+      TypeError: `name` is not a string.
     """
     if name is not None and not isinstance(name, str):
         raise TypeError(f"group_embedding_column_scope: name is {name!r}, wanted a string")
@@ -298,12 +306,12 @@ def group_embedding_column_scope(name: str | None = "") -> Iterator[None]:
 
 
 def _table(column: Any, trainable: bool, collections: Any) -> Any:
-    """The table of an embedding column, made or, in a scope that reuses, found."""
+    """Returns the table of an embedding column: a new one or, in a scope that reuses, an existing one."""
     growing = _growing(column.categorical_column)
     if collections and _tf1.GraphKeys.GLOBAL_VARIABLES not in collections:
         collections.append(_tf1.GraphKeys.GLOBAL_VARIABLES)
     option = growing.ev_option
-    # A column has an initializer in any case.
+    # A column always has an initializer.
     is_in_option = option is not None and option.init_option.initializer is not None
     return get_embedding_variable(
         _WEIGHTS,
@@ -316,7 +324,7 @@ def _table(column: Any, trainable: bool, collections: Any) -> Any:
 
 
 def _looked_up(column: Any, sparse_tensors: Any, table: Any) -> tf.Tensor:
-    # As TensorFlow's columns, which look up ids below 0 no more than those without weight.
+    # TensorFlow's columns also skip ids below 0, and ids without weight.
     ids, weights = keep_ids(*sparse_tensors)
     if weights is not None and column.combiner != "sum":
         ids, weights = keep_positive(ids, weights)
@@ -325,7 +333,7 @@ def _looked_up(column: Any, sparse_tensors: Any, table: Any) -> tf.Tensor:
 
 
 class _GrowingEmbeddingColumn(fc.EmbeddingColumn):
-    """TensorFlow's column, with another table."""
+    """TensorFlow's column, with a dynamic table."""
 
     def create_state(self, state_manager: Any) -> None:
         state_manager._cols_to_vars_map[self][_WEIGHTS] = _table(self, state_manager._trainable, None)
@@ -338,7 +346,7 @@ class _GrowingEmbeddingColumn(fc.EmbeddingColumn):
 
 
 class _GrowingSharedEmbeddingColumn(fc_v1._SharedEmbeddingColumn):
-    """TensorFlow's column, with another table."""
+    """TensorFlow's shared column, with a dynamic table."""
 
     def _get_dense_tensor_internal(
         self, inputs: Any, weight_collections: Any = None, trainable: Any = None

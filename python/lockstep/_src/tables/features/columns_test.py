@@ -1,4 +1,4 @@
-"""Feature columns over tables that grow, against TensorFlow's columns over a vocabulary."""
+"""Tests of feature columns over dynamic tables against TensorFlow's columns over a vocabulary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = np.array([f"word {k}" for k in range(KEYS)])
 
 
 def _batches(seed, worker=None, workers=1):
-    """Sparse features of some steps; a worker's is its part of the rows."""
+    """Returns sparse features of some steps; a worker gets its part of the rows."""
     random = np.random.default_rng(seed)
     steps = []
     for _ in range(STEPS):
@@ -47,7 +47,7 @@ def _part(lengths, ids, weights, rows):
 
 
 class Feed:
-    """Placeholders of the two features, of their weights, and what is fed to them."""
+    """Placeholders of the two features and of their weights, and the values that are fed to them."""
 
     def __init__(self, keys):
         self._keys = keys
@@ -70,7 +70,7 @@ class Feed:
 
 
 def _plain(keys):
-    """A function from a feature's name to TensorFlow's column over the vocabulary."""
+    """Returns a function from a feature's name to TensorFlow's column over the vocabulary."""
     if keys.dtype.kind == "i":
         return lambda name: tf1.feature_column.categorical_column_with_vocabulary_list(name, [int(k) for k in keys])
     return lambda name: tf1.feature_column.categorical_column_with_vocabulary_list(name, list(keys))
@@ -82,7 +82,7 @@ def _growing(keys):
 
 
 def _separate(categorical):
-    """Columns with different combiners, one of them weighted, one of clipped rows."""
+    """Returns columns with different combiners; one is weighted, another one clips its rows."""
     weighted = tf1.feature_column.weighted_categorical_column(categorical("b"), "b_weight")
     ones = tf1.initializers.ones()
     with embedding.group_embedding_column_scope("group"):
@@ -107,7 +107,7 @@ LAYOUTS = {"separate": _separate, "weighted sum": _weighted_sum, "shared": _shar
 
 
 def _train(layout, categorical, keys, batches):
-    """What the input layer gives in each step, and the step trains."""
+    """Returns the output of the input layer in each step, and trains."""
     with tf.Graph().as_default(), scope(), tf1.Session() as session:
         feed = Feed(keys)
         with embedding_scope():
@@ -118,7 +118,7 @@ def _train(layout, categorical, keys, batches):
         session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
         outputs = []
         for step in batches:
-            # Alone, since an update in the same run may come before the lookup or after it.
+            # It runs alone, since an update in the same run may come before or after the lookup.
             outputs.append(session.run(layer, feed.of(step)))
             session.run(train_op, feed.of(step))
         return outputs

@@ -1,7 +1,7 @@
 """Lookups of several tables in one call: DeepRec's `tf.nn.group_embedding_lookup` and `..._sparse`.
 
-They are a lookup for each table. What makes one exchange of all of them is the pass over the graph that is run
-(docs/sharding.md), which does so for lookups that are written one by one as well.
+Each call makes one lookup per table. A pass over the executed graph gives all of them one exchange (docs/sharding.md).
+It does the same for lookups that are written one by one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from lockstep._src.tables.features.pooled import COMBINERS, lookup_pooled
 def group_embedding_lookup(
     params: Any, ids: Any, partition_strategy: str = "mod", name: str | None = None
 ) -> list[tf.Tensor]:
-    """Rows of several tables by dense ids; after DeepRec's `tf.nn.group_embedding_lookup` (Group-Embedding.md).
+    """Returns rows of several tables by dense ids; after DeepRec's `tf.nn.group_embedding_lookup` (Group-Embedding.md).
 
     Args:
-      params: tables, a list or one: variables [rows, D], sharded or not, or embedding variables.
-      ids: for each table integers [N...], or strings where it has such keys.
-      partition_strategy: 'mod', the only one.
-      name: of the operations.
+      params: a table or a list of tables: variables [rows, D], sharded or not, or embedding variables.
+      ids: for each table integers [N...], or strings if its keys are strings.
+      partition_strategy: must be 'mod'.
+      name: the name of the operations.
 
     Returns:
-      For each table [N..., D]. DeepRec's gradients of ordinary variables fail here; these have them.
+      For each table [N..., D]. Gradients of ordinary variables work here, although they fail in DeepRec.
 
     Raises:
-      ValueError: as many ids as tables are wanted; another `partition_strategy`.
+      ValueError: the number of ids differs from that of the tables, or the `partition_strategy` is another one.
     """
     tables = _checked("group_embedding_lookup", params, partition_strategy)
     ids = _as_many("group_embedding_lookup", "ids", ids, tables)
@@ -48,26 +48,26 @@ def group_embedding_lookup_sparse(
     params_num_per_group: int = sys.maxsize,
     name: str | None = None,
 ) -> list[tf.Tensor]:
-    """Rows of several tables by sparse ids; after DeepRec's `tf.nn.group_embedding_lookup_sparse` (Group-Embedding.md).
+    """Returns rows of several tables by sparse ids; after DeepRec's function of this name (Group-Embedding.md).
 
     Args:
-      params: tables, a list or one: variables [rows, D], sharded or not, or embedding variables.
+      params: a table or a list of tables: variables [rows, D], sharded or not, or embedding variables.
       sp_ids: for each table a `tf.SparseTensor` or `tf.RaggedTensor` [B, L].
-      combiners: for each table 'sum', 'mean' or 'sqrtn'; one for all; None: 'mean'. Each table has its own, also where
-        tables of one width are a group, of which DeepRec takes the last one's for all.
-      sp_weights: for each table weights of the shape of its ids, or None; None: all are 1.
-      partition_strategy: 'mod', the only one.
-      is_sequence: rows are not combined.
-      params_num_per_group: taken, and without effect: a run has one exchange for all tables.
-      name: of the operations.
+      combiners: 'sum', 'mean' or 'sqrtn': one for each table, or one for all; None: 'mean'. Each table uses its own
+        combiner. In DeepRec, tables of one width form a group, which uses the last table's combiner for all.
+      sp_weights: for each table weights of the shape of its ids, or None; None: all weights are 1.
+      partition_strategy: must be 'mod'.
+      is_sequence: whether rows are returned without being combined.
+      params_num_per_group: accepted without effect: a run has one exchange for all tables.
+      name: the name of the operations.
 
     Returns:
-      For each table [B, D], zeros for examples without ids; of a sequence [B, L, D], zeros where there is no id.
+      For each table [B, D], zeros for examples without ids; for a sequence [B, L, D], zeros where there is no id.
 
     Raises:
-      ValueError: a list of another length than `params`; another combiner or `partition_strategy`; weights of a
-        sequence; `params_num_per_group` not positive.
-      TypeError: ids or weights that are neither sparse nor ragged.
+      ValueError: a list has another length than `params`; a combiner or the `partition_strategy` is unknown; a sequence
+        has weights; `params_num_per_group` is not positive.
+      TypeError: ids or weights are neither sparse nor ragged.
     """
     who = "group_embedding_lookup_sparse"
     tables = _checked(who, params, partition_strategy)
@@ -82,7 +82,9 @@ def group_embedding_lookup_sparse(
     weights = [None] * len(tables) if sp_weights is None else _as_many(who, "sp_weights", sp_weights, tables)
     weights = [one if one is None else _sparse(who, "sp_weights", one) for one in weights]
     if is_sequence and any(one is not None for one in weights):
-        raise ValueError(f"{who}: sp_weights are for rows that are combined, and is_sequence is True")
+        raise ValueError(
+            f"{who}: got sp_weights with is_sequence=True, wanted None: sp_weights are for rows that are combined"
+        )
     with tf.name_scope(name or "group_embedding_lookup"):
         if is_sequence:
             return [_sequence(*pair) for pair in zip(tables, ids, strict=True)]
@@ -115,7 +117,7 @@ def _sparse(who: str, what: str, value: Any) -> tf.SparseTensor:
 
 
 def _sequence(table: Any, ids: tf.SparseTensor) -> tf.Tensor:
-    """[B, T, D]"""
+    """Returns the rows of a sequence, [B, T, D]; zeros where there is no id."""
     rows = tf.nn.embedding_lookup(table, ids.values)
     shape = tf.concat([ids.dense_shape, tf.shape(rows, out_type=tf.int64)[1:]], 0)
     return tf.ensure_shape(tf.scatter_nd(ids.indices, rows, shape), [*ids.shape.as_list(), *rows.shape[1:].as_list()])

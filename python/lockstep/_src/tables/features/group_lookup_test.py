@@ -1,4 +1,4 @@
-"""Lookups of several tables in one call, against numpy."""
+"""Tests of lookups of several tables in one call against numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.tables.features.group_lookup import group_embedding_lookup, group_embedding_lookup_sparse
 
 tf1 = tf.compat.v1
-# Two tables of one width with different combiners; the last example of each has no ids.
+# Two of the tables have the same width and different combiners; the last example of each has no ids.
 WIDTHS = (4, 4, 3)
 COMBINERS = ("sum", "mean", "sqrtn")
 LENGTHS = ([2, 0, 3, 0], [0, 1, 2, 0], [1, 1, 0, 0])
@@ -58,7 +58,7 @@ def test_each_table_is_combined_in_its_own_way(sharded, weighted):
     for i, value in enumerate(values):
         w = weights[i] if weighted else np.ones_like(weights[i])
         np.testing.assert_allclose(value, _pooled(tables[i], ids[i], LENGTHS[i], w, COMBINERS[i]), rtol=1e-5)
-        # The sum is linear in the table, so its gradient is what unit tables sum to.
+        # The sum is linear in the table, so its gradient equals the sums over unit tables.
         dense = np.zeros_like(tables[i])
         np.add.at(dense, slices[i].indices, slices[i].values)
         units = [_pooled(np.eye(ROWS)[:, [row]], ids[i], LENGTHS[i], w, COMBINERS[i]).sum() for row in range(ROWS)]

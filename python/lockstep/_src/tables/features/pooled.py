@@ -1,8 +1,8 @@
-"""Lookup of sparse ids with a row for each example, whether it has ids or not.
+"""Lookup of sparse ids that returns a row for each example, also for examples without ids.
 
-TensorFlow has two functions for it. `tf.nn.embedding_lookup_sparse` leaves out the rows behind the last example that
-has ids. `safe_embedding_lookup_sparse` looks up id 0 for examples without ids, which a table that grows would take for
-a key; it has no such id for strings.
+TensorFlow has two functions for it. `tf.nn.embedding_lookup_sparse` omits the rows after the last example that has ids.
+`safe_embedding_lookup_sparse` looks up id 0 for examples without ids. A dynamic table would take this id for a key, and
+for strings there is no such id.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ COMBINERS = ("sum", "mean", "sqrtn")
 def lookup_pooled(
     table: Any, ids: tf.SparseTensor, weights: tf.SparseTensor | None, combiner: str, max_norm: float | None = None
 ) -> tf.Tensor:
-    """Rows of a table, combined per example.
+    """Returns rows of a table, combined per example.
 
     Args:
       table: [rows, D], a variable of any kind.
-      ids: [B..., L] in the order of rows; integers, or strings where the table has such keys.
-      weights: as `ids`; None: all are 1.
+      ids: [B..., L], sorted by row; integers, or strings if the table's keys are strings.
+      weights: as `ids`; None: all weights are 1.
       combiner: 'sum', 'mean' or 'sqrtn'.
       max_norm: rows are clipped to this norm before they are combined; None: they aren't.
 
     Returns:
       [B..., D]; zeros for examples without ids.
+
+    Raises:
+      ValueError: the rank of `ids` is not known, or less than 2.
     """
     matrix, batch_shape = _as_matrix(ids)
     if weights is not None:
@@ -43,13 +46,13 @@ def lookup_pooled(
 
 
 def _as_matrix(ids: tf.SparseTensor) -> tuple[tf.SparseTensor, tf.Tensor]:
-    """The ids as [B, L], and the shape of B."""
+    """Returns the ids as [B, L], and the shape of B."""
     batch_shape = tf.cast(ids.dense_shape[:-1], tf.int32)
     if ids.shape.rank == 2:
         return ids, batch_shape
     if ids.shape.rank is not None and ids.shape.rank < 2:
         raise ValueError(f"sparse ids have shape {ids.shape}, wanted [batch..., ids]")
-    # Not -1: a batch, or its examples, may be empty.
+    # -1 would not work here, because the batch or its examples may be empty.
     rows = tf.reduce_prod(ids.dense_shape[:-1], keepdims=True)
     return tf.sparse.reshape(ids, tf.concat([rows, ids.dense_shape[-1:]], 0)), batch_shape
 
@@ -61,12 +64,12 @@ def _known_batch(ids: tf.SparseTensor) -> list[int | None]:
 
 
 def keep_ids(ids: tf.SparseTensor, weights: tf.SparseTensor | None) -> tuple[tf.SparseTensor, tf.SparseTensor | None]:
-    """Both without the entries whose id is below 0, which stands for none in a feature column."""
+    """Returns both without the entries whose id is below 0; in a feature column such an id means "no value"."""
     kept = ids.values >= 0
     return tf.sparse.retain(ids, kept), None if weights is None else tf.sparse.retain(weights, kept)
 
 
 def keep_positive(ids: tf.SparseTensor, weights: tf.SparseTensor) -> tuple[tf.SparseTensor, tf.SparseTensor]:
-    """Both without the entries whose weight is not positive: what feature columns do unless they sum."""
+    """Returns both without the entries whose weight is not positive, as feature columns do unless they sum."""
     kept = weights.values > 0
     return tf.sparse.retain(ids, kept), tf.sparse.retain(weights, kept)
