@@ -1,6 +1,6 @@
-"""Embedding tables whose rows are shared out over the workers of the job, by the type of the variable.
+"""Embedding tables whose rows are distributed over the workers of the job; the variable's class does this.
 
-`sharding_scope` makes the variables that are created in it `RowShardedTable`s, where that pays; TensorFlow's own
+`sharding_scope` turns variables that are created in it into `RowShardedTable`s if that is worth it. TensorFlow's own
 lookups then work on them unchanged.
 """
 

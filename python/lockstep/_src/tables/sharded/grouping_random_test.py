@@ -1,8 +1,8 @@
-"""Random programs with static and dynamic tables: grouped lookups give the bits of ungrouped ones, in few exchanges.
+"""Tests with random programs: grouped lookups give exactly the results of ungrouped ones, in few exchanges.
 
-A program is drawn from a seed: 1 to 40 tables, and what is looked up in them. Its graph is that of a model: all lookups
-feed one loss. So its exchanges can be told: one of ids and one of rows for each step of lookups that depend on each
-other, one of gradients, and one of each more for what is in a branch.
+A program is drawn from a seed: 1 to 40 static and dynamic tables, and lookups in them. Its graph is that of a model:
+all lookups feed one loss. So the exchanges of a step are known. There is one of ids and one of rows for each step of
+lookups that depend on each other, one of gradients, and one more of each for lookups in branches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MULTI_HOT = ("sum", "mean", "sqrtn", "weighted sum", "weighted mean", "weighted 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table: its shape and type, and the numbers that it begins with; whether it is dynamic where it can be."""
+    """A table: its shape and type, the seed of its initial values, and whether it is dynamic if its type allows it."""
 
     rows: int
     dim: int
@@ -41,46 +41,46 @@ class Table:
 
     @property
     def values(self):
-        """[rows, dim]."""
+        """Returns the initial values [rows, dim]."""
         values = np.random.default_rng(self.seed).uniform(-1, 1, [self.rows, self.dim])
         return values.astype(tf.as_dtype(self.dtype).as_numpy_dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
-    """What is looked up in a table."""
+    """A lookup in a table."""
 
     table: int
     ids: str
     kind: str
-    behind: int | None  # the feature whose rows its ids are computed from
+    behind: int | None  # the feature whose rows give its ids
     in_branch: bool
     seed: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Tables and the features that are looked up in them; a table may have none, or several."""
+    """Tables and the features that are looked up in them; a table may have no feature, or several."""
 
     tables: list[Table]
     features: list[Feature]
 
     def exchanges(self, run):
-        """How many of each kind a step has."""
+        """Returns how many exchanges of each kind a step has."""
         steps = len({self.depth(i) for i, feature in enumerate(self.features) if not feature.in_branch})
         branches = sum(feature.in_branch for feature in self.features)
         one = min(1, branches)
-        # The gradients of conditionals run one after the other in a function, as whatever else has a state.
+        # In a function, the gradients of conditionals run one after the other, as all operations with a state do.
         return dict(zip(KINDS, [steps + one, steps + one, 1 + (one if run is in_graph else branches)], strict=True))
 
     def depth(self, number):
-        """How many lookups feature `number` has to wait for, one after the other."""
+        """Returns how many lookups must run one after the other before feature `number`."""
         behind = self.features[number].behind
         return 0 if behind is None else 1 + self.depth(behind)
 
 
 def program(seed, independent=False, most_tables=40):
-    """The program of a seed; with `independent`, one whose lookups can all be one."""
+    """Returns the program of a seed; with `independent`, all its lookups can share one exchange."""
     random = np.random.default_rng(seed)
     tables = [
         Table(
@@ -94,7 +94,7 @@ def program(seed, independent=False, most_tables=40):
     ]
     features = []
     for number in range(len(tables) + 1):
-        # The first feature is one that others may depend on; the last one shares a table.
+        # Other features may depend on the first one; the last one shares a table.
         free = independent or number == 0
         features.append(
             Feature(
@@ -106,7 +106,7 @@ def program(seed, independent=False, most_tables=40):
                 seed=int(random.integers(1 << 30)),
             )
         )
-    # What is looked up in a branch has no rows outside of it.
+    # Rows of a lookup in a branch cannot be used outside of it.
     features = [
         dataclasses.replace(f, behind=None)
         if f.in_branch or (f.behind is not None and features[f.behind].in_branch)
@@ -117,7 +117,7 @@ def program(seed, independent=False, most_tables=40):
 
 
 def looked_up(table, rows, feature, rank, shift):
-    """[BATCH, dim] float32: what a worker looks up, of ids that `shift` moves on."""
+    """Returns a worker's lookup, [BATCH, dim] float32; `shift` is added to the ids."""
     random = np.random.default_rng([feature.seed, rank])
 
     def move(ids):
@@ -128,7 +128,7 @@ def looked_up(table, rows, feature, rank, shift):
         found = tf.nn.embedding_lookup(table, move(random.integers(0, rows, shape)))
         found = tf.cast(found, tf.float32)
         return found if feature.kind == "single" else tf.reduce_sum(found, 1)
-    # Every example has ids, as embedding_lookup_sparse leaves out what comes after the last one that has.
+    # Every example has ids, because embedding_lookup_sparse omits rows after the last example that has some.
     lengths = random.integers(1, 5, BATCH)
     ids = move(random.integers(0, rows, lengths.sum()))
     if feature.kind == "ragged":
@@ -144,7 +144,7 @@ def looked_up(table, rows, feature, rank, shift):
 
 
 def loss_of(drawn, tables, taken):
-    """The loss of a worker's batch; `taken` decides about what is in a branch."""
+    """Returns the loss of a worker's batch; `taken` decides whether lookups in branches run."""
     found, towers = [], []
     for feature in drawn.features:
         table, rows = tables[feature.table], drawn.tables[feature.table].rows
@@ -161,7 +161,7 @@ def loss_of(drawn, tables, taken):
 
 
 def variable(name, table):
-    """A table of a TensorFlow 1 program."""
+    """Creates a table of a TensorFlow 1 program."""
     if table.dynamic and table.dtype != "float64":
         uniform = tf1.random_uniform_initializer(-1, 1, seed=table.seed)
         return get_embedding_variable(name, table.dim, value_dtype=tf.as_dtype(table.dtype), initializer=uniform)
@@ -169,7 +169,7 @@ def variable(name, table):
 
 
 def in_graph(drawn, grouped):
-    """Losses and tables of a TensorFlow 1 program with Adagrad, and the exchanges of a step by kind."""
+    """Returns losses and tables of a TensorFlow 1 program with Adagrad, and a step's exchanges by kind."""
     with tf.Graph().as_default(), scope(group_lookups=grouped), tf1.Session() as session:
         with embedding_scope():
             tables = [variable(f"table{i}", table) for i, table in enumerate(drawn.tables)]
@@ -184,7 +184,7 @@ def in_graph(drawn, grouped):
 
 
 def in_function(drawn, grouped):
-    """The same of a TensorFlow 2 program with gradient descent."""
+    """Returns the same for a TensorFlow 2 program with gradient descent."""
     with sharding_scope(ShardingRules()):
         tables = [tf.Variable(table.values) for table in drawn.tables]
 
@@ -211,7 +211,7 @@ def in_function(drawn, grouped):
 
 
 def hold(drawn, run, seed):
-    """Grouped and ungrouped are the same bits, and the exchanges are as few as they can be."""
+    """Checks that grouped and ungrouped lookups give the same bits, and that the exchanges are as few as possible."""
     losses_apart, tables_apart, exchanges_apart = run(drawn, grouped=False)
     losses, tables, exchanges = run(drawn, grouped=True)
     what = f"seed {seed}, {run.__name__}, {len(drawn.tables)} tables"

@@ -1,4 +1,4 @@
-"""Which lookups are one: those of a run that don't depend on each other, the same ones on all workers."""
+"""Tests of which lookups share an exchange: those of a run that don't depend on each other, alike on all workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ tf1 = tf.compat.v1
 
 
 def lookups_that_depend_on_each_other():
-    """The ids of the second table are read from the first; a third is looked up in a branch, a fourth in a loop."""
+    """Looks up ids of the second table that are read from the first; a third table in a branch, a fourth in a loop."""
     with tf.Graph().as_default(), scope(), tf1.Session() as session:
         with embedding_scope():
             tables = [
@@ -46,7 +46,7 @@ def looped_sums():
 
 
 def runs_of_some_tables():
-    """Each run has a group of its own, of what it fetches; kernels of one are not taken for another's."""
+    """Runs different fetches: each run groups the lookups that it fetches, and uses no kernels of another run."""
     with tf.Graph().as_default(), scope(), tf1.Session() as session:
         with embedding_scope():
             tables = [
@@ -60,7 +60,7 @@ def runs_of_some_tables():
 
 
 def the_chief_has_nodes_of_its_own():
-    """Names that differ by their numbers: the groups are the same all the same."""
+    """Builds more nodes on the chief, so that names differ by their numbers; the groups must still be the same."""
     with tf.Graph().as_default(), scope(), tf1.Session() as session:
         with embedding_scope():
             tables = [tf1.get_variable(f"t{i}", [4, 2], initializer=tf1.ones_initializer()) for i in range(3)]

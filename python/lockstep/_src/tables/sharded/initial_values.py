@@ -1,13 +1,13 @@
-"""Initial values of a sharded table: a function of seed, table and row alone, never of the number of workers.
+"""Initial values of a sharded table; they depend on seed, table and row only, not on the number of workers.
 
-Every worker asks the user's initializer for the whole table and keeps its own rows. So an initializer with a seed gives
-the rows that it would give in plain TensorFlow. One without a seed of its own gets one made of the table's name and the
-graph's seed (`tf.random.set_seed`, `tf.compat.v1.set_random_seed`): what TensorFlow itself would choose depends on what
-was built before.
+Every worker calls the user's initializer for the whole table and keeps its own rows. So an initializer with a seed
+gives the same rows as in plain TensorFlow. An initializer without a seed gets one that is derived from the table's name
+and the graph's seed (`tf.random.set_seed`, `tf.compat.v1.set_random_seed`). TensorFlow's own choice of a seed would
+depend on the operations that were built before.
 
-While it initializes, a worker needs memory for the whole table. A callable that hides its randomness from us (a lambda
-around `tf.random.uniform` without a seed, a Keras 3 layer) draws as TensorFlow does: the rows are then the same for any
-number of workers where the graph's seed is set and the program is the same, and random otherwise.
+During the initialization, a worker needs memory for the whole table. The seed of some callables cannot be set: a lambda
+around `tf.random.uniform` without a seed, or a Keras 3 layer. They draw as in plain TensorFlow. If the graph's seed is
+set and the program is the same, their rows are the same for any number of workers; otherwise they are random.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from lockstep._src.tables.sharded.shard import Shard
 
 
 def shape_of(initial_value: Any, shape: Any) -> tf.TensorShape:
-    """The shape of the whole table.
+    """Returns the shape of the whole table.
 
     Args:
-      initial_value: as `tf.Variable` takes it: a value, or a function without arguments that gives one.
-      shape: as the variable's creator was told; None where it was not.
+      initial_value: as for `tf.Variable`: a value, or a function without arguments that returns one.
+      shape: the shape that was passed to the variable's creator; None if there was none.
     """
     if shape is not None and tf.TensorShape(shape).is_fully_defined():
         return tf.TensorShape(shape)
@@ -40,22 +40,22 @@ def shape_of(initial_value: Any, shape: Any) -> tf.TensorShape:
         )
     if isinstance(initial_value, functools.partial) and initial_value.args:
         return tf.TensorShape(initial_value.args[0])
-    # Only the function knows. It is traced into a graph that is thrown away.
+    # The shape is known only from a call of the function, which is traced into a temporary graph.
     with func_graph.FuncGraph("initial_value_shape").as_default():
         return tf.convert_to_tensor(initial_value()).shape
 
 
 def own_rows(initial_value: Any, shape: tf.TensorShape, dtype: Any, shard: Shard, name: str) -> Callable[[], tf.Tensor]:
-    """A function that gives a worker's rows of the initial value.
+    """Returns a function that computes a worker's rows of the initial value.
 
     Args:
       initial_value: as in `shape_of`.
-      shape: [rows, ...], of the whole table.
-      dtype: of the table; None for that of the value.
-      shard: which rows.
-      name: of the table; stands in for a seed where the initializer has none.
+      shape: [rows, ...], the shape of the whole table.
+      dtype: the type of the table; None for that of the value.
+      shard: the worker's rows.
+      name: the name of the table; it gives a seed if the initializer has none.
 
-    Raises (the function): ValueError for a value of another shape.
+    The returned function raises ValueError if the value has another shape.
     """
     initial_value = _with_seed(initial_value, name)
 
@@ -70,15 +70,15 @@ def own_rows(initial_value: Any, shape: tf.TensorShape, dtype: Any, shard: Shard
 
 
 def name_seed(name: str) -> int:
-    """A seed of 31 bits that depends on the name and the present graph's seed, which not all initializers look at."""
+    """Returns a seed of 31 bits from the name and the current graph's seed, which some initializers do not use."""
     with ops.init_scope():
-        # The graph's seed, or what TensorFlow has in its place.
+        # The graph's seed, or TensorFlow's replacement if none is set.
         graph_seed, _ = tf.compat.v1.random.get_seed(0)
     return int.from_bytes(hashlib.sha256(f"{graph_seed}/{name}".encode()).digest()[:4], "little") & 0x7FFFFFFF
 
 
 def _with_seed(initial_value: Any, name: str) -> Any:
-    """The same, with an initializer of its own that has a seed. `tf.compat.v1.get_variable` binds one to its shape."""
+    """Returns an initial value whose initializer has a seed; `tf.compat.v1.get_variable` gives a partial function."""
     if not isinstance(initial_value, functools.partial):
         return initial_value
     seeded = seeded_copy(initial_value.func, name)
@@ -86,11 +86,11 @@ def _with_seed(initial_value: Any, name: str) -> Any:
 
 
 def seeded_copy(initializer: Any, name: str) -> Any:
-    """A copy of an initializer that draws from the name's seed; the initializer itself where it has or needs no other.
+    """Returns a copy of an initializer with a seed from the name; the same one if it has a seed or needs none.
 
     Args:
-      initializer: an instance of one of TensorFlow's, Keras' or the like: with `seed` in its `get_config()`.
-      name: of the variable.
+      initializer: an initializer of TensorFlow, Keras or another library, with `seed` in its `get_config()`.
+      name: the name of the variable.
     """
     if not hasattr(initializer, "get_config"):
         return initializer

@@ -1,4 +1,4 @@
-"""Initial values depend on seed, table and row, and on nothing else."""
+"""Tests that initial values depend on seed, table and row, and on nothing else."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def values_on_worker(graph_seed):
     scope = functools.partial(sharding_scope, ShardingRules())
     return (
         values(SEEDED, graph_seed, scope=scope()),
-        # As many operations more as there are workers: TensorFlow's own seeds would change.
+        # The number of operations built before equals that of workers; TensorFlow's own seeds would change with it.
         values(UNSEEDED, graph_seed, context.world_size, scope()),
     )
 

@@ -1,4 +1,4 @@
-"""Where a lookup goes in two stages."""
+"""Tests of when a lookup exchanges in two stages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from lockstep._src.tables.sharded import lookup_steps
     [
         (8, 2, None, True),
         (12, 3, None, True),
-        (4, 2, None, False),  # two workers on a host have too little in common
-        (7, 2, None, False),  # a host of three
+        (4, 2, None, False),  # two workers on a host share too few ids
+        (7, 2, None, False),  # one host has three workers
         (8, 1, None, False),
         (4, 4, None, False),
         (4, 2, True, True),
         (3, 2, True, True),
-        (8, 1, True, False),  # nothing to go between
+        (8, 1, True, False),  # one worker per host: there is only one stage
         (4, 4, True, False),
         (8, 2, False, False),
     ],

@@ -1,4 +1,4 @@
-"""Any optimizer trains a sharded table as it trains a plain one: same rows, same slots, by fused updates or without."""
+"""Tests that optimizers train a sharded table like a plain one: same rows and slots, with fused updates or without."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STEPS = 3
 
 
 def trained(make_optimizer, make_table, ranks):
-    """All variables after some steps on the ids of `ranks`, by name: what this process holds of each."""
+    """Returns this process's part of all variables, by name, after some steps on the ids of `ranks`."""
     with tf.Graph().as_default():
         table = make_table()
         step_ids = [tf.compat.v1.placeholder(tf.int64, [None]) for _ in ranks]
@@ -58,7 +58,7 @@ def trained(make_optimizer, make_table, ranks):
 def train_on_worker():
     context.ensure_initialized()
     results = {(name, False): trained(make, sharded_table, [context.rank]) for name, make in OPTIMIZERS.items()}
-    intercept_updates(Interception(symbols.SCOPE))  # for as long as this process lives
+    intercept_updates(Interception(symbols.SCOPE))  # until this process ends
     return results | {(name, True): trained(make, sharded_table, [context.rank]) for name, make in OPTIMIZERS.items()}
 
 

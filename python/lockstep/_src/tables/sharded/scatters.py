@@ -1,8 +1,8 @@
-"""TensorFlow's scatters into sharded tables: rows of the shard, as gradients have them, or an error.
+"""Checks TensorFlow's scatters into sharded tables: they must use the shard's row numbers, as gradients do.
 
-An optimizer scatters into the rows that a gradient names, which are those of this worker's shard. A program that says
-`tf.compat.v1.scatter_update(table, [3], ...)` means the row of id 3, which is another one. The two are told apart by
-where the indices come from.
+An optimizer scatters into the rows that a gradient names, and these are numbers of rows of this worker's shard. A
+program that calls `tf.compat.v1.scatter_update(table, [3], ...)` means the row of id 3, which is another one. The
+origin of the indices tells the two apart.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.sharded import shard
 
-# What gives the rows of a shard that a lookup reads, which its gradient's slices are for.
+# The operations that compute the numbers of the shard's rows that a lookup reads and its gradient changes.
 _ROUTES = ("LockstepRoute", "LockstepCheckIds", "LockstepDynamicTableResolve")
 
 
 def are_rows_of_the_shard(indices: Any) -> bool:
-    """Whether a graph's tensor of indices is computed from rows that a lookup read, as those of its gradient are.
+    """Returns whether indices in a graph are computed from rows that a lookup read, as those of its gradient are.
 
-    A lookup in a branch or a loop's body counts for all that comes out of it.
+    If a lookup is in a branch or a loop's body, this holds for all results of the conditional or loop.
     """
     if not hasattr(indices, "graph"):
         return False
@@ -37,7 +37,7 @@ def are_rows_of_the_shard(indices: Any) -> bool:
 
 
 def check_scatter(variable: Any, indices: Any, what: str) -> None:
-    """NotImplementedError for a scatter into a sharded table, or a slot, by other indices than rows of the shard."""
+    """Raises NotImplementedError for a scatter into a sharded table or slot by other indices than rows of it."""
     if context.world_size == 1 or not shard.is_sharded(variable) or are_rows_of_the_shard(indices):
         return
     raise NotImplementedError(
@@ -47,7 +47,7 @@ def check_scatter(variable: Any, indices: Any, what: str) -> None:
 
 
 def intercept_scatters(interception: Interception) -> None:
-    """Makes TensorFlow's functions that scatter into a variable refuse what they would get wrong, while it lasts."""
+    """Makes TensorFlow's scatter functions refuse ids of sharded tables, for the time of the interception."""
     for hook in symbols.SCATTERS:
         interception.replace(hook, functools.partial(_guard, hook.name))
 

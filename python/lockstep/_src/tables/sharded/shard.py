@@ -1,4 +1,4 @@
-"""Which rows of a table a worker holds, and which variables are such shards."""
+"""The rows of a table that a worker holds, and the variables that are such shards."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 
 import tensorflow as tf
 
-# The tables of a graph. Under eager execution there is one "graph" for all, but then no optimizer of TensorFlow 1
-# either, whose slots have to find their table.
+# The tables of a graph. Eager execution has one default graph for everything. But it also has no optimizer of
+# TensorFlow 1, whose slots would have to find their table.
 _TABLES = "lockstep/sharded_tables"
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One worker's share of a table of `rows` rows: rows `rank`, `rank + world_size`, `rank + 2 * world_size`, ..."""
+    """One worker's part of a table of `rows` rows: rows `rank`, `rank + world_size`, `rank + 2 * world_size`, ..."""
 
     rows: int
     rank: int
@@ -23,36 +23,36 @@ class Shard:
 
     @property
     def local_rows(self) -> int:
-        """How many rows the worker holds; 0 on some where there are fewer rows than workers."""
+        """The number of rows that the worker holds; 0 on some workers if there are fewer rows than workers."""
         return max(0, -(-(self.rows - self.rank) // self.world_size))
 
     @property
     def contiguous_range(self) -> tuple[int, int]:
-        """First row and number of rows that the worker holds after `relayout(..., to_contiguous=True)`."""
+        """The first row and the number of rows that the worker holds after `relayout(..., to_contiguous=True)`."""
         base, extra = divmod(self.rows, self.world_size)
         return self.rank * base + min(self.rank, extra), self.local_rows
 
     def pick(self, table: Any) -> Any:
-        """The worker's rows of a whole table, [rows, ...]: a tensor or an array."""
+        """Returns the worker's rows of a whole table [rows, ...], a tensor or an array."""
         return table[self.rank :: self.world_size]
 
 
 def register(table: tf.Variable) -> None:
-    """Makes `table`, which has a `shard`, known to `tables` and `shard_of` for as long as its graph lives."""
+    """Registers `table`, which has a `shard`, for `tables` and `shard_of`, as long as its graph lives."""
     if not tf.executing_eagerly():
         tf.compat.v1.get_default_graph().add_to_collection(_TABLES, table)
 
 
 def tables(graph: tf.Graph | None = None) -> Iterator[tf.Variable]:
-    """The sharded tables of a graph (the default one), in the order in which they were made."""
+    """Yields the sharded tables of a graph (the default one), in the order in which they were made."""
     yield from (graph or tf.compat.v1.get_default_graph()).get_collection(_TABLES)
 
 
 def shard_of(variable: Any) -> Shard | None:
-    """What part of a table a variable holds: of a sharded table, or of an optimizer's slot for one; None for others.
+    """Returns the shard that a variable holds: of a sharded table, or of an optimizer's slot for one; else None.
 
-    A slot is known by the slice information that TensorFlow's slot creator copies from the table: its full name is the
-    table's and the slot's.
+    A slot is identified by the slice information that TensorFlow's slot creator copies from the table. Its full name
+    consists of the table's name and the slot's.
     """
     shard = getattr(variable, "shard", None)
     if isinstance(shard, Shard):
@@ -60,7 +60,7 @@ def shard_of(variable: Any) -> Shard | None:
     info = getattr(variable, "_save_slice_info", None)
     if info is None or not hasattr(variable, "graph") or tf.executing_eagerly():
         return None
-    # Of tables 'user' and 'user/age', a slot 'user/age/Adagrad' belongs to the second.
+    # With tables 'user' and 'user/age', the slot 'user/age/Adagrad' belongs to the second one.
     owners = [
         table
         for table in tables(variable.graph)
@@ -70,5 +70,5 @@ def shard_of(variable: Any) -> Shard | None:
 
 
 def is_sharded(variable: Any) -> bool:
-    """Whether a variable is a sharded table or an optimizer's slot for one, or a dynamic table."""
+    """Returns whether a variable is a sharded table, an optimizer's slot for one, or a dynamic table."""
     return shard_of(variable) is not None or getattr(variable, "is_dynamic", False)

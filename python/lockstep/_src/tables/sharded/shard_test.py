@@ -1,4 +1,4 @@
-"""A shard says which rows it holds, in either placement."""
+"""Tests of the rows that a shard holds, in both placements."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How variables become sharded tables, and the rules that say which.
+"""The rules that say which variables become sharded tables, and the functions that create these.
 
-Whatever creates a variable asks the creators of its graph, and `tf.compat.v1.get_variable` its store before that. Both
-are intercepted, for all graphs: a program may make its graph inside of a scope.
+TensorFlow creates a variable by calling the creators of its graph; `tf.compat.v1.get_variable` calls its variable store
+before that. Both are intercepted for all graphs, because a program may make its graph inside a scope.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.sharded import initial_values, shard
 from lockstep._src.tables.sharded.table import RowShardedTable
 
-# One of the parts that a partitioner cuts a variable into.
+# The name of one of the parts into which a partitioner divides a variable.
 _PART = re.compile(r"(^|/)part_\d+$")
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardingRules:
-    """Which variables are worth sharding. Others are left as they are: replicated, and just as right.
+    """The rules that say which variables are worth sharding. Others are replicated; the results are the same.
 
-    A sharded table must be a trainable matrix of a floating-point type whose shape is known; the rest is here. Lookups
-    are what sharding is for: a variable that is multiplied whole would be gathered for that in each step, so the
-    weights of dense layers are known by their names.
+    A sharded table must be a trainable matrix of a floating-point type whose shape is known. The other rules are here.
+    Sharding is for lookups. A variable that is multiplied as a whole would be gathered for that in each step. Therefore
+    weights of dense layers are recognized by their names, and replicated.
     """
 
-    # Tables of so many rows and fewer are replicated: an exchange of the batch's rows costs more than what it saves,
-    # and a table with fewer rows than workers would leave some without any.
+    # Tables with at most this number of rows are replicated: an exchange of the batch's rows costs more than it saves.
+    # If a table had fewer rows than there are workers, some workers would have none.
     replicate_up_to_rows: int = 1
-    # Last components of the names of variables that are replicated: what Keras and tf.layers call the weights of dense,
-    # recurrent and convolutional layers.
+    # The last components of the names of replicated variables: the names that Keras and tf.layers give to the weights
+    # of dense, recurrent and convolutional layers.
     replicate_names: re.Pattern[str] = re.compile(r"(.*_)?kernel(_\d+)?")
 
     @classmethod
     def from_options(cls) -> ShardingRules | None:
-        """As the context's options have it; None where they say that nothing is sharded."""
+        """Returns the rules of the context's options; None if the options say that nothing is sharded."""
         options = context.options
         if not options.sharding or options.mode == "infer":
             return None
         return cls(replicate_up_to_rows=max(context.world_size, options.batch_size or 0))
 
     def apply_to(self, name: str | None, trainable: bool | None, dtype: Any, shape: tf.TensorShape) -> bool:
-        """Whether a variable is to be sharded.
+        """Returns whether a variable should be sharded.
 
         Args:
-          name: of the variable.
-          trainable: None is True.
-          dtype: None where the initial value's is not known to be another than floating point.
-          shape: of the whole variable.
+          name: the name of the variable.
+          trainable: None means True.
+          dtype: None if it is not known; it is then taken for a floating-point type.
+          shape: the shape of the whole variable.
         """
         name = (name or "").split(":")[0]
         return (
-            # Slots of optimizers are not trainable: they have the shape of the shard already.
+            # Slots of optimizers are not trainable, and have the shape of the shard already.
             trainable is not False
             and (dtype is None or tf.as_dtype(dtype).is_floating)
             and shape.rank == 2
@@ -72,18 +72,18 @@ class ShardingRules:
         )
 
 
-# Makes a variable of the arguments of `tf.Variable`, or asks the next creator to.
+# A function that creates a variable from the arguments of `tf.Variable`, itself or by the next creator.
 Creator = Callable[..., tf.Variable]
 
 
 @contextlib.contextmanager
 def sharding_scope(rules: ShardingRules | None = None) -> Iterator[None]:
-    """Makes variables that are created inside, in whatever way, sharded tables where the rules say so.
+    """Makes variables that are created inside, in whatever way, sharded tables if the rules say so.
 
-    A partitioner does nothing to a sharded table: it stays one variable, split by rows over the workers.
+    A partitioner has no effect on a sharded table: it stays one variable, split by rows over the workers.
 
     Args:
-      rules: None for those of the context's options at the time of creation.
+      rules: the rules; None for those of the context's options at the time of creation.
     """
     with Interception(symbols.SCOPE) as interception:
         intercept_creation(interception, lambda: rules or ShardingRules.from_options())
@@ -95,19 +95,19 @@ def intercept_creation(
     current_rules: Callable[[], ShardingRules | None] = ShardingRules.from_options,
     replicated: Creator | None = None,
 ) -> None:
-    """Makes variables that are created while the interception lasts sharded tables where the rules say so.
+    """Makes variables that are created during the interception sharded tables if the rules say so.
 
     Args:
-      interception: takes the replacements.
-      current_rules: called at each creation; None shards nothing.
-      replicated: creates the variables that are neither tables nor their slots; called as creators are,
+      interception: holds the replacements.
+      current_rules: called at each creation; if it returns None, nothing is sharded.
+      replicated: creates the variables that are neither tables nor their slots; it is called as creators are,
         `replicated(next_creator, ...)`.
     """
     lasting = True
     making = _Making()
 
     def create(next_creator: Creator, **kwargs: Any) -> tf.Variable:
-        # A stack of creators that was saved meanwhile may be put back after the end.
+        # A stack of creators that was saved during the interception may be restored after its end.
         if not lasting or making.slot_of_table:
             return next_creator(**kwargs)
         rules = current_rules()
@@ -115,7 +115,7 @@ def intercept_creation(
             return RowShardedTable(**kwargs)
         return next_creator(**kwargs) if replicated is None else replicated(next_creator, **kwargs)
 
-    # With priority 0 it is the innermost: it sees what the program's own creators make of the arguments.
+    # Priority 0 makes it the innermost creator: it gets the arguments as the program's own creators have changed them.
     entry = (0, create)
 
     def stack(original: property) -> property:
@@ -137,12 +137,12 @@ def intercept_creation(
 
 
 class _Making(threading.local):
-    """What this thread is making."""
+    """The thread's state: whether it is creating a slot of a table."""
 
     slot_of_table = False
 
     def wrap(self, create_slot: Callable[..., tf.Variable]) -> Callable[..., tf.Variable]:
-        """TensorFlow's creation of slots: that of a table's has the shape of the shard, and differs between workers."""
+        """Wraps TensorFlow's creation of slots: a table's slot has the shard's shape, and differs between workers."""
 
         @functools.wraps(create_slot)
         def wrapped(primary: Any, *args: Any, **kwargs: Any) -> tf.Variable:
@@ -156,7 +156,7 @@ class _Making(threading.local):
 
 
 def _is_sharded_by(rules: ShardingRules, kwargs: dict[str, Any]) -> bool:
-    """Whether a variable of these arguments becomes a table; if so, its shape is written into them."""
+    """Returns whether a variable of these arguments becomes a table; if so, also sets its shape in the arguments."""
     initial_value = kwargs.get("initial_value")
     if kwargs.get("trainable") is False or kwargs.get("variable_def") is not None or initial_value is None:
         return False
@@ -169,9 +169,9 @@ def _is_sharded_by(rules: ShardingRules, kwargs: dict[str, Any]) -> bool:
 
 
 def _wrap_store(current_rules: Callable[[], ShardingRules | None], get_variable: Callable[..., Any]) -> Any:
-    """The method behind `tf.compat.v1.get_variable`, which does two things before any creator is asked.
+    """Wraps the method behind `tf.compat.v1.get_variable`, which does two things before it calls any creator.
 
-    It compares shapes where it reuses a variable, and splits one where there is a partitioner.
+    It compares shapes if it reuses a variable, and splits a variable if there is a partitioner.
     """
 
     @functools.wraps(get_variable)
@@ -185,7 +185,7 @@ def _wrap_store(current_rules: Callable[[], ShardingRules | None], get_variable:
                     f"Trying to share variable {name}, but specified shape {tf.TensorShape(shape)} and found shape "
                     f"{table.logical_shape}."
                 )
-            # What it is compared with is the shard's.
+            # TensorFlow compares this shape with that of the shard.
             kwargs.update(shape=shape if shape is None else table.shape, partitioner=None)
         elif kwargs.get("partitioner") is not None and _would_be_sharded(current_rules(), name, kwargs):
             kwargs["partitioner"] = None
@@ -195,9 +195,9 @@ def _wrap_store(current_rules: Callable[[], ShardingRules | None], get_variable:
 
 
 def _wrap_lookup(lookup: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """TensorFlow's lookup in one or several tables, which asks several for their first dimension to divide ids up.
+    """Wraps TensorFlow's lookup in one or several tables.
 
-    A table tells it that of the shard.
+    For several tables it divides the ids by their first dimensions; a sharded table reports that of its shard.
     """
 
     @functools.wraps(lookup)

@@ -1,4 +1,4 @@
-"""What the scope shards, and how what TensorFlow builds on variables finds the tables again."""
+"""Tests of the variables that a scope shards, and of TensorFlow's functions that find the tables again."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def model(feature_values, partitioner, reuse):
 
 
 def trained_columns(ranks, scope, partitioner):
-    """The loss before and after a step on the mean of the workers' losses; each worker builds the model twice."""
+    """Returns the mean of the workers' losses before and after a step; each worker builds the model twice."""
     with tf.Graph().as_default(), scope:
         losses = [model(features(r), partitioner, v1.AUTO_REUSE) for r in ranks]
         again = [model(features(r), partitioner, True) for r in ranks]

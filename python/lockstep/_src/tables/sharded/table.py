@@ -17,7 +17,7 @@ from lockstep._src.tables.sharded import initial_values, lookup_steps, scatters,
 
 
 class EitherShape(tf.TensorShape):
-    """The shape of the shard, which passes for the shape of the whole table as well.
+    """The shape of the shard, which also equals the shape of the whole table.
 
     Feature columns compare the shape of a variable that they reuse with the one that they would create.
     """
@@ -42,11 +42,11 @@ class EitherShape(tf.TensorShape):
 
 
 class _SliceOfTable(tf.compat.v1.Variable.SaveSliceInfo):
-    """The slice of the whole table that a worker would hold if rows were placed by ranges, which they are not."""
+    """The slice of the table that a worker would hold if rows were placed by ranges; they are placed by remainders."""
 
     @property
     def spec(self) -> str:
-        """What TensorFlow's own savers ask for, to write the shard's rows in a range where they don't belong."""
+        """Raises RuntimeError: TensorFlow's own savers would write the shard's rows into a wrong range."""
         raise RuntimeError(
             f"table '{self.full_name}' is sharded: a tf.train.Saver that saves it has to be made inside the scope"
         )
@@ -61,7 +61,7 @@ _reading = _Reading()
 
 @contextlib.contextmanager
 def reading_shards() -> Iterator[None]:
-    """Inside, what reads a table as a tensor gets the shard: for optimizers, whose gradients and slots are of it."""
+    """Makes reads of a table as a tensor return the shard, for optimizers, whose gradients and slots are shards."""
     before, _reading.shards = _reading.shards, True
     try:
         yield
@@ -72,37 +72,39 @@ def reading_shards() -> Iterator[None]:
 class RowShardedTable(resource_variable_ops.BaseResourceVariable):
     """A table [rows, D...] of which this worker holds the rows `rank`, `rank + R`, `rank + 2R`, ... of R workers.
 
-    To optimizers, initializers and savers it is an ordinary variable of the shape of the shard, with ordinary slots and
-    ordinary gradients. What is asked of its value speaks of the whole table, and has to be asked on all workers:
+    To optimizers, initializers and savers it is an ordinary variable with the shape of the shard, and with ordinary
+    slots and gradients. Reads of its value return the whole table, and all workers must make them together:
 
-    | asked by | happens |
+    | use | effect |
     | --- | --- |
     | `tf.nn.embedding_lookup*`, `tf.gather` on axis 0, `tf.gather_nd` | rows are fetched from their owners |
     | any other use as a tensor: matmul, `v[i]`, `read_value()`, `session.run(v)` | the whole table is gathered |
     | `assign*` of a whole table or of a shard | this worker's rows are assigned |
-    | `scatter_add`, `scatter_sub`, `scatter_update` | rows of the shard: what gradients and optimizers speak of |
+    | `scatter_add`, `scatter_sub`, `scatter_update` | indices are rows of the shard, as in gradients and optimizers |
     | other scatters, `v[i].assign`, `tf.train.Checkpoint`, `copy.deepcopy`, moving averages | NotImplementedError |
 
-    Gradients of either kind of read are the mean over the workers, and come as `tf.IndexedSlices` with rows of the
-    shard, or as a dense tensor of its shape.
+    Gradients of both kinds of reads are the mean over the workers. They are `tf.IndexedSlices` with rows of the shard,
+    or a dense tensor of the shard's shape.
 
-    It is a `BaseResourceVariable` and not a `ResourceVariable`, because TensorFlow's eager operations read the handle
-    of the latter without asking the object.
+    The base is `BaseResourceVariable` and not `ResourceVariable`, because TensorFlow's eager operations read the handle
+    of the latter without calling the object.
 
     Args:
-      initial_value: of the whole table, a value or a function without arguments that gives one; see `initial`.
-      trainable: as for `tf.Variable`; None is True.
-      collections: of the graph; `GLOBAL_VARIABLES` where None. Trainable tables join `TRAINABLE_VARIABLES` as well.
+      initial_value: the value of the whole table, or a function without arguments that returns it; see
+        `initial_values`.
+      trainable: as for `tf.Variable`; None means True.
+      collections: the graph's collections that it joins; None: `GLOBAL_VARIABLES`. Trainable tables also join
+        `TRAINABLE_VARIABLES`.
       name: as for `tf.Variable`.
-      dtype: of the table; None for that of the initial value.
+      dtype: the type of the table; None for that of the initial value.
       constraint: applied to the whole table after an update with a dense gradient.
       synchronization: as for `tf.Variable`.
       aggregation: as for `tf.Variable`.
-      shape: of the whole table; None where the initial value tells.
+      shape: the shape of the whole table; None: that of the initial value.
       **unused: other arguments of `tf.Variable`.
 
     Raises:
-      ValueError: the shape is not known, or the initial value has another.
+      ValueError: the shape is not known, or the initial value has another shape.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         if not self._logical_shape.rank or not self._logical_shape.is_fully_defined():
             raise ValueError(f"table '{name}': shape {self._logical_shape}; a sharded table's is known and has rows")
         self._shard = shard.Shard(self._logical_shape.as_list()[0], context.rank, context.world_size)
-        # A stock variable makes the handle, the initializer and the reading op; it joins no collection.
+        # A stock variable makes the handle, the initializer and the read operation; it joins no collection.
         local = resource_variable_ops.ResourceVariable(
             initial_value=initial_values.own_rows(
                 initial_value, self._logical_shape, dtype, self._shard, _unique_name(name)
@@ -151,7 +153,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             is_initialized_op=local._is_initialized_op,
             in_graph_mode=local._in_graph_mode,
         )
-        # The handle refers to it weakly.
+        # The handle has only a weak reference to the stock variable.
         self._local = local
         if self._in_graph_mode:
             with ops.init_scope():
@@ -166,9 +168,9 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         if self._shard.world_size == 1:
             return
         with ops.name_scope(self.logical_name + "/Whole/"):
-            # What session.run(table) fetches.
+            # The tensor that session.run(table) fetches.
             self._graph_element = lookup_steps.gather_table(self._graph_element, self._shard.rows)
-        # Slots inherit it, by which their table is known (shard.py).
+        # Slots copy this slice information, which identifies their table (shard.py).
         offset, length = self._shard.contiguous_range
         dims = self._logical_shape.as_list()[1:]
         self._set_save_slice_info(
@@ -177,29 +179,30 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     @property
     def shard(self) -> shard.Shard:
-        """Which rows this worker holds."""
+        """The rows that this worker holds."""
         return self._shard
 
     @property
     def logical_shape(self) -> tf.TensorShape:
-        """Shape of the whole table; `shape` is that of the shard."""
+        """The shape of the whole table; `shape` is that of the shard."""
         return self._logical_shape
 
     @property
     def logical_name(self) -> str:
-        """Name of the table, the same on all workers; what a checkpoint calls it."""
+        """The name of the table, the same on all workers and in checkpoints."""
         return self._shared_name
 
     @property
     def device(self) -> str:
-        """Where the shard is, in a spelling of its own ("/CPU:0" for "/device:CPU:0").
+        """The device of the shard, in another spelling than TensorFlow's ("/CPU:0" for "/device:CPU:0").
 
-        `embedding_lookup_sparse` reads the whole variable where its device equals that of the ids. It must not.
+        `embedding_lookup_sparse` reads the whole variable if its device equals that of the ids. A table must avoid
+        this.
         """
         return self.handle.device.replace("/device:", "/") or "/CPU:0"
 
     def get_shape(self) -> tf.TensorShape:
-        """The shape of the shard, which also equals that of the whole table."""
+        """Returns the shape of the shard, which also equals that of the whole table."""
         return EitherShape(self._shape, self._logical_shape)
 
     def __repr__(self) -> str:
@@ -211,20 +214,20 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     @property
     def initial_value(self) -> NoReturn:
-        """Not to be had: raises NotImplementedError."""
+        """Raises NotImplementedError."""
         self._refuse("initial_value, nor tf.train.ExponentialMovingAverage", "a moving average would be of the shard")
 
     # Reads.
 
     def sparse_read(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Rows of the table by id.
+        """Returns rows of the table by id.
 
         Args:
           indices: int32 or int64 of any shape, each in [0, rows).
-          name: of the operation.
+          name: the name of the operation.
 
         Returns:
-          [indices..., D...]. Running it raises InvalidArgumentError on all workers for an id out of range on one.
+          [indices..., D...]. If an id is out of range on one worker, running it raises InvalidArgumentError on all.
         """
         with ops.name_scope("Gather" if name is None else name):
             ids = tf.convert_to_tensor(indices)
@@ -234,11 +237,11 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             return lookup_steps.combine(super().sparse_read(route.local_rows), route)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
-        """Rows or elements of the table, as `tf.gather_nd` has it: the first coordinate is the id.
+        """Returns rows or elements of the table, like `tf.gather_nd`: the first coordinate is the id.
 
         Args:
           indices: int32 or int64 [..., K].
-          name: of the operation.
+          name: the name of the operation.
         """
         with ops.name_scope("GatherNd" if name is None else name):
             indices = tf.convert_to_tensor(indices)
@@ -258,23 +261,23 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             return picked
 
     def local_value(self) -> tf.Tensor:
-        """The shard, [L, D...]: asks nothing of the other workers."""
+        """Returns the shard, [L, D...], without any exchange."""
         return self._read_variable_op()
 
     def value(self) -> tf.Tensor:
-        """The whole table, by id. All workers have to ask."""
+        """Returns the whole table, in the order of ids. All workers must call it."""
         local = self.local_value()
         if self._shard.world_size == 1 or _reading.shards:
             return local
         return lookup_steps.gather_table(local, self._shard.rows)
 
     def read_value(self) -> tf.Tensor:
-        """The whole table, by id. All workers have to ask."""
+        """Returns the whole table, in the order of ids. All workers must call it."""
         with ops.name_scope("Read"):
             return tf.identity(self.value())
 
     def read_value_no_copy(self) -> tf.Tensor:
-        """The whole table, by id. All workers have to ask."""
+        """Returns the whole table, in the order of ids. All workers must call it."""
         return self.read_value()
 
     # Writes.
@@ -285,7 +288,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         Args:
           value: the whole table, or this worker's shard.
           use_locking: not used.
-          name: of the operation.
+          name: the name of the operation.
           read_value: not used.
 
         Returns:
@@ -370,7 +373,7 @@ RowShardedTable.batch_scatter_update = _refusing("batch_scatter_update")
 
 
 def _unique_name(name: str) -> str:
-    """The name that a variable made here with this `name` will have."""
+    """Returns the name that a variable which is created here with this `name` will have."""
     with ops.init_scope():
         if tf.executing_eagerly():
             return "/".join(filter(None, [ops.get_name_scope(), name]))

@@ -1,4 +1,4 @@
-"""Every way to look into a table gives and learns what it does in plain TensorFlow, on one worker and on several."""
+"""Tests that lookups and their gradients equal those of plain TensorFlow, on one worker and on several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLE = np.random.RandomState(0).uniform(-1, 1, (ROWS, DIM)).astype(np.float32)
 
 
 def ids(rank, shape, dtype=np.int64):
-    """A worker's ids, few enough rows for duplicates within and between workers."""
+    """Returns a worker's ids, from few enough rows for duplicates within and between workers."""
     return np.random.RandomState(10 + rank).randint(0, ROWS, shape).astype(dtype)
 
 
@@ -51,7 +51,7 @@ def _in_cond(table, rank):
     )
 
 
-# What is read of a table by a worker.
+# The reads of a table by a worker.
 LOOKUPS = {
     "embedding_lookup": lambda t, r: tf.nn.embedding_lookup(t, ids(r, [9])),
     "int32 ids": lambda t, r: tf.nn.embedding_lookup(t, ids(r, [9], np.int32)),
@@ -94,7 +94,7 @@ LOOKUPS = {
 
 
 def in_graph(make_table, lookup, ranks):
-    """The lookups of some workers, and the table after one step of gradient descent on the mean of their losses."""
+    """Returns lookups of some workers, and the table after a step of gradient descent on the mean of their losses."""
     with tf.Graph().as_default():
         table = make_table()
         values = [lookup(table, rank) for rank in ranks]
@@ -108,7 +108,7 @@ def in_graph(make_table, lookup, ranks):
 
 
 def eagerly(make_table, lookup, ranks, wrap=lambda f: f):
-    """As `in_graph`, under eager execution; `wrap` is applied to the step."""
+    """Returns the same as `in_graph` under eager execution; `wrap` is applied to the step."""
     table = make_table()
 
     def step():
@@ -138,7 +138,7 @@ def sharded_table():
 
 
 def look_up_on_worker(mode):
-    """What every lookup gives this worker, and leaves of the table."""
+    """Returns the result of every lookup on this worker, and the table afterwards."""
     if mode == "graph of version 1":
         tf.compat.v1.disable_v2_behavior()
         mode = "graph"
