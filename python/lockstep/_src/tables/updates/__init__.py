@@ -1,8 +1,8 @@
-"""Fused updates: an optimizer's step for the rows that sparse gradients name, as one C++ operation.
+"""Fused updates: one C++ operation applies an optimizer's step to the rows that sparse gradients name.
 
-Inside a scope, what TensorFlow's and Keras' known optimizers do with `tf.IndexedSlices` is replaced by
-`LockstepSparseUpdate` (tf/embedding/update_ops.cc), which sums the gradients of each row and applies the optimizer's
-rule once. Other optimizers, and subclasses that do something of their own with such gradients, keep their way.
+Inside a scope, the code of TensorFlow's and Keras' known optimizers for `tf.IndexedSlices` is replaced by
+`LockstepSparseUpdate` (tf/embedding/update_ops.cc). It sums the gradients of each row and applies the optimizer's rule
+once. Other optimizers, and subclasses that override the code for such gradients, are not changed.
 """
 
 from lockstep._src.tables.updates.interceptions import intercept_updates

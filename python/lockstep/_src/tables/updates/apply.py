@@ -12,15 +12,15 @@ from lockstep._src.engine import library
 from lockstep._src.tables.updates.owners import slot_names
 from lockstep._src.tables.updates.rules import Rule
 
-# The core's row numbers have 32 bits, and one of them means "none".
+# The core's row numbers have 32 bits, and one number means "none".
 _MOST_ROWS = 2**32 - 2
 
 
 def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor) -> Any:
-    """`known_rules.apply_sparse` by a rule."""
+    """Applies a sparse gradient by a rule; arguments and result are those of `known_rules.apply_sparse`."""
     if values.dtype != tf.float32 or indices.dtype not in (tf.int32, tf.int64):
         return None
-    # XLA cannot compile it.
+    # XLA cannot compile the operation.
     if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
         return None
     dynamic = getattr(variable, "is_dynamic", False)
@@ -45,7 +45,7 @@ def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor)
 
 
 def is_fit(variable: Any) -> bool:
-    """Whether a variable is one that the operation can change: float32, in memory of the host, few enough rows."""
+    """Returns whether the operation can change a variable: float32, in memory of the host, and few enough rows."""
     return (
         isinstance(variable, resource_variable_ops.BaseResourceVariable)
         and variable.dtype.base_dtype == tf.float32

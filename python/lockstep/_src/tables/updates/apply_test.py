@@ -1,4 +1,4 @@
-"""What can be wrong with an update is an error that says what, and changes nothing."""
+"""Tests that a wrong update raises an error that names the cause, and changes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ tf1 = tf.compat.v1
 
 
 def update(tables, slots, values, indices, rule="adagrad", hyperparameters=(0.1, 0.0), **attrs):
-    """The operation on one table, or several of one rule."""
+    """Creates the operation for one table, or for several of one rule."""
     count = len(tables)
     return ops.lockstep_sparse_update(
         [t.handle for t in tables],
@@ -103,7 +103,7 @@ def test_who_has_read_a_variable_keeps_what_was_read():
 
 
 def test_optimizers_of_one_name_have_slots_of_their_own():
-    """On a dynamic table as on a variable; they differ in what the slots begin with, and in the rate."""
+    """Compares two optimizers with other initial slots and rates, on a dynamic table and on a variable."""
 
     def trained(make_table):
         with tf.Graph().as_default(), tf1.Session() as session, scope():

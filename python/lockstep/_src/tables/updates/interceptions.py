@@ -1,4 +1,4 @@
-"""Where optimizers apply sparse gradients, and what a scope puts there."""
+"""Replaces the function with which optimizers of TensorFlow 1 apply sparse gradients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from lockstep._src.tables.updates.known_rules import apply_sparse
 
 
 def intercept_updates(interception: Interception) -> None:
-    """Makes optimizers of `tf.compat.v1.train` apply sparse gradients by fused updates while the interception lasts.
+    """Makes optimizers of `tf.compat.v1.train` apply sparse gradients by fused updates during the interception.
 
-    It is asked once for each variable, before the optimizer's own methods are.
+    The replaced function is called once for each variable, before the optimizer's own methods.
     """
     interception.replace(symbols.UPDATE_OP, _wrap_update)
 

@@ -1,7 +1,7 @@
-"""Where optimizers of Keras 2 apply sparse gradients, and which of its optimizers have which rule.
+"""Replaces the methods with which optimizers of Keras 2 apply sparse gradients, by the rules of these optimizers.
 
-Those since Keras 2.11 have Keras 3's rules (`keras_rules.py`); those of `tf.keras.optimizers.legacy` are TensorFlow 1's
-with another momentum and epsilons.
+Optimizers since Keras 2.11 have Keras 3's rules (`keras_rules.py`). Those of `tf.keras.optimizers.legacy` have
+TensorFlow 1's rules with another momentum and other epsilons.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _DESCRIPTIONS: dict[str, keras_rules.Description] = {
 
 
 def intercept_updates(interception: Interception, keras: ModuleType) -> None:
-    """Makes optimizers of Keras 2 apply sparse gradients by fused updates while the interception lasts.
+    """Makes optimizers of Keras 2 apply sparse gradients by fused updates during the interception.
 
     Args:
-      interception: takes the replacements.
+      interception: holds the replacements.
       keras: the package, `keras` or `tf_keras`.
     """
     for name, describe in _DESCRIPTIONS.items():
@@ -63,12 +63,12 @@ def _wrap_update_step(describe: keras_rules.Description, update_step: Callable[.
     return wrapped
 
 
-# Coefficients are what a legacy optimizer has computed for a step.
+# The values that a legacy optimizer has computed for a step.
 Coefficients = dict[str, tf.Tensor]
 
 
 def _rule(o: Any, name: str, slots: Sequence[str], values: Sequence[Any], all_rows: bool = False) -> Rule:
-    # A legacy optimizer's slots are always made by itself: their initial values are its own.
+    # A legacy optimizer always creates its slots itself, with its own initial values.
     return Rule(o, name, tuple(Slot(slot, 0.0) for slot in slots), lambda: values, o.get_slot, all_rows)
 
 
@@ -96,7 +96,7 @@ def _ftrl(o: Any, c: Coefficients) -> Rule:
 
 def _rmsprop(o: Any, c: Coefficients) -> Rule | None:
     if not o._momentum:
-        # Decays in all rows, and has epsilon outside of the root: no rule does.
+        # It decays all rows, and adds epsilon after the root. No rule does this.
         return None
     slots = ["rms", "momentum", "mg"] if o.centered else ["rms", "momentum"]
     values = [c["lr_t"], c["rho"], c["momentum"], c["epsilon"], c["one_minus_rho"]]
@@ -113,7 +113,7 @@ _LEGACY: dict[str, Callable[[Any, Coefficients], Rule | None]] = {
 
 
 def _wrap_sparse(known: dict[type, Any], apply_sparse: Callable[..., Any]) -> Callable[..., Any]:
-    """What gets gradients with duplicates, of the legacy optimizers' base and of the one that overrides it."""
+    """Wraps a method of legacy optimizers that gets gradients with duplicates: the base's, or an override of it."""
 
     @functools.wraps(apply_sparse)
     def wrapped(self: Any, grad: tf.Tensor, handle: Any, indices: tf.Tensor, **kwargs: Any) -> Any:

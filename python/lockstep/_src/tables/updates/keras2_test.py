@@ -1,4 +1,4 @@
-"""Fused updates give what Keras 2 gives: its optimizers since 2.11, and the legacy ones."""
+"""Tests that fused updates give the results of Keras 2: its optimizers since 2.11, and the legacy ones."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COUNTS = (30, 1, 0, 25)
 
 
 def trained(make_optimizer, in_function):
-    """The table and the optimizer's variables after some steps."""
+    """Returns the table and the optimizer's variables after some steps."""
     table = tf.Variable(np.random.default_rng(7).normal(size=[ROWS, DIM]).astype(np.float32), name="table")
     optimizer = make_optimizer()
 

@@ -1,6 +1,6 @@
-"""Where optimizers of Keras 3 apply sparse gradients, and which of its optimizers have which rule (`keras_rules.py`).
+"""Replaces the methods with which optimizers of Keras 3 apply sparse gradients, by their rules (`keras_rules.py`).
 
-Imports Keras: a scope imports this module where the program has Keras 3.
+This module imports Keras. A scope imports it only if the program has Keras 3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockstep._src.tables.updates.apply import apply_rule, is_fit
 from lockstep._src.tables.updates.lazy_adam_keras import LazyAdam
 from lockstep._src.tables.updates.rules import Rule, has_method_of
 
-# The class that defines `update_step`, and the rule that it computes.
+# The class that defines an `update_step` -> the rule of this method.
 _KNOWN: dict[type, keras_rules.Description] = {
     sgd.SGD: keras_rules.sgd,
     adagrad.Adagrad: keras_rules.adagrad,
@@ -32,9 +32,9 @@ _KNOWN: dict[type, keras_rules.Description] = {
 
 
 def rule_of(optimizer: Any) -> Rule | None:
-    """The rule by which an optimizer of Keras 3 applies sparse gradients; None where it is not known.
+    """Returns the rule by which an optimizer of Keras 3 applies sparse gradients; None if no rule is known.
 
-    A subclass has its base's rule where it has its base's `update_step`.
+    A subclass has the rule of its base if it does not override the base's `update_step`.
     """
     describe = _description_of(optimizer)
     return None if describe is None else describe(optimizer, optimizer._get_current_learning_rate())
@@ -46,10 +46,10 @@ def _description_of(optimizer: Any) -> keras_rules.Description | None:
 
 
 def summed(gradient: Any) -> Any:
-    """The gradient, of slices with one for each row.
+    """Returns a gradient whose slices are summed for each row; other gradients unchanged.
 
-    Keras squares slice by slice, where a row has several: what an optimizer does would depend on how a batch's rows are
-    spread over workers, and differ from what it does with the same gradient in dense form.
+    If a row has several slices, Keras squares each slice. The result would then depend on how a batch's rows are spread
+    over workers, and differ from that of the same gradient in dense form.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
@@ -59,7 +59,7 @@ def summed(gradient: Any) -> Any:
 
 
 def sums_slices(optimizer: Any, gradient: Any, variable: Any) -> bool:
-    """Whether all that `optimizer.apply` does with a gradient is a fused update, which sums slices of one row."""
+    """Returns whether `optimizer.apply` only makes a fused update of a gradient, which sums slices of one row."""
     if not context.options.fused_updates or not isinstance(gradient, tf.IndexedSlices) or not is_fit(variable):
         return False
     clips = optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm
@@ -71,10 +71,10 @@ def sums_slices(optimizer: Any, gradient: Any, variable: Any) -> bool:
 
 
 def intercept_updates(interception: Interception) -> None:
-    """Makes optimizers of Keras 3 apply sparse gradients by fused updates while the interception lasts.
+    """Makes optimizers of Keras 3 apply sparse gradients by fused updates during the interception.
 
-    What is replaced is the `update_step` of the known classes: a subclass that overrides it and calls it with a
-    gradient of its own making gets that applied.
+    It replaces the `update_step` of the known classes. If a subclass overrides `update_step` and calls the base's
+    method with a changed gradient, the fused update applies this gradient.
     """
     for cls, describe in _KNOWN.items():
         wrap = functools.partial(_wrap_update_step, describe)

@@ -1,4 +1,4 @@
-"""Fused updates give what Keras 3 gives for the sum of each row's gradients."""
+"""Tests that fused updates give the results of Keras 3 for the sum of each row's gradients."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COUNTS = (30, 1, 0, 25)
 
 
 def counting():
-    """Counts how often the operation is made."""
+    """Counts how often the operation is created."""
     return mock.patch.object(library.ops, "lockstep_sparse_update", wraps=library.ops.lockstep_sparse_update)
 
 
@@ -91,14 +91,14 @@ def test_numbers_are_keras(name, in_function):
 
 
 class Scaling(keras.optimizers.Adagrad):
-    """A subclass that makes a gradient of its own."""
+    """A subclass that changes the gradient."""
 
     def update_step(self, gradient, variable, learning_rate):
         super().update_step(keras.ops.multiply(2.0, gradient), variable, learning_rate)
 
 
 class OnlyAddingUp(keras.optimizers.Adagrad):
-    """A subclass with a way of its own."""
+    """A subclass with an update of its own."""
 
     def update_step(self, gradient, variable, learning_rate):
         self.assign_sub(variable, gradient)
@@ -165,5 +165,5 @@ def test_lazy_adam_leaves_other_rows_alone_and_is_serializable():
         optimizer.apply([gradient], [table])
         changed = np.any(np.array(table) != before, axis=1)
         np.testing.assert_array_equal(changed, np.arange(4) == row)
-    # Duplicates count as their sum, in a scope or not: the first step of Adam is the rate, but for epsilon.
+    # Duplicates count as their sum, in a scope or not: the first step of Adam is about as large as the rate.
     np.testing.assert_allclose(np.array(table)[1], 1 - 0.1 * 2 / (2 + 1e-3 / np.sqrt(0.001)), rtol=1e-4)

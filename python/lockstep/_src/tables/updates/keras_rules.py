@@ -1,10 +1,10 @@
-"""The rules that optimizers of Keras have in common since Keras 2.11, by the attributes that they share.
+"""The rules of optimizers of Keras since version 2.11, in terms of the attributes that its versions share.
 
-Keras computes with dense tensors where a rule has anything to do for rows without a gradient: with momentum, in Adam,
-FTRL and RMSprop all rows of slots decay, and all weights move. So these are rules of all rows: one pass over the table
-in place of one for each operation.
+If a rule changes rows without a gradient, Keras computes with dense tensors: with momentum, and in Adam, FTRL and
+RMSprop, all rows of slots decay and all weights move. So these rules update all rows: one pass over the table in place
+of one pass for each operation.
 
-Imports no Keras, of which there are several.
+This module does not import Keras, because a program may have several versions of it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from lockstep._src.tables.updates.rules import Rule, Slot
 
-# What gives an optimizer's rule with a learning rate; None where it has none.
+# Computes an optimizer's rule from the optimizer and a learning rate; None if there is no rule.
 Description = Callable[[Any, Any], Rule | None]
 
 
@@ -27,11 +27,11 @@ def _rule(
     hyperparameters: Callable[[], Sequence[Any]],
     all_rows: bool,
 ) -> Rule:
-    """A rule whose slots are given by name, the attribute that lists them, and initial value."""
+    """Returns a rule; slots are given by name, the optimizer's attribute that lists them, and initial value."""
     attributes = {name: attribute for name, attribute, _ in slots}
 
     def slot_of(variable: Any, name: str) -> Any:
-        if hasattr(optimizer, "_get_variable_index"):  # of Keras 3
+        if hasattr(optimizer, "_get_variable_index"):  # Keras 3
             index = optimizer._get_variable_index(variable)
         else:
             index = optimizer._index_dict[optimizer._var_key(variable)]
@@ -43,29 +43,29 @@ def _rule(
 
 
 def sgd(o: Any, rate: Any) -> Rule:
-    """Of `SGD` in Keras 3, which keeps no momentum where it is 0."""
+    """Returns the rule of `SGD` in Keras 3, which has no momentum slot if the momentum is 0."""
     return _rule(o, "sgd", [], lambda: [rate], all_rows=False) if o.momentum == 0 else sgd_with_slot(o, rate)
 
 
 def sgd_with_slot(o: Any, rate: Any) -> Rule:
-    """Of `SGD` with momentum, and in Keras 2 without as well: the slot has the last step then."""
+    """Returns the rule of `SGD` with a momentum slot; in Keras 2 also without momentum, where it has the last step."""
     name = "keras_nesterov" if o.nesterov else "keras_momentum"
     return _rule(o, name, [("momentum", "momentums", 0.0)], lambda: [rate, o.momentum], all_rows=True)
 
 
 def adagrad(o: Any, rate: Any) -> Rule:
-    """Of `Adagrad`."""
+    """Returns the rule of `Adagrad`."""
     slots = [("accumulator", "_accumulators", o.initial_accumulator_value)]
     return _rule(o, "keras_adagrad", slots, lambda: [rate, o.epsilon], all_rows=False)
 
 
 def lazy_adam(o: Any, rate: Any) -> Rule | None:
-    """Of `LazyAdam`."""
+    """Returns the rule of `LazyAdam`."""
     return adam(o, rate, all_rows=False)
 
 
 def adam(o: Any, rate: Any, all_rows: bool = True) -> Rule | None:
-    """Of `Adam`."""
+    """Returns the rule of `Adam`; None with `amsgrad`."""
     if o.amsgrad:
         return None
 
@@ -79,7 +79,7 @@ def adam(o: Any, rate: Any, all_rows: bool = True) -> Rule | None:
 
 
 def ftrl(o: Any, rate: Any) -> Rule:
-    """Of `Ftrl`."""
+    """Returns the rule of `Ftrl`."""
 
     def hyperparameters() -> list[Any]:
         l2 = o.l2_regularization_strength + o.beta / (2.0 * tf.cast(rate, tf.float32))
@@ -91,7 +91,7 @@ def ftrl(o: Any, rate: Any) -> Rule:
 
 
 def rmsprop(o: Any, rate: Any) -> Rule:
-    """Of `RMSprop`, which keeps no momentum where it is 0."""
+    """Returns the rule of `RMSprop`, which has no momentum slot if the momentum is 0."""
     slots = [("velocity", "_velocities", 0.0)]
     if o.momentum > 0:
         slots.append(("momentum", "_momentums", 0.0))

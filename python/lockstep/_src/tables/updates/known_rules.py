@@ -1,4 +1,4 @@
-"""The rule of any known optimizer, and sparse gradients that are applied by it."""
+"""The rules of all known optimizers, and the application of sparse gradients by them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from lockstep._src.tables.updates.rules import Rule
 
 
 def rule_of(optimizer: Any) -> Rule | None:
-    """Returns the rule by which an optimizer applies sparse gradients; None where none is known to be the same.
+    """Returns the rule by which an optimizer applies sparse gradients; None if no equivalent rule is known.
 
     Args:
-      optimizer: of `tf.compat.v1.train` or of Keras 3.
+      optimizer: an optimizer of `tf.compat.v1.train` or of Keras 3.
     """
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return tensorflow1_rules.rule_of(optimizer)
     keras = sys.modules.get("keras.src.optimizers.base_optimizer")
     if keras is not None and isinstance(optimizer, keras.BaseOptimizer):
-        # It imports Keras 3, which not every TensorFlow has.
+        # This imports Keras 3, which some versions of TensorFlow do not have.
         from lockstep._src.tables.updates import keras3
 
         return keras3.rule_of(optimizer)
@@ -30,23 +30,23 @@ def rule_of(optimizer: Any) -> Rule | None:
 
 
 def apply_sparse(optimizer: Any, variable: Any, values: tf.Tensor, indices: tf.Tensor) -> Any:
-    """Applies a sparse gradient of a variable in one operation, as the optimizer would apply it.
+    """Applies a sparse gradient of a variable in one operation, with the same result as the optimizer.
 
-    For optimizers of `tf.compat.v1.train` it has to be called where they call their own methods for that: slots are
-    made, and hyperparameters prepared.
+    For optimizers of `tf.compat.v1.train`, call it where they call their own methods for this: after they have created
+    slots and prepared hyperparameters.
 
     Args:
-      optimizer: of `tf.compat.v1.train` or of Keras 3.
-      variable: float32 [R, ...], or a dynamic one: of these, slots are the table's own, made at the first update by the
-        rule's initial values, and named "<optimizer's name>/<slot>" (`owners.py`).
+      optimizer: an optimizer of `tf.compat.v1.train` or of Keras 3.
+      variable: float32 [R, ...], or a dynamic table. Slots of a dynamic table belong to the table. They are created at
+        the first update with the rule's initial values, and named "<optimizer's name>/<slot>" (`owners.py`).
       values: float32 [N, ...], gradients of rows. Those of one row are summed first.
-      indices: [N] int32 or int64, the rows; of a sharded table, those of the shard; of a dynamic one, int64 row
-        numbers, where -1 drops a gradient. Running it raises
-        InvalidArgumentError for one out of range, and FailedPreconditionError for a variable without a value.
+      indices: [N] int32 or int64, the rows. For a sharded table these are rows of the shard. For a dynamic table they
+        are int64 row numbers, where -1 drops a gradient. Running the operation raises InvalidArgumentError for an index
+        out of range, and FailedPreconditionError for a variable without a value.
 
     Returns:
-      The operation, or the variable under eager execution; None where the optimizer's rule is not known, or variable or
-      gradient are of a kind that fused updates don't take: then nothing has been done.
+      The operation, or the variable under eager execution. None, without having done anything, if the optimizer's rule
+      is not known, or if fused updates do not support the kind of the variable or gradient.
     """
     rule = rule_of(optimizer)
     return None if rule is None else apply_rule(rule, variable, values, indices)

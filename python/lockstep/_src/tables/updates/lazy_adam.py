@@ -1,4 +1,4 @@
-"""Adam that leaves rows alone which have no gradient in a step, for graphs of TensorFlow 1."""
+"""Adam that does not change rows without a gradient in a step, for graphs of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import tensorflow as tf
 
 
 class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
-    """`tf.compat.v1.train.AdamOptimizer` whose sparse gradients change the rows that they name and no others.
+    """`tf.compat.v1.train.AdamOptimizer` whose sparse gradients change only the rows that they name.
 
-    Adam of TensorFlow lets the moments of all rows decay in every step and moves all weights by what is left of them: a
-    pass over the whole table. Here the moments of a row, and the row, rest while it has no gradient; so it is another
-    optimizer, and a step costs what its rows cost. The same as `tf.contrib.opt.LazyAdamOptimizer`, with Adam's
-    arguments and its names of slots. Dense gradients are applied as Adam does.
+    In every step, TensorFlow's Adam lets the moments of all rows decay and moves all weights by their moments, which is
+    a pass over the whole table. Here, a row and its moments do not change in a step without a gradient for it. So this
+    is a different optimizer, and the cost of a step depends on the number of its rows. It is equivalent to
+    `tf.contrib.opt.LazyAdamOptimizer`, with Adam's arguments and names of slots. Dense gradients are applied as in
+    Adam.
     """
 
     def _resource_apply_sparse(self, grad: tf.Tensor, var: Any, indices: tf.Tensor) -> Any:

@@ -1,6 +1,6 @@
-"""Adam that leaves rows alone which have no gradient in a step, for Keras 3.
+"""Adam that does not change rows without a gradient in a step, for Keras 3.
 
-Imports Keras 3, which not every TensorFlow has.
+This module imports Keras 3, which some versions of TensorFlow do not have.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import tensorflow as tf
 
 @keras.saving.register_keras_serializable("lockstep")
 class LazyAdam(keras.optimizers.Adam):
-    """`keras.optimizers.Adam` whose sparse gradients change the rows that they name and no others.
+    """`keras.optimizers.Adam` whose sparse gradients change only the rows that they name.
 
-    Adam of Keras lets the moments of all rows decay in every step and moves all weights by what is left of them: a pass
-    over the whole table. Here the moments of a row, and the row, rest while it has no gradient; so it is another
-    optimizer, and a step costs what its rows cost. The same as `LazyAdam` of TensorFlow Addons, with Adam's arguments.
-    Dense gradients are applied as Adam does; `amsgrad` is for these alone.
+    In every step, Keras' Adam lets the moments of all rows decay and moves all weights by their moments, which is a
+    pass over the whole table. Here, a row and its moments do not change in a step without a gradient for it. So this is
+    a different optimizer, and the cost of a step depends on the number of its rows. It is equivalent to `LazyAdam` of
+    TensorFlow Addons, with Adam's arguments. Dense gradients are applied as in Adam; only they support `amsgrad`.
     """
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:

@@ -1,8 +1,8 @@
-"""Which optimizer owns which slots of a dynamic table.
+"""The slots of a dynamic table, and the optimizers that own them.
 
-Slots are columns of the table, named "<optimizer's name>/<slot>", and go when their optimizer has gone: when the next
-one comes to the table, which takes their memory. In a graph an optimizer lives as long as the graph does, which goes on
-applying it when the program has let it go; so in graphs of TensorFlow 1 slots stay.
+Slots are columns of the table, named "<optimizer's name>/<slot>". After an optimizer is deleted, its slots stay until
+another optimizer is first applied to the table; then they are removed, and their memory is used again. A graph applies
+its optimizers also after the program has deleted them. Therefore slots in graphs of TensorFlow 1 are never removed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tensorflow.python.framework import func_graph, ops
 
 from lockstep._src.engine import library
 
-# The attribute of a table: name -> owner.
+# An attribute of a table: name -> owner.
 _OWNERS = "_lockstep_owners_of_slots"
-# That of a graph: the optimizers that it applies.
+# An attribute of a graph: the optimizers that it applies.
 _ALIVE = "_lockstep_optimizers"
 
 
@@ -28,16 +28,16 @@ _ALIVE = "_lockstep_optimizers"
 class _Owner:
     optimizer: weakref.ref
     slots: set[str]
-    # How often rows had been changed when the table was restored; None where it has not been since the owner came.
+    # The number of row changes when the table was restored; None if it was not restored since the owner came.
     restored_at: int | None = None
 
 
 def slot_names(optimizer: Any, table: Any, slots: Sequence[str]) -> list[str]:
-    """The names under which a dynamic table keeps an optimizer's slots: "<the optimizer's own, made unique>/<slot>".
+    """Returns the names under which a dynamic table keeps an optimizer's slots: "<unique name>/<slot>".
 
-    Optimizers that update one table have slots of their own, as TensorFlow's have: the second 'Adagrad' that is applied
-    to it is 'Adagrad_1', while the first lives. So a program that goes on from a checkpoint has to apply them in the
-    same order, or name them.
+    Optimizers that update the same table have separate slots, as in TensorFlow. The second 'Adagrad' that is applied to
+    it becomes 'Adagrad_1' while the first one lives. Therefore a program that continues from a checkpoint must apply
+    its optimizers in the same order, or give them names.
     """
     owners = vars(table).setdefault(_OWNERS, {})
     _live_with_graph(optimizer)
@@ -56,9 +56,9 @@ def slot_names(optimizer: Any, table: Any, slots: Sequence[str]) -> list[str]:
 
 
 def note_restored(table: Any) -> None:
-    """A table has just been restored, under eager execution: its slots are the checkpoint's.
+    """Records that a table has just been restored, under eager execution: its slots are the checkpoint's.
 
-    They are for an optimizer that comes and has their name, unless the owner that is there goes on to change them.
+    They belong to the next optimizer with their name, unless their current owner changes them first.
     """
     for owner in vars(table).get(_OWNERS, {}).values():
         owner.restored_at = _changes(table)
@@ -87,7 +87,7 @@ def _drop_slots_of_gone(table: Any, owners: dict[str, _Owner]) -> None:
     with ops.init_scope():
         if not owners or not tf.executing_eagerly():
             return
-        # An optimizer and the functions that apply it hold one another.
+        # An optimizer and the functions that apply it refer to each other.
         gc.collect()
         gone = [owners.pop(name) for name in [name for name, owner in owners.items() if owner.optimizer() is None]]
         changes = _changes(table)

@@ -1,4 +1,4 @@
-"""What an update operation has to know of an optimizer."""
+"""The description of an optimizer for an update operation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """What an optimizer keeps of each weight.
+    """A value that an optimizer keeps for each weight.
 
     Attributes:
-      name: the optimizer's own for it.
-      initial: the value that it begins with.
+      name: the optimizer's name of the slot.
+      initial: the initial value.
     """
 
     name: str
@@ -23,16 +23,16 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """An optimizer as `LockstepSparseUpdate` takes it.
+    """The description of an optimizer for `LockstepSparseUpdate`.
 
     Attributes:
-      optimizer: whose rule it is.
-      name: of a rule in tf/embedding/update_rules.h.
-      slots: those of the rule, in its order.
-      hyperparameters: gives numbers or scalar tensors, in the rule's order; called where the update is built, after the
+      optimizer: the optimizer.
+      name: the name of a rule in tf/embedding/update_rules.h.
+      slots: the slots of the rule, in its order.
+      hyperparameters: returns numbers or scalar tensors in the rule's order; called when the update is built, after the
         optimizer has prepared them.
-      slot_of: gives a variable's slot, a variable of TensorFlow, by its name.
-      all_rows: whether rows without a gradient are updated as well, with one of zero.
+      slot_of: returns a variable's slot of a name, as a variable of TensorFlow.
+      all_rows: whether rows without a gradient are updated, too, with a gradient of zero.
     """
 
     optimizer: Any
@@ -44,9 +44,9 @@ class Rule:
 
 
 def has_method_of(optimizer: Any, cls: type, name: str) -> bool:
-    """Whether a method of an optimizer is the one that `cls` has, neither overridden nor replaced on the object.
+    """Returns whether a method of an optimizer is that of `cls`, neither overridden nor replaced on the object.
 
-    Wrappers that keep what they wrap (`functools.wraps`) count as what they wrap.
+    A wrapper made with `functools.wraps` counts as the function that it wraps.
     """
     if name in vars(optimizer):
         return False

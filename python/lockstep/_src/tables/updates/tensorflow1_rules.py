@@ -1,4 +1,4 @@
-"""The rules of `tf.compat.v1.train`'s optimizers, by their slots and by the tensors that they prepare."""
+"""The rules of `tf.compat.v1.train`'s optimizers, in terms of their slots and of the tensors that they prepare."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _adagrad(o: Any) -> Rule:
 
 
 def _adam(o: Any) -> Rule:
-    """Of all rows: TensorFlow lets the moments of those without a gradient decay, and moves them on."""
+    """Returns a rule for all rows, unless it is lazy: TensorFlow also decays the moments of untouched rows."""
 
     def hyperparameters() -> list[Any]:
         return [o._lr_t, o._beta1_t, o._beta2_t, o._epsilon_t, *o._get_beta_accumulators()]
@@ -44,7 +44,7 @@ def _adam(o: Any) -> Rule:
 
 
 def _ftrl(o: Any) -> Rule:
-    """`beta` is in the adjusted strength of l2 already; shrinkage of 0 is none."""
+    """Returns the rule. The adjusted strength of l2 includes `beta`; a shrinkage of 0 has no effect."""
 
     def hyperparameters() -> list[Any]:
         return [
@@ -72,7 +72,7 @@ def _rms_prop(o: Any) -> Rule:
 
 _SPARSE = ("_resource_apply_sparse_duplicate_indices", "_resource_apply_sparse")
 _SPARSE_ADAM = (*_SPARSE, "_apply_sparse_shared", "_resource_scatter_add")
-# A class, its methods for sparse gradients, and its rule. A subclass comes before its base.
+# (class, its methods for sparse gradients, its rule). A subclass comes before its base.
 _KNOWN: tuple[tuple[type, Sequence[str], Callable[[Any], Rule]], ...] = (
     (_train.GradientDescentOptimizer, _SPARSE, _gradient_descent),
     (_train.MomentumOptimizer, _SPARSE, _momentum),
@@ -85,9 +85,9 @@ _KNOWN: tuple[tuple[type, Sequence[str], Callable[[Any], Rule]], ...] = (
 
 
 def rule_of(optimizer: Any) -> Rule | None:
-    """The rule by which an optimizer of `tf.compat.v1.train` applies sparse gradients; None where it is not known.
+    """Returns the rule by which an optimizer of `tf.compat.v1.train` applies sparse gradients; None if none is known.
 
-    A subclass has its base's rule where it has its base's methods for sparse gradients.
+    A subclass has the rule of its base if it does not override the base's methods for sparse gradients.
     """
     for cls, methods, describe in _KNOWN:
         if isinstance(optimizer, cls) and all(has_method_of(optimizer, cls, name) for name in methods):

@@ -1,4 +1,4 @@
-"""Fused updates give what optimizers of TensorFlow 1 give, with the same slots, and only where they are known."""
+"""Tests that fused updates give the results and slots of TensorFlow 1's optimizers, and run only for known ones."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ train = tf1.train
 
 
 def decaying(rate):
-    """A learning rate that the global step decides."""
+    """Returns a learning rate that depends on the global step."""
     return train.exponential_decay(rate, train.get_or_create_global_step(), decay_steps=2, decay_rate=0.7)
 
 
-# Of FTRL, in all of its libraries.
+# Arguments of FTRL in all libraries.
 FTRL_ARGUMENTS = {
     "learning_rate_power": -0.6,
     "initial_accumulator_value": 0.3,
@@ -58,14 +58,14 @@ STEPS = 4
 
 
 def gradient(number, step):
-    """Values and indices of a table's gradient, with duplicates where there are enough."""
+    """Returns values and indices of a table's gradient, with duplicates if there are enough rows."""
     _, (rows, *dims), _, counts = TABLES[number]
     random = np.random.default_rng([number, step])
     return random.normal(size=[counts[step], *dims]), random.integers(0, rows, counts[step])
 
 
 def build(make_optimizer, dtype=tf.float32, make_tables=None):
-    """Tables, an optimizer's step for all of them, and what feeds it in each step."""
+    """Builds tables and an optimizer's step for all of them; returns them and the feeds of each step."""
     tables, pairs, feeds = [], [], [{} for _ in range(STEPS)]
     for number, (name, shape, index_type, _) in enumerate(TABLES):
         begin = np.random.default_rng(number).normal(size=shape)
@@ -83,7 +83,7 @@ def build(make_optimizer, dtype=tf.float32, make_tables=None):
 
 
 def trained(make_optimizer, dtype=tf.float32):
-    """Variables by name after each step, and the types of the operations of the graph."""
+    """Returns variables by name after each step, and the types of the graph's operations."""
     with tf.Graph().as_default(), tf1.Session() as session:
         _, train_op, feeds = build(make_optimizer, dtype)
         session.run(tf1.global_variables_initializer())
@@ -96,7 +96,7 @@ def trained(make_optimizer, dtype=tf.float32):
 
 
 def assert_same(got, expected):
-    """To 1e-6 of the largest number: what is a sum of such numbers may be small."""
+    """Compares to 1e-6 of the largest number, because a sum of large numbers may be small."""
     assert got.keys() == expected.keys()
     for variable, value in expected.items():
         tolerance = 1e-6 * max(1, np.max(np.abs(value)))
@@ -141,21 +141,21 @@ def fused_operations(make_optimizer, dtype=tf.float32, **options):
 
 
 class Scaling(train.AdagradOptimizer):
-    """A subclass with a way of its own for sparse gradients."""
+    """A subclass with its own method for sparse gradients."""
 
     def _resource_apply_sparse(self, grad, var, indices):
         return super()._resource_apply_sparse(2.0 * grad, var, indices)
 
 
 class Summing(train.MomentumOptimizer):
-    """A subclass that sums gradients in a way of its own."""
+    """A subclass that sums gradients in another way."""
 
     def _resource_apply_sparse_duplicate_indices(self, grad, handle, indices):
         return super()._resource_apply_sparse_duplicate_indices(-grad, handle, indices)
 
 
 class Renamed(train.AdagradOptimizer):
-    """A subclass that changes nothing of it."""
+    """A subclass that overrides no method for sparse gradients."""
 
     def _prepare(self):
         super()._prepare()
@@ -220,12 +220,12 @@ def test_variables_of_a_reference_type_keep_tensorflows_kernels():
 
 
 def lookups(make_optimizer):
-    """A loss over looked-up rows, and gradients that are clipped by their common norm."""
+    """Returns a loss over looked-up rows, and gradients that are clipped by their common norm."""
     tables = [
         tf1.get_variable(f"t{i}", initializer=np.random.default_rng(i).normal(size=[9, 4]).astype(np.float32))
         for i in range(3)
     ]
-    # Distinct ones: a norm counts slices of one row as their sum in a scope, and apart outside.
+    # The ids are distinct: in a scope, a norm counts slices of one row as their sum, and separately outside.
     ids = tf.constant([3, 1, 7, 8, 0])
     loss = tf.add_n([tf.reduce_sum(tf.sin((i + 1) * tf.nn.embedding_lookup(t, ids))) for i, t in enumerate(tables)])
     optimizer = make_optimizer()
@@ -236,7 +236,7 @@ def lookups(make_optimizer):
 
 @pytest.mark.parametrize("name", ["Adagrad", "Adam", "Ftrl, all arguments"])
 def test_a_checkpoint_goes_from_fused_to_unfused_and_back(name, tmp_path):
-    """Trained in turns with and without fused updates, sharded tables among them: as plain TensorFlow trains."""
+    """Trains in turns with and without fused updates, also sharded tables, and compares with plain TensorFlow."""
 
     def run(steps, fused, plain=False):
         folder = str(tmp_path / ("plain" if plain else "ours"))
