@@ -1,6 +1,6 @@
 """A layer of Keras 3 over a dynamic table.
 
-Imports Keras: only where TensorFlow runs eagerly, and its Keras is Keras 3.
+This module imports Keras. It needs eager execution of TensorFlow, and Keras 3.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from lockstep._src.tables.dynamic.table_options import EmbeddingVariableOption
 from lockstep._src.tables.dynamic.variable import DynamicVariable
 
 _COMBINERS = ("sum", "mean", "sqrtn")
-# What Keras' files call a table's two strings (tables/dynamic/serialized.py).
+# The names of a table's two strings in Keras' files (tables/dynamic/serialized.py).
 _FILES = ("table_index", "table_data")
 
 
 class _TableWeight(backend.Variable):
-    """A dynamic table as a weight of a layer. To Keras it has one row, as there is no shape without a length.
+    """A dynamic table as a weight of a layer. Keras sees one row, because a shape without a length is not possible.
 
-    It is not constructed: a `keras.Variable` becomes one.
+    It is not constructed: the layer changes the class of a `keras.Variable` to this one.
     """
 
     @property
     def table(self) -> DynamicVariable:
-        """The table."""
+        """The dynamic table."""
         return self._value
 
     def assign(self, value: Any) -> NoReturn:
@@ -41,9 +41,9 @@ class _TableWeight(backend.Variable):
         self._value.assign(value)
 
     def _deferred_initialize(self) -> None:
-        """Does nothing: the table is there, when Keras makes variables that a model was only traced with."""
+        """Does nothing: the table exists already when Keras creates variables of a traced model."""
 
-    # Keras takes what these raise for a variable's that has a value only.
+    # Errors of these methods would otherwise look to Keras like those of a variable that only has a value.
     def _serialize_to_tensors(self) -> Any:
         return self._value._serialize_to_tensors()
 
@@ -59,32 +59,35 @@ class _TableWeight(backend.Variable):
 class DynamicEmbedding(keras.layers.Layer):
     """Embeddings of keys without a vocabulary: `keras.layers.Embedding` without `input_dim`, for any int64 or string.
 
-    Keys are taken in when the layer is called for training: in `fit`, with `training=True`, or under a
-    `tf.GradientTape`. `evaluate`, `predict`, a layer with `trainable=False` and the SavedModel of
-    `lockstep.keras.export` take no keys in. There a key without a row reads the default row. Its elements are
+    The layer adds new keys when it is called for training: in `fit`, with `training=True`, or under a
+    `tf.GradientTape`. It adds no keys in `evaluate`, in `predict`, with `trainable=False`, or in the SavedModel of
+    `lockstep.keras.export`. There a key without a row reads the default row. Its elements are
     `default_value_no_permission` of the option's `InitializerOption`, 0 by default. A layer without a filter whose
-    initializer is a constant has that constant in their place.
+    initializer is a constant uses that constant instead.
 
-    `save`, `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts; in jobs of several
-    workers the first two, which all of them call.
-    `lockstep.keras.export(model, directory)` writes a SavedModel of the model. `keras.models.load_model` loads what
-    `save` has written in any program that imports `lockstep.keras`.
+    `save`, `save_weights` and `tf.train.Checkpoint` save the table with its slots and counts. In jobs of several
+    workers only `save` and `save_weights` do, and all workers must call them. `lockstep.keras.export(model, directory)`
+    writes a SavedModel of the model. `keras.models.load_model` loads files of `save` in any program that imports
+    `lockstep.keras`.
 
     Args:
-      output_dim: D.
+      output_dim: the dimension D of the rows.
       embeddings_initializer: Keras' initializer or its name; see tables/dynamic/initial_rows.py.
-      key_dtype: int64, int32 or string.
-      combiner: None, 'sum', 'mean' or 'sqrtn'.
-      option: filters, eviction and the like; see `EmbeddingVariableOption`. Also what a file of Keras' has for it.
-      dtype: of Keras; its variables' type is the rows' (float32, float16 or bfloat16).
-      **kwargs: of `keras.layers.Layer`.
+      key_dtype: the type of the keys: int64, int32 or string.
+      combiner: how the rows of an example are combined: 'sum', 'mean' or 'sqrtn'; None: they are not.
+      option: filters, eviction and similar options (`EmbeddingVariableOption`), or their form in files of Keras.
+      dtype: Keras' type or policy; the type of its variables is that of the rows (float32, float16 or bfloat16).
+      **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:
-      inputs: keys: a tensor or a RaggedTensor of any shape, or with a combiner a tensor, SparseTensor or RaggedTensor
-        [B, L]. Those of other integer types are cast.
-      weights: of a SparseTensor's or RaggedTensor's keys, with a combiner; None: all 1.
+      inputs: keys: a tensor or a RaggedTensor of any shape; with a combiner a tensor, SparseTensor or RaggedTensor
+        [B, L]. Keys of other integer types are cast.
+      weights: with a combiner, the weights of a SparseTensor's or RaggedTensor's keys; None: all weights are 1.
 
-    Output: [..., D] for each key, or with a combiner [B, D].
+    Output: [..., D], a row for each key; with a combiner [B, D].
+
+    Raises:
+      ValueError: the combiner is unknown.
     """
 
     def __init__(
@@ -104,13 +107,13 @@ class DynamicEmbedding(keras.layers.Layer):
         self.key_dtype = tf.as_dtype(key_dtype)
         self.combiner = combiner
         self.option = option_configs.from_config(option) if isinstance(option, dict) else option
-        # XLA cannot compile lookups; keys are not to be cast to the layer's type.
+        # XLA cannot compile lookups, and keys must not be cast to the layer's type.
         self.supports_jit = False
         self.autocast = False
-        self.places: Any = None  # of keys in the weight, which is a matrix while the model is exported (export.py)
+        self.places: Any = None  # finds keys' rows while the model is exported and the weight is a matrix (export.py)
 
     def build(self, input_shape: Any = None) -> None:
-        """Makes the table."""
+        """Creates the table."""
         del input_shape
         if self.built:
             return
@@ -137,8 +140,8 @@ class DynamicEmbedding(keras.layers.Layer):
         return self._weight.table
 
     def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> tf.Tensor:
-        """See the class."""
-        del training  # Keras keeps it where lookups ask for it (tables/dynamic/modes.py)
+        """Returns the rows of keys; see the class."""
+        del training  # lookups read it from Keras' state (tables/dynamic/modes.py)
         with contextlib.nullcontext() if self.trainable else evaluating():
             if self.combiner is None:
                 found = tf.nn.embedding_lookup(self._weight._value, self._keys(inputs))
@@ -170,32 +173,32 @@ class DynamicEmbedding(keras.layers.Layer):
             keys = keys.to_sparse()
             weights = weights.to_sparse() if isinstance(weights, tf.RaggedTensor) else weights
         pooled = tf.nn.embedding_lookup_sparse(self._weight._value, keys, weights, combiner=self.combiner)
-        # Rows at the end that have no key are missing.
+        # The lookup omits rows at the end that have no key.
         missing = tf.cast(batch, tf.int32) - tf.shape(pooled)[0]
         pooled = tf.pad(pooled, [[0, missing], [0, 0]])
         return tf.ensure_shape(pooled, [None, self.output_dim])
 
     def compute_output_shape(self, input_shape: Any, *args: Any) -> tuple[Any, ...]:
-        """[..., D], or [B, D]."""
+        """Returns the shape [..., D], or [B, D] with a combiner."""
         if self.combiner is not None:
             return (input_shape[0], self.output_dim)
         return (*input_shape, self.output_dim)
 
     def compute_output_spec(self, inputs: Any, *args: Any, **kwargs: Any) -> keras.KerasTensor:
-        """As `compute_output_shape`."""
+        """Returns the specification of the output; see `compute_output_shape`."""
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
 
     def save_own_variables(self, store: Any) -> None:
-        """Puts the table with its slots and counts into one of Keras' files, as bytes."""
+        """Writes the table with its slots and counts to one of Keras' files, as bytes."""
         for name, content in zip(_FILES, serialized.to_strings(self.table).numpy(), strict=True):
             store[name] = np.frombuffer(content, np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
-        """Makes the table what the file has."""
+        """Restores the table from one of Keras' files."""
         serialized.from_strings(self.table, tf.constant([np.asarray(store[name]).tobytes() for name in _FILES]))
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {
             **super().get_config(),
             "output_dim": self.output_dim,

@@ -1,4 +1,4 @@
-"""The layer learns what `keras.layers.Embedding` learns, and takes keys in only in training."""
+"""Tests that the layer learns the same as `keras.layers.Embedding`, and adds keys only in training."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lockstep.keras import DynamicEmbedding  # noqa: E402
 
 ROWS, DIM = 50, 4
 MATRIX = np.random.RandomState(0).randn(ROWS, DIM).astype(np.float32)
-# No key twice in a batch of 16: Keras 3 itself squares the gradients of duplicates one by one.
+# A batch of 16 has no duplicate keys, because Keras 3 itself squares the gradients of duplicates one by one.
 INPUTS = np.concatenate([np.random.RandomState(i).permutation(ROWS)[:48].reshape(16, 3) for i in range(2)])
 TARGETS = np.random.RandomState(2).randn(32, 1).astype(np.float32)
 
@@ -83,7 +83,7 @@ def test_a_layer_that_is_not_trainable_takes_no_keys_in():
 
 
 def test_an_optimizer_without_a_rule_works_on_the_touched_rows():
-    # Nesterov's momentum of rows without a gradient would move on in a static layer: so one batch.
+    # Only one batch: in a static layer, Nesterov's momentum would change rows without a gradient in the next one.
     rows, _ = trained(lambda: keras.optimizers.Adamax(0.1), dynamic=True, run_eagerly=True)
     assert not np.allclose(rows, MATRIX)
 
@@ -140,7 +140,7 @@ def test_weights_are_saved_with_slots_and_counts(tmp_path, files, key_dtype):
         model.train_on_batch(tf.constant(keys), np.ones([16, 1]))
 
     def held(model):
-        """All that plain TensorFlow finds of the table, by key, and the dense layer's weights."""
+        """Returns all tensors of the table in a checkpoint, by name and key, and the dense layer's weights."""
         for file, content in zip(serialized._FILES, serialized.to_strings(model.layers[0].table).numpy(), strict=True):
             (tmp_path / file).write_bytes(content)
         reader = tf.train.load_checkpoint(f"{tmp_path}/table")
@@ -162,7 +162,7 @@ def test_weights_are_saved_with_slots_and_counts(tmp_path, files, key_dtype):
         path = tf.train.Checkpoint(model=first).save(f"{tmp_path}/model.ckpt")
     had = held(first)
     assert had[0]["keys"] and had[0]["keys_filtered"] and any("accumulator" in name for name in had[0])
-    # What it holds goes: another key, and rows that another step has changed.
+    # A restored table keeps nothing of its state before: neither another key, nor rows that another step has changed.
     other = ["1000"] if key_dtype == "string" else [1000]
     second.layers[0].table.insert(other, [[5.0] * DIM])
     step(second)
@@ -174,7 +174,7 @@ def test_weights_are_saved_with_slots_and_counts(tmp_path, files, key_dtype):
     assert held(second) == had
     step(first)
     step(second)
-    # The optimizer's count of steps is not among weights; so the steps in which keys were seen are others.
+    # The weights do not include the optimizer's step counter, so the steps in which keys were seen differ.
     after = [
         {name: part for name, part in held(model)[0].items() if "versions" not in name} for model in (first, second)
     ]
@@ -198,7 +198,7 @@ def test_what_it_cannot_do_is_an_error(tmp_path):
 
 
 def adagrad_step(rows, accumulators, batch):
-    """A step of rate 0.1 on the mean of the squares of a batch's rows."""
+    """Applies a step of rate 0.1 on the mean of the squares of a batch's rows."""
     gradient = np.zeros_like(rows)
     np.add.at(gradient, batch, 2 * rows[batch] / (batch.size * DIM))
     accumulators += gradient**2
@@ -215,10 +215,10 @@ def test_optimizers_that_come_and_go_take_the_memory_of_one(run_eagerly):
         model.fit(INPUTS, np.zeros([32, 3, DIM]), batch_size=16, shuffle=False, verbose=0)
         return int(layer.table.memory_bytes())
 
-    # Rules of two slots, and a stand-in's.
+    # Two optimizers with a rule of two slots each, and one with a stand-in.
     taken = {fit(make()) for make in [*[lambda: keras.optimizers.Adam(0.1, name="adam")] * 3, keras.optimizers.Nadam]}
     assert len(taken) == 1
-    # As of a new table: nothing of the ones before is left in the slots.
+    # The results are those of a new table: the slots contain nothing of the previous ones.
     last = keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.5, name="adagrad")
     layer.table.insert(np.arange(ROWS), MATRIX)
     assert {fit(last)} == taken

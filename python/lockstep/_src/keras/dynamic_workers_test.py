@@ -1,4 +1,4 @@
-"""Models of Keras 3 with dynamic tables, on workers that share the tables out."""
+"""Tests of Keras 3 models with dynamic tables on workers that share the tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lockstep.keras import DynamicEmbedding, export  # noqa: E402
 
 
 def train_scaled():
-    """Rows and the loss scale of Keras 3 after each of two steps; of the first, one row's gradient is infinite."""
+    """Returns rows and the loss scale after each of two steps; in the first, one row's gradient is infinite."""
     with embedding_scope():
         layer = DynamicEmbedding(DIM, "ones")
         layer.build()
@@ -46,7 +46,7 @@ def train_scaled():
 
 
 def keras_model():
-    """A model of Keras 3 with a table of numbers and one of words, and what this process holds of them."""
+    """Returns a model with a table of numbers and one of words, and a function for this process's part of them."""
     keras = tf.keras
     option = dynamic.EmbeddingVariableOption(filter_option=dynamic.CounterFilter(2), record_frequency=True)
     inputs = [keras.Input((4,), dtype=key_dtype) for key_dtype in ("int64", "string")]
@@ -57,7 +57,7 @@ def keras_model():
 
 
 def held_by(model):
-    """Of each table of a model rows, slots and counts by key, and how many keys wait."""
+    """Returns, for each table of a model, rows, slots and counts by key, and how many keys are not admitted yet."""
     parts = []
     for table in (model.get_layer(f"of_{key_dtype}").table for key_dtype in ("int64", "string")):
         keys, *rest = table.export()
@@ -71,7 +71,7 @@ FILES = ("model.weights.h5", "model.keras")
 
 
 def save_by_keras(folder):
-    """What this worker holds of a model's tables, what another model has that loads its weights, and the files."""
+    """Returns this worker's part of a model's tables, that of another model with its weights, and the files."""
     with scope():
         model, held = keras_model()
         for step in range(3):
@@ -80,7 +80,7 @@ def save_by_keras(folder):
         with pytest.raises(NotImplementedError, match="tf.train.Checkpoint.*job of 2 workers.*save_weights on all"):
             tf.train.Checkpoint(model=model).write(f"{folder}/object")
         weights, whole = (f"{folder}/{file}" for file in FILES)
-        # Worker 0 alone writes; that it cannot, all are told.
+        # Only worker 0 writes; if it cannot, all workers get the error.
         with pytest.raises(Exception, match="missing") as failed:
             model.save_weights(f"{folder}/missing/file/model.weights.h5")
         assert context.rank == 0 or str(failed.value).startswith("save_weights: worker 0 failed: ")
@@ -92,7 +92,7 @@ def save_by_keras(folder):
 
 
 def train_layers(ranks):
-    """A model of Keras 3 trained on the batches of `ranks`: what this process holds, predicts and exports."""
+    """Trains a model of Keras 3 on the batches of `ranks`; returns this process's tables, predictions and export."""
     batches = [np.concatenate([keys_of(step, rank) for rank in ranks]) // 10**15 for step in range(STEPS)]
     with scope(), embedding_scope():
         number, text = (
@@ -120,7 +120,7 @@ def train_layers(ranks):
 
 
 def serve(folder, inputs):
-    """What a SavedModel gives, and the kinds of its operations."""
+    """Returns the results of a SavedModel, and the types of its operations."""
     read = saved_model_pb2.SavedModel.FromString(Path(folder, "saved_model.pb").read_bytes())
     graph = read.meta_graphs[0].graph_def
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
@@ -145,7 +145,7 @@ def test_workers_skip_a_step_together_where_the_gradient_of_one_is_not_finite():
         assert [scale for _, scale in after] == [4.0, 4.0]
         assert all(len(rows) > 0 for rows, _ in after)
         np.testing.assert_array_equal(after[0][0], 1.0)
-        # The mean over the workers.
+        # The gradient is the mean over the workers.
         np.testing.assert_allclose(after[1][0], 0.75)
 
 

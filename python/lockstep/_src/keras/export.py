@@ -1,11 +1,11 @@
-"""SavedModels of Keras 3 models with dynamic or sharded tables: stock TensorFlow operations alone.
+"""SavedModels of Keras 3 models with dynamic or sharded tables, which contain only stock TensorFlow operations.
 
-`model.export` traces the model's layers. While it does, a dynamic table is three things of TensorFlow: its admitted
-keys, [K], the matrix of their rows with one more for all other keys, [K + 1, D], and a hash table from keys to places
-in it, which is filled from the first when the SavedModel is loaded. A key that is not there reads the table's default
-row, as it does in evaluation (tables/dynamic/modes.py). Sharded tables are whole.
+`model.export` traces the model's layers. During this, a dynamic table is represented by three objects of TensorFlow:
+its admitted keys [K], the matrix of their rows with one more row for all other keys [K + 1, D], and a hash table from
+keys to row numbers. The hash table is filled from the keys when the SavedModel is loaded. A key that is not there reads
+the table's default row, as it does in evaluation (tables/dynamic/modes.py). Sharded tables are exported as a whole.
 
-Imports Keras: only where TensorFlow runs eagerly, and its Keras is Keras 3.
+This module imports Keras. It needs eager execution of TensorFlow, and Keras 3.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from lockstep._src.tables.dynamic.variable import DynamicVariable
 
 
 def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) -> None:
-    """Writes a SavedModel for inference as `model.export` does, of a model that may have tables of this library.
+    """Writes a SavedModel for inference like `model.export`, also of a model with tables of this library.
 
-    The SavedModel gives what `model.predict` gives. A key without a row reads the default row of its table in both:
-    `default_value_no_permission` of the table's options (0 by default), or the constant that all rows begin with.
+    The SavedModel returns the same as `model.predict`. In both, a key without a row reads the default row of its table:
+    `default_value_no_permission` of the table's options (0 by default), or the constant with which all rows begin.
 
-    In a job all workers call it, and worker 0 writes: a table's rows come together in its memory.
+    In a job all workers call this, and worker 0 writes the files. Its memory must hold the whole tables.
 
     Args:
-      model: of Keras 3, built.
-      filepath: directory of the SavedModel.
-      **kwargs: of Keras' `Model.export`, such as `input_signature`; `format` has to be 'tf_saved_model'.
+      model: a built model of Keras 3.
+      filepath: the directory of the SavedModel.
+      **kwargs: arguments of Keras' `Model.export`, such as `input_signature`; `format` must be 'tf_saved_model'.
 
     Raises:
-      ValueError: another format.
-      RuntimeError: worker 0 failed, on the others; what Keras raises, on worker 0.
+      ValueError: the format is another one.
+      RuntimeError: on the other workers, if worker 0 failed. Worker 0 raises Keras' error.
     """
     if kwargs.get("format", "tf_saved_model") != "tf_saved_model":
         raise ValueError(f"export: format is {kwargs['format']!r}, wanted 'tf_saved_model'")
@@ -53,7 +53,7 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
 
     def write() -> None:
         with contextlib.ExitStack() as stack:
-            # Worker 0 is alone here: what is made is its own.
+            # Only worker 0 runs this, so its variables must not be shared with other workers.
             stack.enter_context(context.scope(mode="infer", sharding=False))
             stack.enter_context(context.detached())
             for table in tables:
@@ -66,7 +66,7 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
 
 
 class _Initializer(lookup_ops.TableInitializerBase):
-    """Fills a table with places by key, read from a variable: constants in a graph have to be small."""
+    """Fills a hash table with row numbers by key, read from a variable, because constants in a graph must be small."""
 
     def __init__(self, keys: tf.Variable) -> None:
         super().__init__(keys.dtype, tf.int64)
@@ -81,17 +81,17 @@ class _Initializer(lookup_ops.TableInitializerBase):
 
 
 class _Places(tf.Module):
-    """Places of rows by key; that behind the last one for other keys."""
+    """Row numbers by key; unknown keys have the number of the last row."""
 
     def __init__(self, keys: np.ndarray) -> None:
         super().__init__()
         self._count = len(keys)
-        if self._count:  # TensorFlow fills no table with nothing
+        if self._count:  # TensorFlow cannot fill an empty table
             keys = tf.Variable(keys, trainable=False, dtype=tf.string if keys.dtype == object else tf.int64)
             self._table = lookup_ops.StaticHashTable(_Initializer(keys), self._count)
 
     def of(self, keys: tf.Tensor) -> tf.Tensor:
-        """Int64, of the keys' shape."""
+        """Returns the keys' row numbers, int64 of the keys' shape."""
         if not self._count:
             return tf.zeros(tf.shape(keys), tf.int64)
         return self._table.lookup(keys if keys.dtype == tf.string else tf.cast(keys, tf.int64))
@@ -99,7 +99,7 @@ class _Places(tf.Module):
 
 @contextlib.contextmanager
 def _as_matrix(layer: DynamicEmbedding, keys: np.ndarray, rows: np.ndarray) -> Iterator[None]:
-    """Inside, a layer reads these rows."""
+    """Makes a layer read these rows inside the block."""
     rows = np.concatenate([rows, np.full([1, layer.output_dim], layer.table.default_value, rows.dtype)])
     matrix = tf.Variable(rows, trainable=False, name="embeddings")
     weight = layer._weight
@@ -113,7 +113,7 @@ def _as_matrix(layer: DynamicEmbedding, keys: np.ndarray, rows: np.ndarray) -> I
 
 @contextlib.contextmanager
 def _as_variable(variable: Any, whole: np.ndarray) -> Iterator[None]:
-    """Inside, a sharded weight is one of Keras' own."""
+    """Turns a sharded weight into an ordinary variable of Keras inside the block."""
     own = (variable.__class__, variable._value, variable._shape)
     variable.__class__ = backend.Variable
     variable._value, variable._shape = tf.Variable(whole, trainable=False, name=variable.name), whole.shape
@@ -124,7 +124,7 @@ def _as_variable(variable: Any, whole: np.ndarray) -> Iterator[None]:
 
 
 def _whole_rows(table: DynamicVariable) -> tuple[np.ndarray, np.ndarray]:
-    """Admitted keys of all workers and their rows."""
+    """Returns the admitted keys of all workers and their rows."""
     keys, rows, *_ = table.export()
     if context.world_size == 1:
         return keys.numpy(), rows.numpy()

@@ -1,4 +1,4 @@
-"""A SavedModel of a Keras model with dynamic tables serves, in a process without this library, what numpy computes."""
+"""Tests that SavedModels of models with dynamic tables give numpy's results in a process without this library."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lockstep.keras import DynamicEmbedding, LazyAdam, export  # noqa: E402
 DIM = 3
 KEYS = np.array([5, -(2**62), 7], np.int64)
 ROWS = np.random.default_rng(1).normal(size=(3, DIM)).astype(np.float32)
-USERS = np.array([[5], [-(2**62)], [10**15]])  # the last is in no table
+USERS = np.array([[5], [-(2**62)], [10**15]])  # the last key is in no table
 WORDS = np.array([[b"5", b"7"], [b"7", b"none"], [b"", b"5"]])
 
-# Both of TensorFlow's loaders.
+# A program that uses both of TensorFlow's loaders.
 _SERVE = f"""
 import sys
 import numpy as np, tensorflow as tf
@@ -100,7 +100,7 @@ def test_stock_tensorflow_serves_the_rows_of_admitted_keys(tmp_path):
     full, empty = (np.array(line.split()[1:], np.float64).reshape(3, -1) for line in served.stdout.splitlines())
     np.testing.assert_allclose(full, expected(), rtol=1e-6)
     np.testing.assert_allclose(empty, np.repeat([[0.5, 0.5, 0.0, 0.0]], 3, axis=0).repeat(DIM, axis=1), rtol=1e-6)
-    # The model goes on as it was: it takes keys in, and evaluation sees them.
+    # The model itself is unchanged: it adds new keys, and evaluation sees them.
     np.testing.assert_array_equal(model.predict(inputs, verbose=0), before)
     model.train_on_batch(inputs, targets)
     assert 10**15 in model.get_layer("users").table.export().keys.numpy()
@@ -118,7 +118,7 @@ def test_a_file_of_keras_has_the_tables(tmp_path):
     np.testing.assert_array_equal(loaded.predict(inputs, verbose=0), model.predict(inputs, verbose=0))
 
 
-# It imports one module of this library, and reads none of its lazy names before the model is loaded.
+# A program that imports one module of this library, and reads none of its lazy names before the model is loaded.
 _LOAD = """
 import sys
 import lockstep.keras
@@ -136,7 +136,7 @@ def test_a_program_that_imports_the_module_loads_the_file(of_hybridbackend, tmp_
     user = keras.Input((1,), dtype="int64", name="user")
     layer = DynamicEmbedding(DIM, name="users")
     outputs = keras.layers.Flatten()(layer(user))
-    # That of HybridBackend's API is saved as one of Keras' own.
+    # A model of HybridBackend's API is saved as one of Keras' own classes.
     model = (lockstep.keras.Model if of_hybridbackend else keras.Model)({"user": user}, outputs)
     layer.table.insert(KEYS, ROWS)
     model.compile(LazyAdam(), "mse")

@@ -11,23 +11,23 @@ _tf1 = tf.compat.v1
 
 
 def dense_features(features: Mapping[str, Any], feature_columns: Sequence[Any]) -> list[tf.Tensor]:
-    """The dense tensors of feature columns; after HybridBackend's `hb.keras.layers.dense_features`.
+    """Returns the dense tensors of feature columns; after HybridBackend's `hb.keras.layers.dense_features`.
 
     Tables of embedding columns are sharded in an `embedding_scope`.
 
     Args:
-      features: name to a dense or sparse tensor of B rows.
-      feature_columns: of `tf.feature_column`.
+      features: name -> a dense or sparse tensor of B rows.
+      feature_columns: columns of `tf.feature_column`.
 
     Returns:
       A tensor [B, width of the column] for each column, in their order.
 
     Raises:
-      RuntimeError: TensorFlow runs eagerly: feature columns make their variables in graphs.
+      RuntimeError: TensorFlow runs eagerly; feature columns create their variables in graphs.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
-            "dense_features: TensorFlow runs eagerly, wanted a graph (tf.compat.v1.disable_v2_behavior())"
+            "dense_features: got eager execution, wanted a graph; call tf.compat.v1.disable_v2_behavior() first"
         )
     outputs: dict[Any, tf.Tensor] = {}
     _tf1.feature_column.input_layer(features, list(feature_columns), cols_to_output_tensors=outputs)

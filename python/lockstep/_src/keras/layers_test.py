@@ -1,4 +1,4 @@
-"""Feature columns as tensors."""
+"""Tests of feature columns as tensors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Options of dynamic tables as what json carries, for the files of Keras models."""
+"""Options of dynamic tables as values that JSON can represent, for the files of Keras models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLASSES = {
 
 
 def to_config(value: Any) -> Any:
-    """An option, or what is in one. Keras refuses to write what stays as it is: functions, arrays and the like."""
+    """Returns a value of an option in a form for JSON; others, such as functions, unchanged, which Keras refuses."""
     name = type(value).__name__
     if dataclasses.is_dataclass(value):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
@@ -35,7 +35,7 @@ def to_config(value: Any) -> Any:
 
 
 def from_config(config: Any) -> Any:
-    """What `to_config` was given; lists are tuples."""
+    """Returns the argument of `to_config` from its result; lists become tuples."""
     if isinstance(config, (list, tuple)):
         return tuple(from_config(one) for one in config)
     if not isinstance(config, dict):

@@ -1,4 +1,4 @@
-"""Callbacks whose files cannot be written: an error of `fit`, and not the end of its data."""
+"""Tests that a callback that cannot write its file makes `fit` raise an error, and does not end its data."""
 
 import keras
 import numpy as np

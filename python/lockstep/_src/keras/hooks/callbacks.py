@@ -1,14 +1,14 @@
-"""Callbacks of Keras 3 that write or delete files: worker 0 does it for the job.
+"""Callbacks of Keras 3 that write or delete files: only worker 0 does so, for the whole job.
 
-Callbacks run on all workers, so that a subclass may do what it likes beside. Their files are replaced:
+Callbacks run on all workers, because subclasses may also do other things. Their files are replaced:
 
-| callback | its files, on workers other than 0 |
+| callback | its files on workers other than 0 |
 | --- | --- |
-| `CSVLogger`, `TensorBoard` | none: what is written is dropped, and nobody waits for another worker |
-| `ModelCheckpoint`, `BackupAndRestore` | worker 0's, which tells the others what it reads; they need all workers |
-| `OrbaxCheckpoint` | refused: Orbax writes for the jobs of JAX alone |
+| `CSVLogger`, `TensorBoard` | none: writes are dropped, and no worker waits for another |
+| `ModelCheckpoint`, `BackupAndRestore` | those of worker 0, which sends what it reads; all workers take part |
+| `OrbaxCheckpoint` | not supported: Orbax writes for jobs of JAX only |
 
-Models are saved by `model_files.py`. Imports Keras: a scope imports this module where the program has Keras 3.
+`model_files.py` saves models. This module imports Keras; a scope imports it if the program has Keras 3.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
 
-# Callbacks that need all workers: they save models, or read what was saved.
+# Callbacks that need all workers: they save models, or read saved ones.
 _SAVERS = (callbacks.BackupAndRestore, callbacks.ModelCheckpoint)
 
 
 def intercept_callbacks(interception: Interception) -> None:
-    """Has worker 0 alone write the files of Keras' callbacks while the interception lasts."""
+    """Makes only worker 0 write the files of Keras' callbacks during the interception."""
     if context.world_size == 1:
         return
     for hook in symbols.SAVED_FILES:
@@ -58,14 +58,14 @@ def intercept_callbacks(interception: Interception) -> None:
 
 
 class _Files:
-    """Keras' `file_utils`; subclasses replace what asks for files."""
+    """Keras' `file_utils`; subclasses replace its functions for files."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(file_utils, name)
 
 
 class _NoFiles(_Files):
-    """There are no files, and what is written is dropped."""
+    """File functions for which no file exists; writes are dropped."""
 
     def exists(self, path: Any) -> bool:
         return False
@@ -75,7 +75,7 @@ class _NoFiles(_Files):
 
 
 class _FilesOfTheJob(_Files):
-    """Worker 0's files. All workers call each method, in the same order; each raises OSError on all of them."""
+    """Worker 0's files. All workers must call each method in the same order; a failure raises OSError on all."""
 
     def exists(self, path: Any) -> bool:
         return _by_chief(file_utils.exists, path)
@@ -121,7 +121,7 @@ def _write(path: Any, mode: str, text: str) -> None:
 
 
 def _by_chief(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls `function(*args)` on worker 0, and returns its result, fit for json, on every worker.
+    """Calls `function(*args)` on worker 0, and returns its result on every worker; JSON must be able to represent it.
 
     Raises:
       OSError: worker 0 failed.
@@ -130,18 +130,18 @@ def _by_chief(function: Callable[..., Any], *args: Any) -> Any:
     try:
         agreement.on_chief(lambda: result.append(function(*args)), f"{name} {os.fspath(args[0])!r}", f"files_{name}")
     except RuntimeError as error:
-        # It is an OSError on worker 0, and callbacks catch it.
+        # The error on worker 0 is an OSError, which callbacks catch.
         raise OSError(str(error)) from None
     return agreement.from_chief(result and result[0], f"files_{name}_result")
 
 
 class _Restoring(threading.local):
-    """`BackupAndRestore` while it restores: the weights are loaded by all workers, or by none."""
+    """The state of `BackupAndRestore` while it restores: either all workers load the weights, or none."""
 
     inside = False
 
     def wrap(self, restore: Callable[..., None]) -> Callable[..., None]:
-        """Wraps the beginning of a training, which loads what was saved."""
+        """Wraps the begin of a training, which loads saved weights."""
 
         @functools.wraps(restore)
         def wrapped(*args: Any, **kwargs: Any) -> None:
@@ -154,7 +154,7 @@ class _Restoring(threading.local):
         return wrapped
 
     def wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the loading of weights, which each worker reads for itself."""
+        """Wraps the loading of weights, which each worker reads itself."""
 
         @functools.wraps(load)
         def wrapped(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,7 @@ class _Restoring(threading.local):
                 return load(model, filepath, *args, **kwargs)
             failure = None
             try:
-                # Keras makes optimizers to compare with; a worker that cannot read the file makes none.
+                # Keras creates an optimizer to compare with; a worker that cannot read the file creates none.
                 with of_this_worker():
                     load(model, filepath, *args, **kwargs)
             except Exception as error:
@@ -176,7 +176,7 @@ class _Restoring(threading.local):
 
 
 def _wrap_decision(decide: Callable[..., bool]) -> Callable[..., bool]:
-    """Wraps the decision of a `ModelCheckpoint` to save. A batch's values are of one worker, so worker 0 decides."""
+    """Wraps the decision of a `ModelCheckpoint` to save: worker 0 decides, as each worker has its own batch."""
 
     @functools.wraps(decide)
     def wrapped(*args: Any, **kwargs: Any) -> bool:
@@ -186,11 +186,11 @@ def _wrap_decision(decide: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _wrap_begin(tell: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the call that tells all callbacks of the beginning of training."""
+    """Wraps the call that informs all callbacks about the begin of training."""
 
     @functools.wraps(tell)
     def wrapped(self: CallbackList, *args: Any, **kwargs: Any) -> None:
-        # Not in all Keras 3.
+        # Some versions of Keras 3 do not have it.
         of_jax = getattr(callbacks, "OrbaxCheckpoint", ())
         if any(isinstance(callback, of_jax) for callback in self.callbacks):
             raise NotImplementedError(
@@ -203,7 +203,7 @@ def _wrap_begin(tell: Callable[..., None]) -> Callable[..., None]:
             if names != everyones[0]:
                 raise ValueError(
                     f"fit: callbacks that save models are {everyones[0] or 'none'} on rank 0 and {names or 'none'} on "
-                    f"rank {rank}; give the same ones to all workers, of which worker 0 writes the files"
+                    f"rank {rank}; give the same ones to all workers, although only worker 0 writes the files"
                 )
         tell(self, *args, **kwargs)
 
@@ -211,7 +211,7 @@ def _wrap_begin(tell: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_histograms(log_weights: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the writing of histograms of all weights. Tables are whole there, and all workers gather them."""
+    """Wraps the writing of histograms of all weights: all workers gather whole tables for worker 0."""
 
     @functools.wraps(log_weights)
     def wrapped(self: Any, epoch: int) -> None:

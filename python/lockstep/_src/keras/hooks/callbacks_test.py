@@ -1,4 +1,4 @@
-"""Callbacks of Keras 3 that write or delete files, on two workers of which worker 0 writes."""
+"""Tests of Keras 3 callbacks that write or delete files, on two workers; worker 0 writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Interrupted(Exception):
 
 
 class Stops(tf.keras.callbacks.Callback):
-    """Ends a training as a crash would, after an epoch and a batch."""
+    """A callback that ends a training like a crash, after an epoch and a batch."""
 
     def on_train_batch_end(self, batch, logs=None):
         if batch == 1 and self.model.stops_in == self.epoch:
@@ -51,7 +51,7 @@ def model_of(seed, table=embedding_scope, optimizer="adam"):
 
 
 def fit(model, callbacks, epochs=EPOCHS, rank=None, ranks=None):
-    """Trains on this worker's rows of each batch, by default; together they are one process's."""
+    """Trains on this worker's rows of each batch, by default; all workers' rows together are one process's batch."""
     rank, ranks = (context.rank, context.world_size) if rank is None else (rank, ranks)
     ids = np.random.default_rng(0).integers(0, 11, BATCHES * ROWS_OF_ALL)
     size = ROWS_OF_ALL // ranks
@@ -66,7 +66,7 @@ def state_of(model):
 
 @contextlib.contextmanager
 def changes_of_files(below):
-    """Lists the files below a folder that Python code of this process makes, changes or deletes meanwhile."""
+    """Lists the files below a folder that Python code of this process creates, changes or deletes in the block."""
     changed, watching = [], [True]
 
     def hook(event, args):
@@ -85,10 +85,10 @@ def changes_of_files(below):
 
 
 def stand_in_for_tensorboard():
-    """Replaces the package, which TensorFlow does not bring: its functions write what they are given."""
+    """Replaces the package `tensorboard`, which may be missing, by functions that write their arguments."""
 
     def write(name, data, step=None, **_):
-        # As the package's: the data is asked for where there is a writer.
+        # Like those of the package, they compute the data only if there is a writer.
         return tf.summary.write(name, lambda: tf.convert_to_tensor(data), step)
 
     v2 = types.ModuleType("tensorboard.summary.v2")
@@ -108,7 +108,7 @@ def write_all(folder):
             callbacks = [
                 keras.callbacks.BackupAndRestore(f"{folder}/backup", double_checkpoint=True),
                 keras.callbacks.ModelCheckpoint(f"{folder}/by_epoch/{{epoch}}/model.keras"),
-                # The values of batches are of each worker's own; here they get better on one worker alone.
+                # Each worker has its own values of batches; here they improve on one worker only.
                 keras.callbacks.ModelCheckpoint(
                     f"{folder}/by_batch/{{batch}}/best.weights.h5", "loss", 0, True, True, save_freq=11
                 ),
@@ -121,7 +121,7 @@ def write_all(folder):
 
 
 def resume(folder):
-    """Trains in one go, and interrupted once. Returns both states, and the epochs of the second training."""
+    """Trains without and with one interruption. Returns both states, and the epochs of the second training."""
     whole = model_of(1)
     fit(whole, [])
     first = model_of(1)
@@ -136,7 +136,7 @@ def resume(folder):
 
 
 def fail(folder):
-    """Returns the errors where a worker cannot read what was saved, or lacks a callback."""
+    """Returns the errors if a worker cannot read the saved files, or lacks a callback."""
     keras, texts = tf.keras, {}
     backup = f"{folder}/here/backup"
     model = model_of(1)
@@ -157,13 +157,13 @@ def fail(folder):
         with pytest.raises(Exception) as raised:
             fit(model_of(1), callbacks, epochs=1)
         texts[name] = f"{raised.type.__name__}: {raised.value}"
-    # The loggers of worker 0 alone, as programs write it by hand.
+    # Some programs give the loggers to worker 0 only.
     fit(model_of(1), [] if context.rank else [keras.callbacks.CSVLogger(f"{folder}/by_hand.csv")], epochs=1)
     return texts
 
 
 def averages(folder, rank=None, ranks=None):
-    """Returns final weights and saved averages, of a worker of a job, or as `rank` of `ranks` in plain Keras."""
+    """Returns final weights and saved averages of a worker of a job, or of `rank` of `ranks` in plain Keras."""
     keras = tf.keras
     model = model_of(1, contextlib.nullcontext, keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.8))
     saving = keras.callbacks.ModelCheckpoint(f"{folder}/averaged-{{epoch}}.weights.h5", save_weights_only=True)

@@ -1,6 +1,6 @@
-"""Saving models of Keras 3: worker 0 writes the file, of whole tables; all workers take part.
+"""Saving models of Keras 3: worker 0 writes the file with whole tables; all workers take part.
 
-Imports Keras: a scope imports this module where the program has Keras 3.
+This module imports Keras; a scope imports it if the program has Keras 3.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lockstep.launch.base import notes
 
 
 def intercept_saving(interception: Interception) -> None:
-    """Makes `model.save` and `model.save_weights` save for the job while the interception lasts."""
+    """Makes `model.save` and `model.save_weights` save for the whole job during the interception."""
     if context.world_size > 1:
         for hook in symbols.SAVE_MODEL:
             interception.replace(hook, _wrap_save)
@@ -35,7 +35,7 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
         growing = [table for table in values.values() if is_dynamic(table)]
 
         def save_alone() -> None:
-            # Keras makes optimizers to compare with.
+            # Keras creates an optimizer to compare with, on this worker only.
             with of_this_worker():
                 save(model, *args, **kwargs)
             path = args[0] if args else kwargs.get("filepath")

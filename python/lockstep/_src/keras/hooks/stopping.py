@@ -1,8 +1,8 @@
-"""`fit`, `evaluate` and `predict` of Keras 3 end on all workers after the same batch when a callback of one says so.
+"""Makes `fit`, `evaluate` and `predict` of Keras 3 end on all workers after the same batch if a callback requests it.
 
 Callbacks end a pass over data by `model.stop_training` (`stop_evaluating`, `stop_predicting`), which Keras reads after
-each batch, and after each epoch. A worker's wish is taken back before Keras reads it, and travels with the exchange
-that precedes the next batch, which then all workers do without. After an epoch there is an exchange of its own.
+each batch and after each epoch. A worker's request is cleared before Keras reads it. It is then sent with the exchange
+that precedes the next batch, and all workers skip this batch. After an epoch there is a separate exchange.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tensorflow as tf
 from lockstep._src.collectives import ordered
 from lockstep._src.engine.context import context
 
-# What callbacks set, by the method of the model's that it ends.
+# Method of a model -> the attribute by which callbacks end it.
 ATTRIBUTES = {"fit": "stop_training", "evaluate": "stop_evaluating", "predict": "stop_predicting"}
 
 
@@ -26,7 +26,7 @@ class Pass:
 
     Args:
       model: the model.
-      attribute: which callbacks set, see `ATTRIBUTES`.
+      attribute: the attribute that callbacks set, see `ATTRIBUTES`.
     """
 
     def __init__(self, model: Any, attribute: str) -> None:
@@ -35,26 +35,26 @@ class Pass:
         self.asked = False
 
     def take_back(self) -> None:
-        """Notes a wish of this worker's callbacks, and hides it from Keras."""
+        """Records a request of this worker's callbacks, and clears it before Keras reads it."""
         if getattr(self._model, self._attribute, False):
             setattr(self._model, self._attribute, False)
             self.asked = True
 
     def agree(self, anyone_asked: bool) -> None:
-        """Tells Keras what all workers have agreed on."""
+        """Passes the agreement of all workers to Keras."""
         self.asked = False
         if anyone_asked:
             setattr(self._model, self._attribute, True)
 
 
 class Passes(threading.local):
-    """The passes that this thread is in: an evaluation may be inside of training."""
+    """The current passes of this thread; an evaluation may run inside of training."""
 
     def __init__(self) -> None:
         self.innermost: Pass | None = None
 
     def wrap(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """What replaces a model's `fit`, `evaluate` or `predict`; the latter two take all data, however spread."""
+        """Wraps a model's `fit`, `evaluate` or `predict`; the latter two process all data of all workers."""
         options = {} if name == "fit" else {"mode": "eval"}
 
         def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,7 +72,7 @@ class Passes(threading.local):
         return wrap
 
     def wrap_batch_end(self, tell: Callable[..., Any]) -> Callable[..., Any]:
-        """What tells all callbacks of the end of a batch."""
+        """Wraps the call that informs all callbacks about the end of a batch."""
 
         @functools.wraps(tell)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -83,7 +83,7 @@ class Passes(threading.local):
         return wrapped
 
     def wrap_epoch_end(self, tell: Callable[..., Any]) -> Callable[..., Any]:
-        """What tells all callbacks of the end of an epoch."""
+        """Wraps the call that informs all callbacks about the end of an epoch."""
 
         @functools.wraps(tell)
         def wrapped(*args: Any, **kwargs: Any) -> Any:

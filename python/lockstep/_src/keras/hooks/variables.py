@@ -1,9 +1,9 @@
-"""Variables of Keras 3 layers: sharded ones, and the slots that its optimizers make for them.
+"""Variables of Keras 3 layers: sharded ones, and the slots that Keras' optimizers create for them.
 
-A `keras.Variable` holds a variable of TensorFlow. Where that is a sharded table, the `keras.Variable` becomes a
-`RowShardedVariable`: optimizers see the shard, and whoever loads, saves or looks at the weights sees the whole table.
+A `keras.Variable` holds a variable of TensorFlow. If that is a sharded table, the `keras.Variable` becomes a
+`RowShardedVariable`: optimizers see the shard, while code that loads, saves or reads weights sees the whole table.
 
-Imports Keras: a scope imports this module where the program has Keras 3.
+This module imports Keras; a scope imports it if the program has Keras 3.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from lockstep._src.tables.sharded.table import EitherShape, reading_shards
 
 
 class RowShardedVariable(backend.Variable):
-    """A weight of a layer whose rows are shared out over the workers, or an optimizer's slot for one.
+    """A weight of a layer whose rows are distributed over the workers, or an optimizer's slot for one.
 
-    It is not constructed: a `keras.Variable` becomes one. `numpy()` and `np.array(...)` give the whole table, and have
-    to be asked on all workers; `assign` takes the whole table or this worker's rows.
+    It is not constructed: the class of a `keras.Variable` is changed to this one. `numpy()` and `np.array(...)` return
+    the whole table, and all workers must call them; `assign` takes the whole table or this worker's rows.
     """
 
-    _slot_shard: Shard | None = None  # of a slot
+    _slot_shard: Shard | None = None  # set for slots
     _whole: np.ndarray | None = None  # see `whole_on_chief`
 
     @property
     def shard(self) -> Shard:
-        """Which rows this worker holds."""
+        """The rows that this worker holds."""
         return self._slot_shard or self._value.shard
 
     @property
@@ -50,7 +50,7 @@ class RowShardedVariable(backend.Variable):
         return EitherShape(local, tf.TensorShape([self.shard.rows, *local[1:]]))
 
     def numpy(self) -> np.ndarray:
-        """The whole table. All workers have to ask."""
+        """Returns the whole table. All workers must call it."""
         if self._whole is not None:
             return self._whole
         local = self._value.local_value() if isinstance(self._value, RowShardedTable) else self._value.value()
@@ -66,24 +66,26 @@ class RowShardedVariable(backend.Variable):
         return super().__tf_tensor__(dtype, name)
 
     def assign(self, value: Any) -> Any:
-        """Assigns the whole table, of which this worker takes its rows, or this worker's rows."""
+        """Assigns this worker's rows from a value of these rows, or of the whole table."""
         value = self._convert_to_tensor(value, dtype=self._dtype)
         if value.shape != self._value.shape and value.shape == self.shape:
             value = self.shard.pick(value)
         if value.shape != self._value.shape:
-            raise ValueError(f"{self.path}: got a value of shape {value.shape}, wanted {self.shape}, or the whole")
+            raise ValueError(
+                f"{self.path}: got a value of shape {value.shape}, wanted {self.shape}, or the shape of the whole table"
+            )
         self._value.assign(value)
         return value
 
 
 def sharded_variables(variables: Iterable[Any]) -> list[RowShardedVariable]:
-    """Those of Keras' variables that are sharded, each once."""
+    """Returns the sharded ones among Keras' variables, each once."""
     return list({id(v): v for v in variables if isinstance(v, RowShardedVariable)}.values())
 
 
 @contextlib.contextmanager
 def whole_on_chief(tables: Iterable[RowShardedVariable]) -> Iterator[None]:
-    """Gives worker 0 the whole tables, so that it may read them alone inside. All workers call it."""
+    """Gathers the whole tables on worker 0, so that it may read them alone in the block. All workers call this."""
     tables = list(tables)
     try:
         for table in tables:
@@ -96,7 +98,7 @@ def whole_on_chief(tables: Iterable[RowShardedVariable]) -> Iterator[None]:
 
 
 class _Making(threading.local):
-    """What this thread is making."""
+    """The thread's state: whether it is creating variables, and which."""
 
     variable = False
     local_variable = False
@@ -106,13 +108,13 @@ _making = _Making()
 
 
 def is_making() -> bool:
-    """Whether this thread makes a variable of Keras 3."""
+    """Returns whether this thread is creating a variable of Keras 3."""
     return _making.variable
 
 
 @contextlib.contextmanager
 def of_this_worker() -> Iterator[None]:
-    """Variables of Keras that are made inside begin as this worker's own, and no other has to make them."""
+    """Makes variables of Keras that are created inside start with this worker's own values, without any exchange."""
     before, _making.local_variable = _making.local_variable, True
     try:
         yield
@@ -121,9 +123,9 @@ def of_this_worker() -> Iterator[None]:
 
 
 def begins_as_worker_0s(kwargs: dict[str, Any]) -> bool:
-    """Whether a variable that is made eagerly is to begin as worker 0's; `kwargs` are its creator's.
+    """Returns whether an eager variable should start with worker 0's value; `kwargs` are those of its creator.
 
-    Not those that a worker has of its own: counters of metrics, seeds, and slots of its shards.
+    Variables that are local to a worker should not: counters of metrics, seeds, and slots of its shards.
     """
     initial_value = kwargs.get("initial_value")
     dtype = tf.as_dtype(kwargs.get("dtype") or getattr(initial_value, "dtype", None) or tf.float32)
@@ -135,7 +137,7 @@ allow_eager(EagerVariables(is_making, begins_as_worker_0s))
 
 
 def intercept_variables(interception: Interception) -> None:
-    """Makes layers, lookups and optimizers of Keras 3 know of sharded tables while the interception lasts."""
+    """Makes layers, lookups and optimizers of Keras 3 work with sharded tables during the interception."""
     for hook in symbols.KERAS_INITIALIZE:
         interception.replace(hook, _wrap_initialize)
     interception.replace(symbols.KERAS_TAKE, _wrap_take)
@@ -145,9 +147,10 @@ def intercept_variables(interception: Interception) -> None:
 
 @contextlib.contextmanager
 def _outside_of_functions() -> Iterator[None]:
-    """Inside, variables are made at once, and by the scope's creator, also while a `tf.function` is traced.
+    """Makes variables be created eagerly and by the scope's creator inside, also while a `tf.function` is traced.
 
-    Its graph stays the default one in `tf.init_scope`, and its creator, which asks no other, would make them.
+    In `tf.init_scope`, the graph of the function stays the default one. Its own creator would create the variables, and
+    does not call other creators.
     """
     with tf.init_scope():
         _, creator = min(ops.get_default_graph()._variable_creator_stack, key=lambda entry: entry[0])
@@ -163,7 +166,7 @@ def _outside_of_functions() -> Iterator[None]:
 def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def wrapped(self: Any, value: Any) -> None:
-        # Layers may be built while a step is traced. What is made there is initialized by that graph, unseen.
+        # Layers may be built while a step is traced. Values that are computed there are initialized by that graph.
         is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
         before, _making.variable = _making.variable, True
         try:
@@ -178,7 +181,7 @@ def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
 
 
 def _wrap_take(take: Callable[..., Any]) -> Callable[..., Any]:
-    """`keras.ops.take`, which would read the whole table to ask for its shape."""
+    """Wraps `keras.ops.take`, which would read the whole table for its shape."""
 
     @functools.wraps(take)
     def wrapped(x: Any, indices: Any, axis: int | None = None) -> Any:
@@ -218,7 +221,7 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_update_step(update_step: Callable[..., None]) -> Callable[..., None]:
-    """What applies gradients, which are of the shard, to variables; some optimizers read a variable for it."""
+    """Wraps the method that applies the shard's gradients to variables; some optimizers read a variable in it."""
 
     @functools.wraps(update_step)
     def wrapped(*args: Any, **kwargs: Any) -> None:

@@ -1,15 +1,15 @@
 """Models with Keras' `compile`, `fit` and `evaluate` in graphs of TensorFlow 1, on all workers of a job.
 
-They follow HybridBackend's `hb.keras.Model`: the model is a function of tensors, in whatever layers or variables it is
-written; optimizers are those of `tf.compat.v1.train`; weights live in checkpoints. Keras itself is not needed.
+They follow HybridBackend's `hb.keras.Model`: the model is a function of tensors, written with any layers or variables;
+optimizers are those of `tf.compat.v1.train`; weights are in checkpoints. Keras itself is not needed.
 
-Everything is built in the program's default graph, where its layers are. `fit` builds the steps of training and of
-validation, and opens a session in which it goes over the data (`passes.py`), epoch by epoch:
+All operations are created in the program's default graph, which contains its layers. `fit` builds the steps of training
+and of validation, and opens a session in which it runs over the data (`passes.py`), epoch by epoch:
 
-1. Training's iterator starts anew (unless an epoch is a number of steps), and so do the metrics.
-2. Steps until the data ends, on all workers together, or `steps_per_epoch` of them.
-3. Validation, on the same variables.
-4. A checkpoint, in which all workers take part.
+1. The iterator for training restarts (unless `steps_per_epoch` is given), and the metrics are reset.
+2. Steps run until the data ends, on all workers together, or until `steps_per_epoch` of them are done.
+3. Validation runs with the same variables.
+4. A checkpoint is saved, in which all workers take part.
 """
 
 from __future__ import annotations
@@ -54,19 +54,20 @@ _log = logging.getLogger("lockstep")
 class Model:
     """A model of a graph of TensorFlow 1: a subclass with `call(inputs)`, or the tensors `inputs` and `outputs`.
 
-    Every method but `export_saved_model`, `save` and `summary` is called on all workers together, in a scope or not.
+    All workers must call every method together, except `export_saved_model`, `save` and `summary`. A scope around the
+    calls is not needed.
 
     Args:
-      inputs: of a model of tensors: a tensor or a structure of them, such as an iterator's features.
-      outputs: what it computes from them: a tensor. Both or neither.
-      name: for `summary`.
-      train_drop_remainder: whether an epoch ends with the first worker's data, or the last one's; None: as option
-        `data_sync_drop_remainder` says.
-      eval_drop_remainder: taken, and without effect: all data is evaluated.
-      predict_drop_remainder: taken, and without effect: all data is predicted.
+      inputs: for a model of tensors: a tensor or a structure of tensors, such as an iterator's features.
+      outputs: the tensor that is computed from them. Give both or neither.
+      name: the name for `summary`.
+      train_drop_remainder: whether an epoch ends with the data of the first worker or of the last one; None: according
+        to option `data_sync_drop_remainder`.
+      eval_drop_remainder: accepted without effect: all data is evaluated.
+      predict_drop_remainder: accepted without effect: all data is predicted.
 
     Raises:
-      ValueError: one of `inputs` and `outputs` alone.
+      ValueError: only one of `inputs` and `outputs` is given.
     """
 
     def __init__(
@@ -94,11 +95,11 @@ class Model:
         self._default_names: tuple[tf.Graph, dict[str, int]] | None = None
 
     def call(self, inputs: Any) -> Any:
-        """The outputs for a batch of inputs; to be overridden. It may take `training` as well."""
+        """Returns the outputs for a batch of inputs; to be overridden. An override may also take `training`."""
         raise NotImplementedError(f"{type(self).__name__}.call")
 
     def __call__(self, inputs: Any, training: bool | None = None, **kwargs: Any) -> Any:
-        """The outputs for a batch of inputs. Called again in the same graph, it has the same variables."""
+        """Returns the outputs for a batch of inputs. Further calls in the same graph use the same variables."""
         if self.outputs is not None:
             raise NotImplementedError(f"{self.name}: a model of tensors cannot be called; write a subclass with call()")
         parameters = inspect.signature(self.call).parameters.values()
@@ -117,25 +118,27 @@ class Model:
         clipvalue: float | None = None,
         **of_keras: Any,
     ) -> None:
-        """Says how to train.
+        """Sets how the model is trained.
 
         Args:
-          optimizer: of `tf.compat.v1.train`.
-          loss: `loss(labels, outputs)`, whose mean over a batch is the loss, or the name of one of Keras'.
-          metrics: names ('auc', 'accuracy', or a loss's), functions as `loss`, or metrics of Keras 2.
-          target_tensors: labels, for a model of tensors.
-          clipnorm: clips each gradient, of all workers, to this norm.
-          clipvalue: clips each element of the gradients, of all workers.
-          **of_keras: Keras' other arguments, which have to be None.
+          optimizer: an optimizer of `tf.compat.v1.train`.
+          loss: a function `loss(labels, outputs)`, whose mean over a batch is the loss, or the name of a loss of Keras.
+          metrics: names ('auc', 'accuracy', or a loss's name), functions like `loss`, or metrics of Keras 2.
+          target_tensors: the labels, for a model of tensors.
+          clipnorm: clips each gradient, averaged over all workers, to this norm.
+          clipvalue: clips each element of the averaged gradients.
+          **of_keras: Keras' other arguments, which must be None.
 
         Raises:
-          TypeError: the optimizer is none of `tf.compat.v1.train`.
-          ValueError: a negative bound for clipping; no loss.
-          NotImplementedError: others of Keras' arguments.
+          TypeError: the optimizer is not one of `tf.compat.v1.train`.
+          ValueError: a bound for clipping is negative, or there is no loss.
+          NotImplementedError: another argument of Keras is given.
         """
         given = [name for name, value in of_keras.items() if value is not None]
         if given:
-            raise NotImplementedError(f"compile: {', '.join(given)} is not implemented in graphs of TensorFlow 1")
+            raise NotImplementedError(
+                f"compile: {', '.join(given)} is not implemented in graphs of TensorFlow 1; leave it out"
+            )
         if optimizer is not None and not isinstance(optimizer, _tf1.train.Optimizer):
             raise TypeError(f"compile: optimizer is {optimizer!r}, wanted one of tf.compat.v1.train")
         if loss is None:
@@ -148,15 +151,16 @@ class Model:
         self._compiled = Compiled(optimizer, Loss(loss), list(metrics or ()), target_tensors, clipnorm, clipvalue)
 
     def load_weights(self, checkpoint_dir: str, scope: str | None = None, skip_mismatched: bool = True) -> None:
-        """Has variables begin with the values of a checkpoint, by name, where training does not go on from its own.
+        """Makes variables begin with the values of a checkpoint, by name, unless training continues from its own one.
 
         Args:
-          checkpoint_dir: of the checkpoint, or its prefix.
-          scope: only variables below this name.
-          skip_mismatched: leaves out what the checkpoint lacks or has in another shape, with a warning.
+          checkpoint_dir: the directory of the checkpoint, or the checkpoint's prefix.
+          scope: if given, only variables below this name are loaded.
+          skip_mismatched: whether to skip variables that the checkpoint lacks or has in another shape, with a warning.
 
         Raises:
-          ValueError: there is no checkpoint; later: it lacks variables, with `skip_mismatched=False`.
+          ValueError: there is no checkpoint. When the values are loaded: with `skip_mismatched=False`, the checkpoint
+            lacks variables.
         """
         path = latest.latest_checkpoint(checkpoint_dir) or os.fspath(checkpoint_dir)
         if not tf.io.gfile.exists(f"{path}.index"):
@@ -185,33 +189,33 @@ class Model:
         save_best_only: bool = False,
         mode: str = "auto",
     ) -> History:
-        """Trains on all workers, from the latest checkpoint in `checkpoint_dir` on where there is one.
+        """Trains on all workers, and continues from the latest checkpoint in `checkpoint_dir` if there is one.
 
         Args:
-          x: a dataset of batches of (features, labels), of this worker; None for a model of tensors.
-          y: labels, for a model of tensors; None: the `target_tensors`.
-          batch_size: taken, and without effect: datasets have batches.
-          epochs: number of the last epoch.
-          verbose: 0 leaves out a line of the log for each epoch.
-          callbacks: of Keras; they are told of training, epochs and batches, and may set `model.stop_training`: any
-            worker's ends training on all of them after the epoch.
-          validation_data: a dataset of batches of (features, labels), evaluated after each epoch.
-          initial_epoch: the number of epochs that are taken as done.
-          steps_per_epoch: steps of an epoch; the next one goes on in the data. None: all of the data.
-          validation_steps: batches that a worker takes, at most; None: all of them.
+          x: a dataset of this worker's batches of (features, labels); None for a model of tensors.
+          y: the labels, for a model of tensors; None: the `target_tensors`.
+          batch_size: accepted without effect: datasets have batches.
+          epochs: the number of the last epoch.
+          verbose: 0: no line in the log for each epoch.
+          callbacks: callbacks of Keras. They are called for training, epochs and batches, and may set
+            `model.stop_training`. If any worker's callback does, training ends on all workers after the epoch.
+          validation_data: a dataset of batches of (features, labels), which is evaluated after each epoch.
+          initial_epoch: the number of epochs that count as done.
+          steps_per_epoch: the steps of an epoch; the next epoch continues in the data. None: all of the data.
+          validation_steps: the largest number of batches that a worker takes; None: all of them.
           checkpoint_dir: where a checkpoint is saved after each epoch; None: a temporary directory.
-          keep_checkpoint_max: how many are kept; None: 5.
-          keep_checkpoint_every_n_hours: keeps one of so many hours beside those.
-          monitor: which value says whether an epoch was the best; where there is none of that name, each epoch is
-            saved, with a warning.
-          save_best_only: saves after epochs that were better than all before, and keeps one checkpoint.
-          mode: 'max' where more of `monitor` is better, 'min' where less is; 'auto': by its name.
+          keep_checkpoint_max: how many checkpoints are kept; None: 5.
+          keep_checkpoint_every_n_hours: keeps another checkpoint each time so many hours have passed.
+          monitor: the value that decides whether an epoch was the best. If there is no value of this name, each epoch
+            is saved, with a warning.
+          save_best_only: saves only after epochs that were better than all before, and keeps one checkpoint.
+          mode: 'max' if a larger `monitor` is better, 'min' if a smaller one is; 'auto': according to its name.
 
         Returns:
           The values of each epoch, over the data of all workers.
 
         Raises:
-          ValueError: a bad argument, or no data on any worker.
+          ValueError: an argument is wrong, or no worker has data.
         """
         del batch_size
         compiled = self._checked("fit", x, y)
@@ -258,7 +262,7 @@ class Model:
         return history
 
     def _training(self, compiled: Compiled, x: Any, y: Any) -> tuple[Pass, list[tf.Variable]]:
-        """A step of training, and the variables of the model."""
+        """Builds a step of training; returns it and the variables of the model."""
         step = _tf1.train.get_or_create_global_step()
         updates_before = set(_tf1.get_collection(_keys.UPDATE_OPS))
         losses_before = {id(loss) for loss in _tf1.get_collection(_keys.REGULARIZATION_LOSSES)}
@@ -298,19 +302,20 @@ class Model:
         """Evaluates on the data of all workers.
 
         Args:
-          x: a dataset of batches of (features, labels), of this worker; None: a model of tensors goes on in its own.
-          y: labels, for a model of tensors; None: the `target_tensors`.
-          batch_size: taken, and without effect.
-          verbose: 0 leaves out the line of the log.
-          steps: batches that a worker takes, at most; None: all of them.
-          checkpoint_dir: of the checkpoint; None: that of `fit`, else what `load_weights` was given.
-          return_dict: return a dict of name to value.
+          x: a dataset of this worker's batches of (features, labels). None: a model of tensors continues in its own
+            data.
+          y: the labels, for a model of tensors; None: the `target_tensors`.
+          batch_size: accepted without effect.
+          verbose: 0: no line in the log.
+          steps: the largest number of batches that a worker takes; None: all of them.
+          checkpoint_dir: the directory of the checkpoint; None: that of `fit`, else the one given to `load_weights`.
+          return_dict: whether to return a dict of name to value.
 
         Returns:
           The loss, or a list of the loss and the metrics, as Keras does; the same on all workers.
 
         Raises:
-          ValueError: no checkpoint, or no data on any worker.
+          ValueError: there is no checkpoint, or no worker has data.
         """
         del batch_size
         compiled = self._checked("evaluate", x, y)
@@ -344,13 +349,16 @@ class Model:
     def predict(
         self, x: Any, batch_size: int | None = None, steps: int | None = None, *, checkpoint_dir: str | None = None
     ) -> np.ndarray:
-        """The outputs for this worker's data; all workers predict together.
+        """Returns the outputs for this worker's data; all workers must call it together.
 
         Args:
-          x: a dataset of batches of features, or of (features, labels), of this worker.
-          batch_size: taken, and without effect.
-          steps: batches that a worker takes, at most; None: all of them.
-          checkpoint_dir: as `evaluate`'s.
+          x: a dataset of this worker's batches of features, or of (features, labels).
+          batch_size: accepted without effect.
+          steps: the largest number of batches that a worker takes; None: all of them.
+          checkpoint_dir: as in `evaluate`.
+
+        Raises:
+          ValueError: there is no checkpoint, or a batch does not fit the model.
         """
         del batch_size
         with scope(mode="eval"), self._building(), tf.name_scope("prediction"):
@@ -376,17 +384,17 @@ class Model:
         custom_objects: Any = None,
         as_text: bool = False,
     ) -> str | None:
-        """Writes a SavedModel, as `hb.train.export` does; worker 0 alone.
+        """Writes a SavedModel on worker 0, like `hb.train.export`.
 
         Args:
-          saved_model_path: directory in which a new one is made.
+          saved_model_path: the directory in which a new directory is created.
           signature_def_fn: builds the model in a new graph, and returns its signature.
-          checkpoint_path: prefix of the checkpoint; None: the latest of `fit`'s directory.
-          custom_objects: files to copy: path inside `assets.extra` to the path of the source.
-          as_text: write the graph as text.
+          checkpoint_path: the prefix of the checkpoint; None: the latest one in `fit`'s directory.
+          custom_objects: files to copy: path inside `assets.extra` -> path of the source.
+          as_text: whether to write the graph as text.
 
         Returns:
-          The directory of the SavedModel on worker 0; None, at once, on others.
+          The directory of the SavedModel on worker 0; None on other workers, which return at once.
 
         Raises:
           ValueError: there is no checkpoint, or it does not fit the model.
@@ -400,7 +408,7 @@ class Model:
         )
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Not implemented: weights are in checkpoints, and `export_saved_model` writes SavedModels."""
+        """Raises NotImplementedError: weights are in checkpoints, and `export_saved_model` writes SavedModels."""
         raise NotImplementedError("Model.save: only SavedModels are written; use export_saved_model")
 
     def summary(self, print_fn: Callable[[str], None] = print) -> None:
@@ -415,7 +423,7 @@ class Model:
 
     def _checked(self, what: str, x: Any, y: Any) -> Compiled:
         if self._compiled is None:
-            raise RuntimeError(f"{what}: compile the model first")
+            raise RuntimeError(f"{what}: the model is not compiled; call compile() first")
         of_tensors = self.outputs is not None
         if of_tensors and what == "fit" and x is not None:
             raise NotImplementedError("fit: a model of tensors trains on the data of its tensors; x has to be None")
@@ -427,22 +435,22 @@ class Model:
 
     @contextlib.contextmanager
     def _building(self) -> Iterator[None]:
-        """The program's graph, to which may be added, and in which a model called again has the same variables."""
+        """Makes the program's graph accept more operations, and a repeated call of the model reuse its variables."""
         graph = _tf1.get_default_graph()
-        # A session made it final; the one to come is another.
+        # An earlier session has finalized the graph; the next session is a new one.
         graph._unsafe_unfinalize()
         reuse = _tf1.variable_scope(_tf1.get_variable_scope(), reuse=_tf1.AUTO_REUSE, auxiliary_name_scope=False)
         with reuse:
             yield
 
     def _outputs(self, features: Any, training: bool) -> Any:
-        """The outputs, whose variables have the same names in each call."""
+        """Returns the outputs; their variables have the same names in each call."""
         store = variable_scope.get_variable_scope_store()
         graph = _tf1.get_default_graph()
         if self._default_names is None or self._default_names[0] is not graph:
             self._default_names = (graph, dict(store.variable_scopes_count))
             return self(features, training=training)
-        # Names that TensorFlow gives to variable scopes are counted from where the first call began.
+        # TensorFlow numbers the variable scopes; the numbers start again where they were before the first call.
         counts, store.variable_scopes_count = store.variable_scopes_count, dict(self._default_names[1])
         try:
             return self(features, training=training)
@@ -452,7 +460,7 @@ class Model:
     def _directory(self, checkpoint_dir: str | None) -> str:
         if checkpoint_dir is None:
             checkpoint_dir = agreement.from_chief(tempfile.mkdtemp() if context.rank == 0 else None, "checkpoint_dir")
-            _log.warning("fit: checkpoint_dir is not given; checkpoints go to %s", checkpoint_dir)
+            _log.warning("fit: no checkpoint_dir was given; checkpoints are saved in %s", checkpoint_dir)
         self._checkpoint_dir = os.fspath(checkpoint_dir)
         return self._checkpoint_dir
 

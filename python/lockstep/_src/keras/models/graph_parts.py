@@ -1,4 +1,4 @@
-"""What a model of `graph_model.py` is told, loads and returns."""
+"""The settings, callbacks, loaded weights and results of a model of `graph_model.py`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _log = logging.getLogger("lockstep")
 
 @dataclasses.dataclass
 class History:
-    """What `fit` returns, as Keras' does: values of each epoch.
+    """The result of `fit`, like that of Keras: the values of each epoch.
 
     Attributes:
-      history: name to values, one of each epoch; those of validation begin with 'val_'.
-      epoch: numbers of the epochs.
+      history: name -> values, one per epoch; names of validation begin with 'val_'.
+      epoch: the numbers of the epochs.
     """
 
     history: dict[str, list[float]] = dataclasses.field(default_factory=dict)
@@ -40,7 +40,7 @@ class History:
 
 @dataclasses.dataclass
 class Compiled:
-    """What `compile` was given."""
+    """The arguments of `compile`."""
 
     optimizer: Any
     loss: Loss
@@ -50,7 +50,7 @@ class Compiled:
     clipvalue: float | None
 
     def clipped(self, gradients: Sequence[tuple[Any, tf.Variable]]) -> list[tuple[Any, tf.Variable]]:
-        """The gradients within the bounds."""
+        """Returns the gradients, clipped to the bounds."""
         clipped = []
         for gradient, variable in gradients:
             if gradient is not None and self.clipnorm is not None:
@@ -71,7 +71,7 @@ class Best:
         self._monitor, self._sign, self._value = monitor, 1 if more else -1, -np.inf
 
     def improves(self, values: dict[str, float]) -> bool:
-        """Whether an epoch was better than all before it; true where nobody can tell, so that it is saved."""
+        """Returns whether an epoch was better than all before it; also True if its value is not known."""
         if self._monitor not in values:
             _log.warning("fit: monitor is %r, wanted one of %s; each epoch is saved", self._monitor, ", ".join(values))
             return True
@@ -81,16 +81,16 @@ class Best:
         return better
 
 
-# Callbacks of Keras, of whichever version, by what they write.
+# Callbacks of Keras, of any version: those that write logs, and those that save models.
 _LOGGERS = ("CSVLogger", "TensorBoard")
 _SAVERS = ("BackupAndRestore", "ModelCheckpoint")
 
 
 class Callbacks:
-    """Tells Keras' callbacks what happens; those that write logs are told on worker 0 alone.
+    """Calls Keras' callbacks; those that write logs are called on worker 0 only.
 
     Raises:
-      NotImplementedError: a callback that saves models of Keras.
+      NotImplementedError: a callback saves models of Keras.
     """
 
     def __init__(self, model: Any, callbacks: Sequence[Any], params: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ class Callbacks:
             if _is_one_of(callback, _SAVERS):
                 raise NotImplementedError(
                     f"fit: {type(callback).__name__} saves models of Keras, not those of a graph of TensorFlow 1; "
-                    "use fit's checkpoint_dir, from which training goes on, and save_best_only"
+                    "use fit's checkpoint_dir, from which training continues, and save_best_only"
                 )
         self._callbacks = [c for c in callbacks if context.is_chief or not _is_one_of(c, _LOGGERS)]
         model.stop_training = False
@@ -111,7 +111,7 @@ class Callbacks:
             getattr(callback, event)(*args)
 
     def batch(self, number: int, results: dict[str, Any]) -> None:
-        """Tells of a step that has been made."""
+        """Informs the callbacks about a step that has been made."""
         self.tell("on_train_batch_end", number, {"loss": results["loss"]})
 
 
@@ -120,7 +120,7 @@ def _is_one_of(callback: Any, names: Sequence[str]) -> bool:
 
 
 def batches_of(x: Any, what: str, labelled: bool = True) -> tuple[tf.Operation, Any, Any]:
-    """What starts the data anew, and features and labels of a batch."""
+    """Returns an operation that restarts the data, and features and labels of a batch; ValueError for wrong data."""
     if not isinstance(x, (tf.data.Dataset, _tf1.data.Dataset)):
         raise ValueError(f"{what}: got {type(x).__name__} {x!r}, wanted a dataset of batches")
     iterator = _tf1.data.make_initializable_iterator(x)
@@ -149,7 +149,7 @@ def whole_shape(variable: tf.Variable) -> list[int]:
 
 
 def loading(path: str, name: str | None, skip: bool, variables: Sequence[tf.Variable]) -> Callable[..., None]:
-    """A scaffold's `init_fn` that restores those of the variables that a checkpoint has."""
+    """Returns a scaffold's `init_fn` that restores those of the variables that the checkpoint has."""
     there = dict(tf.train.list_variables(path))
     wanted = [
         v for v in variables if v.op.name != _tf1.GraphKeys.GLOBAL_STEP and (name is None or v.op.name.startswith(name))

@@ -1,6 +1,6 @@
-"""Models of Keras 3 that open the scope themselves, and save as HybridBackend's `hb.keras.Model` does.
+"""Models of Keras 3 that open the scope themselves, and save like HybridBackend's `hb.keras.Model`.
 
-Imports Keras: only where TensorFlow runs eagerly, and its Keras is Keras 3.
+This module imports Keras. It needs eager execution of TensorFlow, and Keras 3.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _FILE = re.compile(r"epoch-(\d+)\.weights\.h5")
 
 
 class Model(keras.Model):
-    """A model of Keras 3, functional or a subclass, whose `fit`, `evaluate` and `predict` are those of the job.
+    """A model of Keras 3, functional or a subclass, whose `fit`, `evaluate` and `predict` run on the whole job.
 
-    Build it inside of a `scope`, with the layers whose weights are to be sharded in an `embedding_scope`. What Keras'
-    methods return they return here.
+    Build it inside of a `scope`; build layers whose weights are to be sharded in an `embedding_scope`. The methods
+    return the same as those of Keras.
     """
 
     _restores = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # As Keras does for its own class: a functional model is of another one.
+        # Keras' own class does the same: a functional model has another class.
         is_functional = len(args) >= 2 or {"inputs", "outputs"} & kwargs.keys()
         return super().__new__(Functional if cls is Model and is_functional else cls, *args, **kwargs)
 
@@ -49,14 +49,14 @@ class Model(keras.Model):
         """Trains on all workers.
 
         Args:
-          *args: of Keras' `fit`, in its order.
-          checkpoint_dir: where weights are saved after each epoch, with the optimizer's; training goes on from the
-            latest there. None: nowhere.
+          *args: positional arguments of Keras' `fit`.
+          checkpoint_dir: where weights are saved after each epoch, with those of the optimizer; training continues from
+            the latest ones there. None: nothing is saved.
           keep_checkpoint_max: how many are kept; None: 5.
-          monitor: which value says whether an epoch was the best.
-          save_best_only: saves after epochs that were better than all before, and keeps one.
-          mode: 'max' where more of `monitor` is better, 'min' where less is; 'auto': by its name.
-          **kwargs: of Keras' `fit`.
+          monitor: the value that decides whether an epoch was the best.
+          save_best_only: saves only after epochs that were better than all before, and keeps one.
+          mode: 'max' if a larger `monitor` is better, 'min' if a smaller one is; 'auto': according to its name.
+          **kwargs: arguments of Keras' `fit`.
 
         Returns:
           Keras' History.
@@ -70,12 +70,12 @@ class Model(keras.Model):
             return super().fit(*args, **_with(own, kwargs))
 
     def evaluate(self, *args: Any, checkpoint_dir: str | None = None, **kwargs: Any) -> Any:
-        """Evaluates on the data of all workers; the weights are those of `fit`'s `checkpoint_dir`, where given."""
+        """Evaluates on the data of all workers, with the latest weights in `checkpoint_dir` if it is given."""
         with scope():
             return super().evaluate(*args, **_with(self._restoring_from("evaluate", checkpoint_dir), kwargs))
 
     def predict(self, *args: Any, checkpoint_dir: str | None = None, **kwargs: Any) -> Any:
-        """The outputs for this worker's data; all workers predict together."""
+        """Returns the outputs for this worker's data; all workers must call it together."""
         with scope():
             return super().predict(*args, **_with(self._restoring_from("predict", checkpoint_dir), kwargs))
 
@@ -83,45 +83,45 @@ class Model(keras.Model):
         return [] if directory is None else self._restoring(_found(what, directory))
 
     def _restoring(self, path: str | None) -> list[Any]:
-        """The callback that loads weights, if there are any."""
+        """Returns the callback that loads weights, if there are any."""
         self._restores = path is not None
         return [_Restoring(path)] if self._restores else []
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
-        """What Keras calls before callbacks begin: here, a model whose weights are to be restored is built."""
+        """Builds a model whose weights are to be restored; Keras calls it before callbacks begin."""
         if self._restores and not all(layer.built for layer in self._flatten_layers()):
             self._symbolic_build(iterator=iterator, data_batch=data_batch)
 
     def load_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-        """Loads a file of Keras', or the latest one in a `checkpoint_dir`."""
+        """Loads a file of Keras, or the latest one in a `checkpoint_dir`."""
         if _gfile.isdir(os.fspath(filepath)):
             filepath = _found("load_weights", filepath)
         return super().load_weights(filepath, *args, **kwargs)
 
     def export_saved_model(self, *args: Any, **kwargs: Any) -> None:
-        """Not implemented for models of Keras 3."""
+        """Raises NotImplementedError for models of Keras 3."""
         raise NotImplementedError(
-            "export_saved_model: lockstep.keras.export(model, directory), called on all workers, writes a SavedModel "
-            "with whole tables"
+            "export_saved_model: not implemented for models of Keras 3; call lockstep.keras.export(model, directory) "
+            "on all workers, which writes a SavedModel with whole tables"
         )
 
 
 class Functional(Model, functional.Functional):
-    """A model that is made of its inputs and outputs. Saved, it is one of Keras' own, which any Keras loads."""
+    """A model made from its inputs and outputs. It is saved as a model of Keras' own class, which any Keras loads."""
 
 
 Functional.__module__ = functional.Functional.__module__
 
 
 class _Restoring(keras.callbacks.Callback):
-    """Loads weights when the model has been built, before it is used."""
+    """A callback that loads weights when the model has been built, before it is used."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
         self._path: str | None = path
 
     def on_train_begin(self, logs: Any = None) -> None:
-        # Once: a validation begins within training.
+        # Only once, because a validation also begins within training.
         path, self._path = self._path, None
         if path is not None:
             self.model._restores = False
@@ -131,7 +131,7 @@ class _Restoring(keras.callbacks.Callback):
 
 
 class _Saving(keras.callbacks.Callback):
-    """Saves weights after epochs. All workers take part."""
+    """A callback that saves weights after epochs. All workers take part."""
 
     def __init__(self, directory: str, keep: int, best: Best | None) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class _Saving(keras.callbacks.Callback):
 
 
 def _files(directory: Any) -> list[str]:
-    """Names of the saved weights, the latest last."""
+    """Returns the names of the saved weights, the latest one last."""
     directory = os.fspath(directory)
     return sorted(filter(_FILE.fullmatch, _gfile.listdir(directory))) if _gfile.isdir(directory) else []
 
@@ -172,7 +172,7 @@ def _found(what: str, directory: Any) -> str:
 
 
 def _with(own: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """A caller's arguments, with callbacks of this module in front of its own."""
+    """Returns a caller's arguments with callbacks of this module before the caller's own."""
     if not own:
         return kwargs
     given = kwargs.get("callbacks") or []

@@ -1,7 +1,7 @@
-"""Passes over data in a session: steps of training or evaluation until the data ends, and what is measured in them.
+"""Passes over data in a session: steps of training or evaluation until the data ends, and their metrics.
 
-Counters of metrics are this worker's, and are summed over the workers when its data has ended: a pass has one exchange
-for them, whatever the number of steps.
+Each worker has its own counters of metrics. They are summed over the workers when the data has ended. So a pass has one
+exchange for them, whatever the number of steps.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _COUNTERS = (_tf1.GraphKeys.LOCAL_VARIABLES, _tf1.GraphKeys.METRIC_VARIABLES)
 
 
 class Loss:
-    """A function of labels and outputs, as Keras' losses are.
+    """A function of labels and outputs, like Keras' losses.
 
     Args:
-      function: the function, or the name of one of Keras'.
+      function: the function, or the name of one of Keras.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any] | str) -> None:
@@ -32,17 +32,17 @@ class Loss:
         self._function = tf.keras.losses.get(function) if isinstance(function, str) else function
 
     def __call__(self, labels: Any, outputs: Any) -> tf.Tensor:
-        """The mean over a batch, a scalar."""
+        """Returns the mean over a batch, a scalar."""
         values = tf.convert_to_tensor(self._function(labels, outputs))
         return tf.reduce_mean(values) if values.shape.rank != 0 else values
 
 
 class Measures(NamedTuple):
-    """What is measured over a pass.
+    """The metrics of a pass.
 
     Attributes:
-      updates: count a batch.
-      values: name to value, when all batches have been counted.
+      updates: operations that count a batch.
+      values: name -> value, valid after all batches have been counted.
       counters: variables that begin at zero.
     """
 
@@ -52,14 +52,18 @@ class Measures(NamedTuple):
 
 
 def measured(features: Any, labels: Any, outputs: Any, loss: Loss | tf.Tensor, metrics: Sequence[Any]) -> Measures:
-    """Counts the loss and the metrics of batches; each batch's loss counts by its rows.
+    """Returns counters of the loss and the metrics of batches; each batch's loss is weighted by its rows.
 
     Args:
-      features: of a batch.
-      labels: of the batch.
-      outputs: what the model computes.
+      features: the features of a batch.
+      labels: the labels of the batch.
+      outputs: the outputs of the model.
       loss: the loss, or a function of labels and outputs.
-      metrics: as `Model.compile`'s.
+      metrics: as in `Model.compile`.
+
+    Raises:
+      TypeError: a metric is of a wrong type.
+      ValueError: two metrics have the same name.
     """
     before = set(_tf1.local_variables())
     rows = rows_of(features, labels)
@@ -72,16 +76,16 @@ def measured(features: Any, labels: Any, outputs: Any, loss: Loss | tf.Tensor, m
     for metric in metrics:
         name, pair = _metric(metric, labels, outputs, mean)
         if name in pairs:
-            raise ValueError(f"compile: two metrics are named {name!r}")
+            raise ValueError(f"compile: two metrics are named {name!r}, wanted different names")
         pairs[name] = pair
     counters = [v for v in _tf1.local_variables() if v not in before]
     return Measures([update for _, update in pairs.values()], {n: v for n, (v, _) in pairs.items()}, counters)
 
 
 def _metric(metric: Any, labels: Any, outputs: Any, mean: Callable[..., Any]) -> tuple[str, tuple[Any, Any]]:
-    """Name, value and update of one of the metrics that `compile` was given."""
+    """Returns name, value and update of a metric of `compile`."""
     if isinstance(metric, str) and metric.lower() == "auc":
-        # The sum that Keras takes by default.
+        # Keras uses this method of summation by default.
         return "auc", _tf1.metrics.auc(labels, outputs, summation_method="careful_interpolation")
     if isinstance(metric, str) and metric in ("acc", "accuracy", "binary_accuracy"):
         return metric, _tf1.metrics.accuracy(*_classes(labels, outputs))
@@ -90,9 +94,9 @@ def _metric(metric: Any, labels: Any, outputs: Any, mean: Callable[..., Any]) ->
         return function.name, mean(function.name, function(labels, outputs))
     if not hasattr(metric, "from_config") or not hasattr(metric, "_obj_reference_counts_dict"):
         raise TypeError(
-            f"compile: {metric!r} is no metric for graphs of TensorFlow 1: a name, function or one of Keras 2"
+            f"compile: {metric!r} is no metric for graphs of TensorFlow 1: wanted a name, a function or one of Keras 2"
         )
-    # A copy, with counters of its own for this pass.
+        # A copy has counters of its own for this pass.
     copy = type(metric).from_config(metric.get_config())
     update = copy.update_state(labels, outputs)
     for variable in copy.variables:
@@ -102,7 +106,7 @@ def _metric(metric: Any, labels: Any, outputs: Any, mean: Callable[..., Any]) ->
 
 
 def _classes(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Right classes and those that the outputs say, as Keras' 'accuracy' understands them by their shapes."""
+    """Returns the true and the predicted classes; their shapes decide, as for Keras' 'accuracy'."""
     if outputs.shape.rank is None or outputs.shape.rank < 2 or outputs.shape.as_list()[-1] == 1:
         return tf.reshape(tf.cast(labels, tf.int64), [-1]), tf.reshape(tf.cast(outputs > 0.5, tf.int64), [-1])
     if labels.shape.rank == outputs.shape.rank and labels.shape.as_list()[-1] != 1:
@@ -112,21 +116,21 @@ def _classes(labels: tf.Tensor, outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def feeding(inputs: Any, outputs: Any, batch: Any) -> Callable[[Any], dict[tf.Tensor, Any]]:
-    """What feeds a batch of other data to a model that was built on the tensors of some data.
+    """Returns a function that feeds batches of other data to a model that was built on tensors of some data.
 
-    Where the other data is as what the model's iterator gives, it takes its place, and goes through what the program
-    makes of it. Else it has to be as the model's inputs are.
+    If the other data has the structure of the elements of the model's iterator, it replaces these elements, and passes
+    through the program's own operations on them. Otherwise it must have the structure of the model's inputs.
 
     Args:
       inputs: the model's inputs (and labels), in a structure.
-      outputs: what is computed from them.
+      outputs: tensors that are computed from them.
       batch: the other data's tensors.
 
     Returns:
-      A function of the session that takes a batch, and returns what to feed.
+      A function of the session that takes a batch, and returns the feeds.
 
     Raises:
-      ValueError: the data is as neither of them.
+      ValueError: the data has neither structure.
     """
     sources = tf.nest.flatten(batch, expand_composites=True)
     flat = tf.nest.flatten((inputs, outputs), expand_composites=True)
@@ -136,17 +140,19 @@ def feeding(inputs: Any, outputs: Any, batch: Any) -> Callable[[Any], dict[tf.Te
             t.dtype == s.dtype and t.shape.is_compatible_with(s.shape) for t, s in zip(targets, sources, strict=True)
         ):
             return lambda session: dict(zip(targets, session.run(sources), strict=True))
-    raise ValueError(f"the dataset has batches of {batch}, the model was built on {inputs}")
+    raise ValueError(
+        f"the dataset has batches of {batch}, the model was built on {inputs}; use a dataset of the same structure"
+    )
 
 
 class Pass:
-    """Steps over data.
+    """A pass: steps over data.
 
     Args:
-      restart: starts the data anew; None: it goes on where it is.
-      measures: what is measured; None: nothing.
-      steps: how many steps to make, at most; None: until the data ends.
-      along: what else is run in each step.
+      restart: restarts the data; None: the pass continues in the data.
+      measures: the metrics; None: there are none.
+      steps: the largest number of steps; None: until the data ends.
+      along: other tensors and operations that run in each step.
       feeds: see `feeding`.
     """
 
@@ -168,7 +174,7 @@ class Pass:
         self._combine = combine_counters(counters)
 
     def batches(self, session: Any, steps: int | None = None, restart: bool = True) -> Iterator[dict[str, Any]]:
-        """Makes the steps; yields what each has computed."""
+        """Makes the steps, and yields the results of each."""
         if restart and self._restart is not None:
             session.run(self._restart)
         steps = self._steps if steps is None else steps
@@ -188,13 +194,13 @@ class Pass:
         """Makes the steps.
 
         Args:
-          session: of the graph.
-          steps: how many; None: as the constructor was told.
-          restart: whether the data starts anew.
-          on_batch: called after each step with its number and what it has computed.
+          session: a session of the graph.
+          steps: the number of steps; None: that of the constructor.
+          restart: whether the data restarts.
+          on_batch: called after each step with its number and its results.
 
         Returns:
-          The measured values, over the data of all workers; None where no worker has any.
+          The metrics over the data of all workers; None if no worker has data.
         """
         session.run(self._reset)
         taken = 0
