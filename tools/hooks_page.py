@@ -20,14 +20,13 @@ Lockstep uses TensorFlow and Keras as PyPI has them. It changes no file of them.
 workers, some of their functions and methods are replaced in memory, and restored afterwards. This page lists each one.
 
 ```python
-import tensorflow as tf
 import hybridbackend.tensorflow as hb
 from tensorflow.python.training.saver import Saver
 
 own = Saver._build
 with hb.scope():
-  assert Saver._build is not own   # saves one checkpoint for all workers
-assert Saver._build is own         # the last scope has ended
+  print(Saver._build is own)   # False: it saves one checkpoint for all workers
+print(Saver._build is own)     # True: the last scope has ended
 ```
 
 ## How symbols are replaced

@@ -33,6 +33,7 @@ def outputs(page: str, launcher: list[str], folder: Path) -> list[str]:
         ("algorithms", r"tf\.Tensor\(\[1\. 1\. 1\. 1\.\]"),
         ("sharding", r"\(3, 16\) \(500, 16\) \(1000, 16\)"),
         ("checkpoint_format", r"\(1000, 16\)"),
+        ("hooks", r"(?s)False.*True"),
     ],
 )
 def test_each_worker_prints_what_the_page_says(page, printed, tmp_path):
