@@ -103,7 +103,7 @@ def test_a_job_that_spark_ends_fails_in_a_line(tmp_path, spark):
         main(1, "compute", tmp_path / "compute.json", 5)
 
 
-def test_without_pyspark_it_says_so(tmp_path, monkeypatch):
+def test_a_missing_pyspark_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(DataServiceError, match="no pyspark here"):
         main(1, "compute", tmp_path / "compute.json", 5)

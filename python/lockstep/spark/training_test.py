@@ -51,7 +51,7 @@ def test_a_process_that_fails_ends_the_others_and_gives_the_slots_back(spark):
     assert _run(_place, processes=1) == [("0", "1", None)]
 
 
-def test_slots_that_do_not_come_are_an_error(spark):
+def test_slots_that_are_not_free_in_time_are_an_error(spark):
     spark(2)
     with pytest.raises(RuntimeError, match="^Spark has ended the job: the stage requires more slots"):
         _run(_place, processes=3)
@@ -88,7 +88,7 @@ def test_a_job_whose_slots_are_taken_away_ends(spark, monkeypatch):
         _run(_sleep)
 
 
-def test_what_cannot_be_is_refused(spark, monkeypatch):
+def test_impossible_requests_are_refused(spark, monkeypatch):
     context = spark(2)
     with pytest.raises(LaunchError, match="controller mpi"):
         run_function(_place, pickle.dumps, Request(num_proc=2, controller="mpi"), 5)

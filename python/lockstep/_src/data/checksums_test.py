@@ -69,7 +69,7 @@ def test_the_rows_before_a_damaged_file_are_read_and_none_of_it(files):
     assert _rows(ParquetDataset(paths, 20, checksums=checksums, skip_corrupted_data=True)) == list(range(ROWS))
 
 
-def test_a_worker_verifies_the_files_of_its_share_alone(files):
+def test_a_worker_verifies_only_the_files_of_its_share(files):
     checksums = {str(path): _digest(path) for path in files}
     _damage(files[1])
     paths = [*map(str, files)]
@@ -95,7 +95,7 @@ def test_a_restored_position_reads_on_with_checksums(files):
     assert next(other)["x"].numpy().tolist() == list(range(30, 60))
 
 
-def test_what_is_no_checksum_is_refused(files, tmp_path):
+def test_invalid_checksums_are_refused(files, tmp_path):
     path = str(files[0])
     with pytest.raises(ValueError, match="file '.*a.orc' has 'md5:1', wanted 'sha256:' and 64"):
         ParquetDataset(path, checksums={path: "md5:1"})

@@ -84,7 +84,7 @@ def test_exactly_the_bad_rows_are_left_out(tmp_path, seed, capfd):
     assert sum(map(int, counts)) == sum(not _is_good(row) for row in wanted)
 
 
-def test_damaged_row_groups_and_unreadable_files_cost_no_others(tmp_path, damage, capfd):
+def test_damaged_row_groups_and_unreadable_files_do_not_affect_others(tmp_path, damage, capfd):
     rows = [{"id": i, "text": f"row {i}"} for i in range(400)]
     options = {"row_group_size": 50, "compression": "none"}
     _write(tmp_path / "a.parquet", rows[:200], **options)
@@ -126,7 +126,7 @@ def test_the_position_is_saved_and_restored(tmp_path):
         assert [batch["id"].numpy().tolist() for batch in other] == expected[taken:]
 
 
-def test_what_is_no_damage_remains_an_error(tmp_path):
+def test_errors_other_than_damage_remain_errors(tmp_path):
     path = _write(tmp_path / "a.parquet", _rows(1))
     with pytest.raises(tf.errors.NotFoundError, match="does not exist"):
         iter(ParquetDataset([path, str(tmp_path / "b.parquet")], 4, skip_corrupted_data=True))

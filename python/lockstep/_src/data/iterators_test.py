@@ -13,7 +13,7 @@ def _elements(dataset, count):
     ]
 
 
-def test_the_last_element_says_so_and_empty_ones_follow():
+def test_the_last_element_is_marked_and_empty_ones_follow():
     dataset = tf.data.Dataset.range(5).batch(2)
     assert _elements(SyncReplicasDataset(dataset), 5) == [(0, [0, 1]), (0, [2, 3]), (1, [4]), (1, []), (1, [])]
     assert _elements(SyncReplicasDataset(dataset.take(0)), 2) == [(1, []), (1, [])]
@@ -31,7 +31,7 @@ def test_the_last_element_says_so_and_empty_ones_follow():
         SyncReplicasDataset(dataset, 2)
 
 
-def test_an_iterator_gives_what_its_inputs_give_and_loses_nothing():
+def test_an_iterator_returns_all_elements_of_its_inputs():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         source = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4))
         iterator = Iterator(source, capacity=2)

@@ -100,7 +100,7 @@ def test_statistics_may_leave_nan_out(tmp_path):
 
 
 @pytest.mark.parametrize("is_list", [False, True])
-def test_values_with_another_sum_are_an_error_that_says_where(tmp_path, is_list):
+def test_values_with_another_sum_are_an_error_that_names_the_place(tmp_path, is_list):
     whole, other = (str(tmp_path / name) for name in ("a.orc", "b.orc"))
     values = [i * 2654435761 % 2**30 for i in range(1000)]
     # The changed value is neither the least nor the greatest.

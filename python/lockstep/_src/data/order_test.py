@@ -70,7 +70,7 @@ def test_columns_of_graphs_are_in_the_files_order(tmp_path):
                         assert list(batch) == _UNSORTED
 
 
-def test_a_column_that_is_nothing_but_a_default_keeps_its_place(tmp_path):
+def test_a_column_with_only_a_default_keeps_its_place(tmp_path):
     path = _unsorted(tmp_path / "a.parquet")
     fields = ["z", Field("default", tf.int64, 0, [2], [7, 8]), "a"]
     wanted = ["z", "default", "a"]

@@ -100,7 +100,7 @@ def test_every_type_reads_as_pyarrow_reads_it(tmp_path):
         assert columns[name] == _plain(expected[name].to_pylist()), name
 
 
-def test_specs_say_dtype_ragged_rank_and_shape(tmp_path):
+def test_specs_have_dtype_ragged_rank_and_shape(tmp_path):
     path = _write(tmp_path / "a.parquet", _table(3, seed=2))
     spec = ParquetDataset(path, batch_size=2).element_spec
     assert spec["uint16"] == tf.TensorSpec([None], tf.uint16)

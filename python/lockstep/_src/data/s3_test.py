@@ -75,7 +75,7 @@ def test_filters_and_shares(options):
     assert read(0) + read(1) == list(range(8, 30))
 
 
-def test_what_is_missing_is_named(options):
+def test_missing_columns_and_files_are_named(options):
     for name, message in (("day/9.parquet", "does not exist"), ("x*", "no file matches")):
         with pytest.raises(tf.errors.NotFoundError, match=message):
             ParquetDataset(f"s3://bucket/{name}{options}")

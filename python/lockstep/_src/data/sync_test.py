@@ -96,7 +96,7 @@ def test_data_without_a_batch_ends_in_the_first_run():
         assert session.should_stop()
 
 
-def test_what_is_fed_is_not_taken():
+def test_a_fed_batch_is_not_taken():
     with scope():
         x = tf1.data.make_one_shot_iterator(tf.data.Dataset.range(3)).get_next()
         y = x * 10

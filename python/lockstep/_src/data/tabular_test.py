@@ -131,7 +131,7 @@ def test_rebatch_takes_any_structure_and_ragged_tensors():
     ],
 )
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_rebatch_fails_where_an_element_is_no_batch_and_hands_out_the_rows_before(second, message, shuffled):
+def test_rebatch_fails_at_an_element_that_is_no_batch_after_the_rows_before_it(second, message, shuffled):
     def elements():
         for plain, matrix, splits in (([7, 8, 9], [[7.0], [8.0], [9.0]], [0, 1, 2, 2]), second):
             yield np.array(plain), np.array(matrix), np.array([4, 5]), np.array(splits)
@@ -309,13 +309,13 @@ def test_an_empty_batch_of_values_has_no_rows(path):
     assert _plain(DataFrame.parse(empty)["ids"]) == []
 
 
-def test_parse_refuses_what_is_no_column():
+def test_parse_refuses_values_that_are_no_columns():
     with pytest.raises(ValueError, match="is no column"):
         next(iter(tf.data.Dataset.range(1).batch(1).map(lambda i: DataFrame.parse({"a": "x", "b": i}))))
     assert callable(parse())
 
 
-def test_the_validator_names_what_differs(tmp_path):
+def test_the_validator_names_the_difference(tmp_path):
     pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "a.parquet")
     pq.write_table(pa.table({"a": [1.0]}), tmp_path / "b.parquet")
     command = [sys.executable, "-m", "hybridbackend.tensorflow.data.validate"]

@@ -159,6 +159,6 @@ def test_rows_of_a_data_frame():
         ),
     ],
 )
-def test_what_is_no_input_is_refused(make, error, message):
+def test_invalid_input_is_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()

@@ -109,7 +109,7 @@ def test_second_dataset_of_a_structure_is_refused():
         EvaluationHook(fn).begin()
 
 
-def test_data_that_ends_ends_the_evaluation_alone():
+def test_the_end_of_the_data_ends_only_the_evaluation():
     for steps in (100, None):
         history = []
         fn = share_of_ones(lambda: batches(1, 0, 0, 0, 1))
@@ -359,7 +359,7 @@ class Counter(tf1.train.SessionRunHook):
         self.calls.append("end")
 
 
-def test_spec_has_hooks_of_the_evaluation_alone():
+def test_hooks_of_a_spec_run_only_in_the_evaluation():
     hook, history = Counter(stop_after=2), []
 
     def fn():
@@ -373,7 +373,7 @@ def test_spec_has_hooks_of_the_evaluation_alone():
     assert [float(record["mean"]) for record in history] == [1.5, 1.5] and len(taken) == 5
 
 
-def test_moving_averages_of_training_rest():
+def test_evaluation_does_not_move_trainings_averages():
     def model():
         average = tf1.train.ExponentialMovingAverage(0.5)
         averaged = tf1.get_variable("averaged", [], initializer=tf1.ones_initializer(), use_resource=True)
@@ -402,7 +402,7 @@ def test_arrays_and_serialized_summaries_are_written_too(tmp_path):
 
 
 @pytest.mark.parametrize("saveable", [False, True])
-def test_what_the_evaluated_model_would_save_stays_out_of_checkpoints(saveable):
+def test_saveables_of_the_evaluated_model_stay_out_of_checkpoints(saveable):
     with tf.Graph().as_default():
         before = tf1.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS)
         tf1.train.get_or_create_global_step()

@@ -144,7 +144,7 @@ def test_gauc_takes_the_last_of_two_columns():
     assert stream(metrics.gauc, [(labels[:, None], predictions, groups)]) == wanted
 
 
-def test_gauc_refuses_what_does_not_fit():
+def test_gauc_refuses_shapes_that_do_not_fit():
     with tf.Graph().as_default():
         three, labels = tf.zeros([3]), tf.zeros([2])
         with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
@@ -217,7 +217,7 @@ def test_shapes_known_at_run_time_are_checked(metric, predictions, weights):
 
 
 @pytest.mark.parametrize("prediction", [-0.1, 1.1, np.nan])
-def test_auc_of_what_is_no_probability_fails(prediction):
+def test_auc_of_predictions_outside_0_to_1_fails(prediction):
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be in"):
         stream(metrics.auc, [(np.zeros(1), np.array([prediction], np.float32))])
 

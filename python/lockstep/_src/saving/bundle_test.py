@@ -47,7 +47,7 @@ def checkpoint(tmp_path):
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 20])
 @pytest.mark.parametrize("block_bytes", [0, 1 << 14])
-def test_copy_has_the_tensors_that_were_asked_for(checkpoint, tmp_path, monkeypatch, chunk_bytes, block_bytes):
+def test_copy_has_the_requested_tensors(checkpoint, tmp_path, monkeypatch, chunk_bytes, block_bytes):
     monkeypatch.setattr(bundle, "_CHUNK_BYTES", chunk_bytes)
     monkeypatch.setattr(bundle, "_BLOCK_BYTES", block_bytes)
     names = set(TENSORS) - {"table/slot"}

@@ -178,7 +178,7 @@ def test_an_index_is_read_or_refused(tmp_path, graph):
     feed("index of a checkpoint", reads, seeds, ValueError, 300)
 
 
-def test_a_chain_is_what_was_written_or_refused(tmp_path):
+def test_a_damaged_chain_is_refused(tmp_path):
     chain = Chain("model.ckpt-2", ["model.ckpt-2-to-4", "model.ckpt-2-to-7"])
     chain.write(str(tmp_path))
     path = Path(tmp_path, FOLDER, "chain.json")

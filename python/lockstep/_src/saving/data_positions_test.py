@@ -136,7 +136,7 @@ def test_the_same_files_written_again_are_the_same_data(folder):
     assert _train(folder, 2) == expected
 
 
-def test_data_without_a_position_are_an_error_that_says_how_to_do_without_it(tmp_path):
+def test_data_without_a_position_is_an_error_that_names_the_option(tmp_path):
     def train(saved: bool) -> None:
         with tf.Graph().as_default(), scope(save_data_position=saved):
             dataset = tf.data.Dataset.from_generator(

@@ -88,7 +88,7 @@ def saved(tmp_path, steps=(2, 2, 3), **arguments):
     return paths, held
 
 
-def test_a_chain_restores_all_that_was_there(tmp_path):
+def test_a_chain_restores_all_values(tmp_path):
     paths, held = saved(tmp_path)
     assert names(tmp_path) == ["model.ckpt-2"]
     assert names(tmp_path / ".incremental_checkpoint") == ["model.ckpt-2-to-4", "model.ckpt-2-to-7"]
@@ -116,7 +116,7 @@ def test_training_continues_the_restored_chain(tmp_path):
     assert restored(tf.train.latest_checkpoint(str(tmp_path))) == held
 
 
-def test_one_of_so_many_is_full_and_ends_the_chain(tmp_path):
+def test_every_nth_checkpoint_is_full_and_ends_the_chain(tmp_path):
     paths, held = saved(tmp_path, [1] * 5, full_every=3)
     assert names(tmp_path) == ["model.ckpt-1", "model.ckpt-4"]
     assert names(tmp_path / ".incremental_checkpoint") == ["model.ckpt-4-to-5"]
@@ -124,7 +124,7 @@ def test_one_of_so_many_is_full_and_ends_the_chain(tmp_path):
     assert restored(paths[0]) == held[0]
 
 
-def test_a_save_by_somebody_else_ends_the_chain(tmp_path):
+def test_a_save_by_another_saver_ends_the_chain(tmp_path):
     with tf.Session() as session:
         program = Program()
         other = tf.train.Saver()

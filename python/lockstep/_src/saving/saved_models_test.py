@@ -278,7 +278,7 @@ def test_signature_of_a_mode_has_its_name(checkpoint, tmp_path):
         assert "train" in tf.saved_model.load(session, ["train"], directory).signature_def
 
 
-def test_export_of_all_modes_refuses_what_has_none(checkpoint, tmp_path):
+def test_export_of_all_modes_refuses_signatures_without_a_mode(checkpoint, tmp_path):
     build = signatures_of_modes("train", "mine")
     with pytest.raises(ValueError, match=r"are \['mine', 'train'\], wanted one of \['serving_default'\]"):
         export_all(tmp_path / "out", checkpoint, build, modes=["infer"])
@@ -313,7 +313,7 @@ def test_missing_checkpoint_is_refused(checkpoint, tmp_path):
     refused(ValueError, "latest_checkpoint found no checkpoint", tmp_path, None)
 
 
-def test_variables_that_the_checkpoint_lacks_or_has_otherwise_are_named(checkpoint, tmp_path):
+def test_missing_and_different_variables_of_the_checkpoint_are_named(checkpoint, tmp_path):
     def signature():
         tf.get_variable("user/table", [5, 4], use_resource=True)
         tf.get_variable("table", [50, 8], use_resource=True)
@@ -345,7 +345,7 @@ def test_missing_asset_is_refused(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("returned", [None, {}, {"a": 1}, ("a", "b")])
-def test_what_is_no_signature_is_refused(checkpoint, tmp_path, returned):
+def test_results_that_are_no_signatures_are_refused(checkpoint, tmp_path, returned):
     refused(TypeError, "signature_def_fn returned", tmp_path, checkpoint, lambda: returned)
 
 

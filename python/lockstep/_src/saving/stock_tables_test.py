@@ -118,7 +118,7 @@ def tables_names():
     return ["drawn", "constant", "counted", "half", "words", "none"]
 
 
-def test_tables_that_the_checkpoint_has_not_or_otherwise_are_named(trained, tmp_path):
+def test_missing_and_different_tables_of_the_checkpoint_are_named(trained, tmp_path):
     path, _ = trained
 
     def of(name, dim=DIM, **options):
@@ -139,7 +139,7 @@ def test_tables_that_the_checkpoint_has_not_or_otherwise_are_named(trained, tmp_
         export(tmp_path, path, of("drawn", key_dtype=tf.string))
 
 
-def test_an_exported_table_is_read_alone(trained, tmp_path):
+def test_an_exported_table_is_read_only(trained, tmp_path):
     def build():
         table = dynamic.get_embedding_variable("drawn", DIM)
         with pytest.raises(NotImplementedError, match="'drawn' is dynamic: no insert; an exported model looks keys up"):

@@ -82,7 +82,7 @@ def trained(tmp_path, optimizer=None, steps=4, **options):
 
 @pytest.mark.parametrize("in_scope", [False, True])
 @pytest.mark.parametrize("key_dtype", [tf.int64, tf.string])
-def test_plain_tensorflow_reads_what_the_table_has_and_it_comes_back(tmp_path, in_scope, key_dtype):
+def test_plain_tensorflow_reads_the_tables_values_and_they_are_restored(tmp_path, in_scope, key_dtype):
     def both():
         path, had = trained(tmp_path, key_dtype=key_dtype)
         assert len(had) > 40
@@ -155,7 +155,7 @@ def test_slots_of_another_optimizer_start_with_their_initial_values(tmp_path):
         assert {tuple(now[k][3]) for k in others} == {(0.25,) * DIM}
 
 
-def test_slots_may_begin_otherwise_than_when_they_were_saved(tmp_path):
+def test_slots_may_have_another_initial_value_than_when_they_were_saved(tmp_path):
     path, had = trained(tmp_path)
     with tf.Graph().as_default(), tf.Session() as session:
         table = make()
@@ -167,7 +167,7 @@ def test_slots_may_begin_otherwise_than_when_they_were_saved(tmp_path):
         assert {k: v for k, v in now.items() if k != 12345} == had
 
 
-def test_keys_that_are_counted_are_counted_on(tmp_path):
+def test_counts_of_keys_continue(tmp_path):
     counted = {"filter_option": dynamic.CounterFilter(3)}
     with tf.Session() as session:
         table = make(**counted)
@@ -199,7 +199,7 @@ def test_keys_that_are_counted_are_counted_on(tmp_path):
             assert sorted(contents(session, table)) == keys
 
 
-def test_counters_of_a_bloom_filter_come_back(tmp_path):
+def test_counters_of_a_bloom_filter_are_restored(tmp_path):
     bloom = {"filter_option": dynamic.CBFFilter(3, max_element_size=1000, false_positive_probability=0.001)}
     with tf.Session() as session:
         table = make(**bloom)
@@ -301,7 +301,7 @@ def test_a_worker_does_not_keep_the_strings_of_others(tmp_path):
     assert sum(used) < 2 * sum(map(len, words))
 
 
-def test_the_clock_is_never_behind_what_was_seen(tmp_path):
+def test_the_clock_is_never_behind_the_restored_keys(tmp_path):
     path, had = trained(tmp_path)
     latest = max(int(version) for _, version, *_ in had.values())
     assert latest > 0
@@ -324,7 +324,7 @@ def test_the_clock_is_never_behind_what_was_seen(tmp_path):
         assert session.run(table.get_version([1000])).tolist() == [latest]
 
 
-def test_another_save_between_two_leaves_both_right(tmp_path):
+def test_a_save_between_two_others_leaves_both_correct(tmp_path):
     with tf.Session() as session:
         table = make()
         ids, step = train(table, tf.train.AdagradOptimizer(0.1))
@@ -337,7 +337,7 @@ def test_another_save_between_two_leaves_both_right(tmp_path):
     assert context.world_size == 1
 
 
-def test_strings_that_go_while_they_are_saved_are_saved(tmp_path):
+def test_strings_that_are_evicted_during_a_save_are_saved(tmp_path):
     table = make(key_dtype=tf.string, evict_option=dynamic.GlobalStepEvict(1))
     ids, step = train(table, tf.train.AdagradOptimizer(0.1))
     names = {"tables": [table.handle], "names": ["user"]}
@@ -361,7 +361,7 @@ def test_strings_that_go_while_they_are_saved_are_saved(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", [dynamic.CacheStrategy.LRU, dynamic.CacheStrategy.LFU])
-def test_the_same_keys_go_in_the_same_steps_as_if_training_had_not_stopped(tmp_path, strategy):
+def test_the_same_keys_are_evicted_in_the_same_steps_as_if_training_had_not_stopped(tmp_path, strategy):
     evicts = {
         "evict_option": dynamic.BudgetEvict(max_keys=100, cache_strategy=strategy),
         "evict_keys_per_step": 30,

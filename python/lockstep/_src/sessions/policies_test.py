@@ -57,7 +57,7 @@ def test_policy_is_called_every_n_steps_with_values_of_the_step():
 @pytest.mark.parametrize(
     ("every", "calls"), [(None, [(4, False)]), (3, [(3, True), (4, False)]), (2, [(2, True), (4, True)])]
 )
-def test_end_of_training_calls_where_asked_unless_it_just_has(every, calls):
+def test_end_of_training_calls_a_policy_once_if_requested(every, calls):
     policy = Recorder(every_n_steps=every, at_end=True)
     train(4, [policy])
     # At the end there is no run, so there is no context.
@@ -113,7 +113,7 @@ def test_bad_arguments_of_a_policy_are_refused(arguments):
         Policy(**arguments)
 
 
-def test_policy_without_a_call_says_so():
+def test_policy_without_a_call_is_an_error():
     class Nothing(Policy):
         pass
 

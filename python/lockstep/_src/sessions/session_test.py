@@ -162,7 +162,7 @@ def test_a_resumed_session_keeps_the_checkpoint_that_it_restored(tmp_path):
     assert after.keys() - before.keys() == {f"model.ckpt-10.{end}" for end in ("data-00000-of-00001", "index")}
 
 
-def test_a_session_that_restores_from_elsewhere_saves_as_it_begins(tmp_path):
+def test_a_session_that_restores_from_another_folder_saves_at_its_start(tmp_path):
     with scope():
         train(checkpoint_dir=str(tmp_path / "from"))
         hook = tf1.train.CheckpointSaverHook(str(tmp_path / "to"), save_steps=10)

@@ -9,7 +9,7 @@ from lockstep._src.engine.context import context
 tf1 = tf.compat.v1
 
 
-def test_communicators_of_one_worker_hand_values_on():
+def test_communicators_of_one_worker_return_their_values():
     with tf.Graph().as_default(), tf1.Session() as session:
         one = Collective.get()
         assert one is Collective.get()

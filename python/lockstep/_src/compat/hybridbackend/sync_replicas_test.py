@@ -26,7 +26,7 @@ def _trained(optimizer):
             return [*session.run([w, step])[0].tolist(), session.run(step)]
 
 
-def test_sync_replicas_optimizer_steps_as_the_one_in_it():
+def test_sync_replicas_optimizer_steps_like_its_optimizer():
     def momentum():
         return tf1.train.MomentumOptimizer(0.1, 0.9)
 

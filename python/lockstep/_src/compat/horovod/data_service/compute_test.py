@@ -68,7 +68,7 @@ def test_an_interface_that_is_not_there_is_refused(tmp_path, monkeypatch):
         compute.run(compute.Request(1, "compute", tmp_path / "compute.json", 5), Place(0, 1))
 
 
-def test_the_command_line_says_what_is_wrong(tmp_path, capsys):
+def test_the_command_line_reports_wrong_arguments(tmp_path, capsys):
     file = tmp_path / "compute.json"
     assert command.execute("compute_worker", [str(file), "--dispatchers", "2"]) == 2
     assert "compute_worker: Number of processes (1) must be a multiple" in capsys.readouterr().err
@@ -88,7 +88,7 @@ def test_the_file_of_a_job_that_runs_is_not_touched(compute_job):
     assert not job.file.exists()
 
 
-def test_a_rank_without_its_first_says_so(tmp_path):
+def test_a_rank_whose_rank_0_is_missing_reports_it(tmp_path):
     TfDataServiceConfig(1, 2, "compute", {"lo": [("127.0.0.1", 1)]}, b"k" * 32).write(tmp_path / "old.json")
     with pytest.raises(TimeoutException, match="rank 1: rank 0 has not written .*old.json within 1 s"):
         compute.run(compute.Request(1, "compute", tmp_path / "old.json", 1), Place(1, 2))

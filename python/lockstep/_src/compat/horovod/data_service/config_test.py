@@ -31,7 +31,7 @@ def _alive():
     service.shutdown()
 
 
-def test_what_is_written_is_read(file):
+def test_a_written_config_is_read_back(file):
     _DEAD.write(str(file))
     assert TfDataServiceConfig.read(str(file)) == _DEAD
     assert TfDataServiceConfig.from_dict(_DEAD.to_dict()) == _DEAD
@@ -45,7 +45,7 @@ def test_what_is_written_is_read(file):
     }
 
 
-def test_the_key_is_for_the_user_alone(file):
+def test_only_the_user_may_read_the_key(file):
     _DEAD.write(file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(file.parent.iterdir()) == [file]
@@ -75,7 +75,7 @@ def test_without_waiting_the_file_has_to_be_there(file):
         ({"dispatcher_side": "foo"}, "dispatcher_side is 'foo', wanted compute or training"),
     ],
 )
-def test_what_is_no_config_is_refused_with_the_files_name(file, change, said):
+def test_a_file_that_is_not_a_config_is_refused_by_name(file, change, said):
     values = {name: value for name, value in {**_DEAD.to_dict(), **change}.items() if value is not None}
     file.write_text(json.dumps(values))
     with pytest.raises(ValueError, match=f"{file}: .*{said}"):
@@ -127,14 +127,14 @@ def test_a_file_of_a_dead_job_is_an_error_when_no_other_comes(file):
         TfDataServiceConfig.read(file, wait_for_file_creation=True)
 
 
-def test_another_job_at_the_old_address_is_not_taken_for_it(file, alive):
+def test_another_job_at_the_old_address_is_not_used(file, alive):
     TfDataServiceConfig(1, 1, "compute", alive.addresses, b"o" * 32, timeout=1).write(file)
     assert config.running(file) is None
     with pytest.raises(WrongKeyError):
         TfDataServiceConfig.read(file, wait_for_file_creation=True)
 
 
-def test_only_the_own_file_is_removed(file, alive):
+def test_only_the_jobs_own_file_is_removed(file, alive):
     alive.write(file)
     config.remove(file, _DEAD)
     assert file.exists()

@@ -11,7 +11,7 @@ def test_horovods_variables_come_before_the_launchers():
     assert own_place({**ours, "HOROVOD_RANK": "3", "HOROVOD_SIZE": "4"}) == Place(3, 4)
 
 
-def test_without_a_launcher_it_is_alone():
+def test_without_a_launcher_the_process_is_alone():
     assert own_place({}) == Place(0, 1)
 
 
@@ -23,7 +23,7 @@ def test_without_a_launcher_it_is_alone():
         ({"HOROVOD_RANK": "2", "HOROVOD_SIZE": "2"}, r"HOROVOD_RANK is 2, wanted 0 to HOROVOD_SIZE - 1 \(1\)"),
     ],
 )
-def test_what_is_wrong_is_said(environment, said):
+def test_wrong_variables_are_named(environment, said):
     with pytest.raises(ValueError, match=said):
         own_place(environment)
 

@@ -152,7 +152,7 @@ def test_send_to_data_service_needs_dispatchers_of_the_compute_side():
         ({"size": 3}, "2 dispatchers, one for each training rank, but this is rank 0 of 3"),
     ],
 )
-def test_wrong_arguments_are_refused_before_anybody_is_asked(somewhere, arguments, said):
+def test_wrong_arguments_are_refused_before_any_request(somewhere, arguments, said):
     with pytest.raises(ValueError, match=said):
         send_to_data_service(_dataset(), somewhere, **{"rank": 0, "size": 2, **arguments})
 

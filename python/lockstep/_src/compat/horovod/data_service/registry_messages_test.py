@@ -71,7 +71,7 @@ def test_another_key_is_refused_on_both_sides(ends):
     assert isinstance(outcome[0], WrongKeyError)
 
 
-def test_a_reply_of_somebody_without_the_key_is_not_believed(ends):
+def test_a_reply_without_the_key_is_rejected(ends):
     client, server = ends
 
     def forge():
@@ -85,7 +85,7 @@ def test_a_reply_of_somebody_without_the_key_is_not_believed(ends):
         registry_messages.ask(client, _KEY, {"request": "ping"})
 
 
-def test_a_recorded_request_is_worth_nothing_later(ends):
+def test_a_recorded_request_cannot_be_replayed(ends):
     client, server = ends
     tap = _Tap(client)
     _started(server, _KEY)
@@ -107,7 +107,7 @@ def test_unauthenticated_clients_cannot_make_the_server_allocate(ends):
     assert str(1 << 30) in str(outcome[0])
 
 
-def test_a_request_that_comes_byte_by_byte_is_not_waited_for_longer(ends):
+def test_a_request_that_comes_byte_by_byte_gets_no_more_time(ends):
     client, server = ends
     outcome = []
 

@@ -23,7 +23,7 @@ def test_numbers_are_positive(numbers, said):
 
 
 @pytest.mark.parametrize("dispatcher_id", [-1, 2])
-def test_other_ids_are_no_dispatchers(dispatcher_id):
+def test_unknown_dispatcher_ids_are_refused(dispatcher_id):
     registry = Registry(2, 1)
     for call in (
         lambda: registry.register_dispatcher(dispatcher_id, "grpc://a:1"),

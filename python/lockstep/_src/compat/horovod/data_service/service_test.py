@@ -34,7 +34,7 @@ def _client(service):
     return ComputeClient(service.addresses(), _KEY, verbose=2)
 
 
-def test_both_jobs_meet_in_the_registry(service, client, start):
+def test_both_jobs_use_the_registry(service, client, start):
     del service
     address = start(lambda: client.wait_for_dispatcher_registration(1, 60))
     workers = start(lambda: client.wait_for_dispatcher_worker_registration(1, timeout=60))
@@ -139,7 +139,7 @@ def test_the_first_address_that_answers_is_used(service):
     ComputeClient(addresses, _KEY).check()
 
 
-def test_it_listens_on_the_interface_that_is_asked_for():
+def test_it_listens_on_the_requested_interface():
     service = ComputeService(1, 1, _KEY, nics=["lo"])
     try:
         assert service.addresses() == {"lo": [("127.0.0.1", service.get_port())]}
