@@ -53,8 +53,8 @@ def check_types(operation: str, tensors: Sequence[tf.Tensor], called: Sequence[s
 
     Args:
       operation: the type of the operation; its argument is of type T.
-      tensors: that are to travel.
-      called: how the message calls each: "allreduce 'loss'".
+      tensors: the tensors to exchange.
+      called: the name of each in the message: "allreduce 'loss'".
     """
     allowed = _types(operation)
     for tensor, name in zip(tensors, called, strict=True):

@@ -1,11 +1,11 @@
 """The two lanes on which gradients travel, behind one small interface.
 
-The ordered lane connects all workers of the job. Tensors meet by their place in the graph, which is the same on all
-ranks. They are called after their bucket or variable. The engine compares the graphs before they first run.
+The ordered lane connects all workers of the job. Tensors are matched by their place in the graph, which is the same on
+all ranks. They are named after their bucket or variable. The engine compares the graphs before they first run.
 
-The named lane connects the ranks of a process set. Tensors meet by their names, in any order, so that graphs may
-differ. They are called after their number among the gradients. Ranks compare their variables at each exchange, by a
-tensor without elements.
+The named lane connects the ranks of a process set. Tensors are matched by their names, in any order, so graphs may
+differ. Tensors are named by their number among the gradients. Ranks compare their variables at each exchange, by the
+shape of a tensor without elements.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from lockstep._src.engine.library import ops
 
 
 class Lane(abc.ABC):
-    """The collectives that an exchange of gradients asks for.
+    """The collectives that an exchange of gradients needs.
 
     Attributes:
-      reaches_all: whether all workers of the job are ranks, so that they get the same.
+      reaches_all: whether all workers of the job take part, so that all of them get the same result.
     """
 
     reaches_all: bool
 
     def is_alone(self) -> bool:
-        """Returns whether there is nobody to exchange with."""
+        """Returns whether there is no other rank to exchange with."""
         return False
 
     def takes_part(self) -> bool:
@@ -43,7 +43,7 @@ class Lane(abc.ABC):
 
     @abc.abstractmethod
     def check(self, caller: str) -> None:
-        """Raises an error that names `caller` where nothing can be exchanged here."""
+        """Raises an error that names `caller` if nothing can be exchanged here."""
 
     @abc.abstractmethod
     def scope_of(self, caller: str) -> str:
@@ -51,11 +51,11 @@ class Lane(abc.ABC):
 
     @abc.abstractmethod
     def name_of(self, scope: str, variable: Any, number: int) -> str:
-        """Returns how the gradient of a variable is called, the `number`-th of an exchange in this scope or in none."""
+        """Returns the name of a variable's gradient, the `number`-th of an exchange in this scope or in none."""
 
     @abc.abstractmethod
     def agree(self, describe: Callable[[], Sequence[int]], scope: str) -> list[Any]:
-        """Returns operations that fail on all ranks where `describe` gives them different numbers."""
+        """Returns operations that fail on all ranks if `describe` gives them different numbers."""
 
     @abc.abstractmethod
     def allreduce(
@@ -64,8 +64,8 @@ class Lane(abc.ABC):
         """Reduces tensors that travel together.
 
         Args:
-          tensors: of one shape each on all ranks.
-          names: one for each, the same on all ranks.
+          tensors: each has the same shape on all ranks.
+          names: one for each tensor, the same on all ranks.
           reduction: one of `named.REDUCTIONS`.
           bucket: the number of this call in its exchange.
           predivide_factor: divides tensors before they are reduced, and multiplies the results.
@@ -81,7 +81,7 @@ class Lane(abc.ABC):
 
 
 class OrderedLane(Lane):
-    """The lane of all workers of the job, whose graphs are the same."""
+    """The lane of all workers of the job, which have the same graph."""
 
     reaches_all = True
 
@@ -90,7 +90,7 @@ class OrderedLane(Lane):
         return context.world_size == 1
 
     def check(self, caller: str) -> None:
-        """Connects to the other workers, where that has not happened yet."""
+        """Connects to the other workers, unless this process is connected already."""
         context.ensure_initialized()
 
     def scope_of(self, caller: str) -> str:
@@ -108,7 +108,7 @@ class OrderedLane(Lane):
     def allreduce(
         self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
     ) -> list[tf.Tensor]:
-        """Reduces tensors of one type in one operation, which is called after the bucket."""
+        """Reduces tensors of one type in one operation, which is named after the bucket."""
         assert predivide_factor == 1.0, "factors are for the named lane"
         name = f"bucket_{bucket:03d}"
         check_types("LockstepAllReduce", tensors, [f"allreduce '{name}'"] * len(tensors))
@@ -125,20 +125,20 @@ class OrderedLane(Lane):
         ]
 
     def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Multiplies, as the lookups of sharded tables do: both give the same bits."""
+        """Returns products, as in the gradients of sharded tables, so that both give the same bits."""
         return [value * tf.cast(1.0 / context.world_size, value.dtype) for value in values]
 
 
 class Ranks(Protocol):
-    """The ranks of a named lane. Asked when gradients are exchanged, so they may come into being later."""
+    """The ranks of a named lane. They are needed only when gradients are exchanged, so they may be set later."""
 
     process_set_id: int
 
     def included(self) -> bool:
-        """Returns whether this process is one of them."""
+        """Returns whether this process is one of the ranks."""
 
     def size(self) -> int:
-        """Returns how many they are."""
+        """Returns the number of ranks."""
 
 
 class AllRanks:
@@ -151,7 +151,7 @@ class AllRanks:
         return True
 
     def size(self) -> int:
-        """Raises NotImplementedError: nobody asks, since this process takes part."""
+        """Raises NotImplementedError: it is never called, since this process takes part."""
         raise NotImplementedError
 
 
@@ -159,7 +159,7 @@ class NamedLane(Lane):
     """The lane of a process set, whose ranks may have different graphs.
 
     Args:
-      ranks: of the process set.
+      ranks: the ranks of the process set.
     """
 
     reaches_all = False
@@ -172,20 +172,23 @@ class NamedLane(Lane):
         return self._ranks.included()
 
     def check(self, caller: str) -> None:
-        """Raises NotImplementedError inside of XLA, and ValueError where the job doesn't have the process set."""
+        """Raises NotImplementedError inside of XLA, and ValueError if the job doesn't have the process set."""
         if not tf.executing_eagerly() and GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             raise NotImplementedError(
                 f"{caller}: XLA cannot compile the exchange of gradients; compile the model, or the tf.function, with "
                 "jit_compile=False"
             )
         if self._ranks.process_set_id is None:
-            raise ValueError(f"{caller}: {self._ranks} is not in use: the job doesn't have it, or not any more")
+            raise ValueError(
+                f"{caller}: {self._ranks} is not in use: the job doesn't have it, or not any more; add it with "
+                "add_process_set()"
+            )
 
     def scope_of(self, caller: str) -> str:
-        """Returns a scope that no other exchange of the graph has: it begins the names of tensors."""
+        """Returns a scope that no other exchange of the graph has; tensors' names begin with it."""
         scope = f"{caller}_Allreduce"
         if not tf.executing_eagerly():
-            # In a branch of a conditional the graph around it counts: two branches may run at a time.
+            # For a branch of a conditional, the graph around it is used: two branches may run at the same time.
             graph = tf.compat.v1.get_default_graph()
             while type(graph).__name__ in ("CondBranchFuncGraph", "WhileBodyFuncGraph"):
                 graph = graph.outer_graph
@@ -193,18 +196,18 @@ class NamedLane(Lane):
         return f"{scope}/"
 
     def name_of(self, scope: str, variable: Any, number: int) -> str:
-        """Returns a name by the number: those of variables differ between ranks where Keras counts layers."""
+        """Returns a name with the number; variables' names may differ between ranks, as Keras counts layers."""
         return f"{scope}grad_{number}"
 
     def agree(self, describe: Callable[[], Sequence[int]], scope: str) -> list[Any]:
-        """Compares numbers by a tensor that has them for a shape: nothing is sent."""
+        """Compares numbers by the shape of a tensor without elements, so no data is sent."""
         nothing = tf.zeros([0, *describe()], tf.int32)
         return self.allreduce([nothing], [f"{scope}variables_with_gradients_which"], "sum", 0, 1.0)
 
     def allreduce(
         self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
     ) -> list[tf.Tensor]:
-        """Reduces tensors by name, those of one type in one operation."""
+        """Reduces tensors by name; one operation reduces those of one type."""
         check_types("LockstepNamedAllReduce", tensors, [f"allreduce '{name}'" for name in names])
         result: list[Any] = [None] * len(tensors)
         for places in by_type(tensors):
@@ -220,7 +223,7 @@ class NamedLane(Lane):
         return result
 
     def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """Gathers tensors by name, those of one type in one operation."""
+        """Gathers tensors by name; one operation gathers those of one type."""
         check_types("LockstepNamedAllGather", tensors, [f"allgather '{name}'" for name in names])
         result: list[Any] = [None] * len(tensors)
         for places in by_type(tensors):
@@ -232,15 +235,15 @@ class NamedLane(Lane):
         return result
 
     def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Divides by the number of ranks as it is when the operation runs: an elastic job may change it."""
+        """Divides by the number of ranks at the time when the operation runs; an elastic job may change it."""
         ranks = named.size_of(self._ranks.process_set_id) if self.takes_part() else self._ranks.size()
         return [value / tf.cast(ranks, value.dtype) for value in values]
 
     def _called(self, kind: str, names: Sequence[str]) -> dict[str, Any]:
-        """Returns the arguments of an operation whose tensors have these names, in the scope that is open.
+        """Returns the arguments of an operation whose tensors have these names, in the current scope.
 
-        In a graph the operation has the first one's name, and each tensor the operation's. Of a function that is called
-        from two places, each call's operations have names of their own, and may run at the same time.
+        In a graph the operation has the first name, and each tensor the operation's name. If a function is called from
+        two places, each call's operations have their own names, and may run at the same time.
         """
         scope, _, name = names[0].rpartition("/")
         by_name = {"names": names} if tf.executing_eagerly() or not scope else {"name": name}
@@ -248,7 +251,7 @@ class NamedLane(Lane):
 
 
 def by_type(tensors: Sequence[tf.Tensor]) -> list[list[int]]:
-    """Returns the places of the tensors of each type, in the order in which types first come."""
+    """Returns the places of the tensors of each type; types are in the order of their first tensors."""
     places: dict[tf.DType, list[int]] = {}
     for i, tensor in enumerate(tensors):
         places.setdefault(tensor.dtype, []).append(i)

@@ -1,4 +1,4 @@
-"""Names, scopes and divisions of the two lanes."""
+"""Tests of names, scopes and divisions of the two lanes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lockstep._src.collectives.lanes import NamedLane, OrderedLane, by_type
 
 
 class Outside:
-    """The three ranks of a process set without this process."""
+    """A process set of three ranks without this process."""
 
     process_set_id = 1
 

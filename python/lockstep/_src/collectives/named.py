@@ -1,15 +1,16 @@
-"""Collectives that are matched by name, in whatever order each rank asks for them: what Horovod's API stands on.
+"""Collectives that are matched by name, in any order of calls on each rank; the base of Horovod's API.
 
-Nothing has to be the same on all ranks but the names: graphs may differ, and the order of calls. Small tensors that are
-ready together travel together. (The collectives of `collectives` need no words about their order, and are faster; they
-are for graphs that all ranks have in common.)
+Only the names must be the same on all ranks; graphs and the order of calls may differ. Small tensors that are ready at
+the same time are sent together. (The collectives of `ordered.py` exchange no messages about their order, and are
+faster. They are for graphs that are the same on all ranks.)
 
-Names. Tensors are called as `names` says, or, of a graph's operation, as the operation is, which TensorFlow makes from
-`name`. Eagerly, where operations have none, `name` itself; without it, the n-th call of a kind is called "allreduce.n".
-R is the number of ranks of the group.
+Names: `names` sets the tensors' names. Without it, a graph's tensors have the name of their operation, which TensorFlow
+makes from `name`. Eager operations have no names, so `name` itself is used. Without `name`, the n-th call of a kind is
+named "allreduce.n". R is the number of ranks of the group.
 
-Gradients, by `gradient`: "sum", those of the sum of all ranks' losses (the transpose of the op); "mean", of their mean,
-R times less; "times", R times the former. Horovod's documents mix the three.
+The argument `gradient` selects the gradients: "sum": those of the sum of all ranks' losses (the transpose of the op);
+"mean": those of the mean of the losses, which are R times smaller; "times": R times those of "sum". Horovod uses all
+three.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from lockstep._src.engine.context import context, meeting_of
 REDUCTIONS = ("sum", "mean", "min", "max", "product", "adasum")
 ALL = 0  # the group of all ranks
 
-_secrets: dict[int, str] = {}  # by group, of those that have a lane
+_secrets: dict[int, str] = {}  # group that has a lane -> its secret
 
 
 def open_lane(
@@ -46,26 +47,27 @@ def open_lane(
     stall_warning_s: float = 60,
     stall_timeout_s: float = 0,
 ) -> None:
-    """Meets the ranks of a group; every rank of it calls this.
+    """Connects the ranks of a group; every rank of the group calls this.
 
     Args:
-      group: its number; `ALL` for all ranks of the job.
-      rank: of this process in the group; its rank in the job by default.
-      size: of the group; the job's by default.
-      rendezvous: "host:port" where the group's rank 0 waits for the others; the job's by default.
-      listener: of rank 0, a socket that listens there already, as of `socket.create_server((host, 0))`: a port that is
-        picked at run time stays its own. The caller closes it afterwards.
-      label: what errors and warnings call the group, the same on all its ranks: "process set 2 (ranks 1 and 3)". Ranks
-        in them are those in the group.
-      fusion_bytes: tensors that are ready together travel together up to so many bytes; 0: each alone.
-      stall_warning_s: after so long rank 0 warns, on stderr, of a tensor that some ranks have not asked for; 0: never.
-      stall_timeout_s: after so long such a tensor fails, on the ranks that wait for it; 0: never.
+      group: the number of the group; `ALL` for all ranks of the job.
+      rank: the rank of this process in the group; its rank in the job by default.
+      size: the number of ranks of the group; that of the job by default.
+      rendezvous: "host:port" where the group's rank 0 waits for the others; the job's rendezvous by default.
+      listener: on rank 0, a socket that listens there already, such as one of `socket.create_server((host, 0))`. So a
+        port that was chosen at run time cannot be taken by another process. The caller closes the socket afterwards.
+      label: the group's name in errors and warnings, the same on all its ranks: "process set 2 (ranks 1 and 3)". Ranks
+        in these texts are those in the group.
+      fusion_bytes: tensors that are ready at the same time are sent together up to this size; 0: each is sent alone.
+      stall_warning_s: seconds until rank 0 warns on stderr of a tensor for which some ranks have not called; 0: never.
+      stall_timeout_s: seconds until such a tensor fails on the ranks that wait for it; 0: never.
 
     Raises:
       ValueError: the environment is incomplete.
       tf.errors.FailedPreconditionError: the group has a lane already.
-      tf.errors.OpError: the ranks did not meet; says which are missing.
+      tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
     """
+    # The environment is read again: in an elastic job it may have changed since this process was in another round.
     # As the environment is now: an elastic job's may have changed since this process was in another one.
     cluster, options = Cluster.from_environment(os.environ), context.options
     cluster.check_can_connect()
@@ -89,35 +91,35 @@ def open_lane(
 
 
 def close_lane(group: int = ALL, how: str = "") -> None:
-    """Leaves a group: what this rank waits for in it ends with CancelledError, on the others with InternalError.
+    """Leaves a group. What this rank waits for in it ends with CancelledError, on the other ranks with InternalError.
 
-    Others that wait for this rank hear `how` it left, a sentence.
+    Other ranks that wait for this one get the sentence `how`, which says how it left.
     """
     library.close_lane(group, how)
 
 
 def secret_of(group: int = ALL) -> str:
-    """Returns the secret by which the ranks of a group know each other; empty without a lane or another rank."""
+    """Returns the secret that the ranks of a group share; empty without a lane or another rank."""
     return _secrets.get(group, "")
 
 
 def start_timeline(path: str, mark_cycles: bool = False, group: int = ALL) -> None:
-    """Has rank 0 write down what becomes of each tensor, for viewers of Chrome traces (core/comm/named/timeline.h).
+    """Makes rank 0 record each tensor's events in a file for viewers of Chrome traces (core/comm/named/timeline.h).
 
     Args:
-      path: of the file, written anew; JSON. On other ranks nothing is written.
-      mark_cycles: also marks each time that rank 0 had something to put into the order.
-      group: whose lane; it has to be open. The file ends with the lane, or at `stop_timeline`.
+      path: the path of the JSON file, which is replaced. Other ranks write nothing.
+      mark_cycles: also marks each time that rank 0 put requests into an order.
+      group: the group, whose lane must be open. The file ends with the lane, or at `stop_timeline`.
 
     Raises:
-      tf.errors.FailedPreconditionError: there is no lane.
+      tf.errors.FailedPreconditionError: the group has no lane.
       tf.errors.InvalidArgumentError: the file cannot be written.
     """
     library.start_timeline(group, path, mark_cycles)
 
 
 def stop_timeline(group: int = ALL) -> None:
-    """Ends the file. Nothing where there is none."""
+    """Ends the file; does nothing if there is none."""
     library.stop_timeline(group)
 
 
@@ -131,21 +133,21 @@ def allreduce(
     names: Sequence[str] | None = None,
     group: int = ALL,
 ) -> list[tf.Tensor]:
-    """Gives postscale * reduction of (prescale * tensor). All are reduced, or none.
+    """Returns postscale * reduction of (prescale * tensor) for each tensor. All tensors are reduced, or none.
 
     Args:
-      tensors: of any types; of the same types and shapes on all ranks.
-      reduction: one of `REDUCTIONS`. The mean of integers is cut off; "adasum" is for floating-point types.
-      prescale: factor before the reduction.
-      postscale: factor behind it.
-      name: of the operation, or of the tensor where there is only one.
-      names: of the tensors, the same on all ranks; before `name`.
-      group: of ranks.
+      tensors: tensors of any types; types and shapes are the same on all ranks.
+      reduction: one of `REDUCTIONS`. The mean of integers is truncated; "adasum" is for floating-point types.
+      prescale: the factor before the reduction.
+      postscale: the factor after it.
+      name: the name of the operation, or of the tensor if there is only one.
+      names: the names of the tensors, the same on all ranks; they take precedence over `name`.
+      group: the group of ranks.
 
     Raises:
-      TypeError: a tensor is ragged or sparse, or of a type that does not travel; names it.
-      tf.errors.FailedPreconditionError: the ranks differ in shape, type, reduction or factors; on every rank, with what
-        each of them has. There is no lane.
+      TypeError: a tensor is ragged or sparse, or of a type that cannot be sent; the message names it.
+      tf.errors.FailedPreconditionError: there is no lane, or the ranks differ in shape, type, reduction or factors. All
+        ranks raise this error, which lists the values of each rank.
     """
     arguments = {"reduction": reduction, **factors(prescale, postscale)}
     return _run("allreduce", library.ops.lockstep_named_all_reduce, tensors, name, names, group, arguments)
@@ -162,7 +164,7 @@ def reducescatter(
     group: int = ALL,
     gradient: str = "sum",
 ) -> list[tf.Tensor]:
-    """As `allreduce`, but each rank gets its share of the rows: the first ranks one more where they don't share."""
+    """Returns this rank's share of the rows of `allreduce`'s result; the first ranks may have one row more."""
     arguments = {"reduction": reduction, **factors(prescale, postscale), "gradient": gradient}
     return _run("reducescatter", library.ops.lockstep_named_reduce_scatter, tensors, name, names, group, arguments)
 
@@ -175,7 +177,7 @@ def allgather(
     group: int = ALL,
     gradient: str = "sum",
 ) -> list[tf.Tensor]:
-    """The rows of all ranks, in the order of ranks; how many they are may differ, the other dimensions must not."""
+    """Returns the rows of all ranks, in the order of ranks; only the number of rows may differ between ranks."""
     return _run("allgather", library.ops.lockstep_named_all_gather, tensors, name, names, group, {"gradient": gradient})
 
 
@@ -188,7 +190,7 @@ def broadcast(
     group: int = ALL,
     gradient: str = "sum",
 ) -> list[tf.Tensor]:
-    """The tensors of `root`, a rank in the group, on all ranks."""
+    """Returns on all ranks the tensors of `root`, a rank in the group."""
     arguments = {"root": root, "gradient": gradient}
     return _run("broadcast", library.ops.lockstep_named_broadcast, tensors, name, names, group, arguments)
 
@@ -201,18 +203,18 @@ def alltoall(
     names: Sequence[str] | None = None,
     group: int = ALL,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """Sends each rank some rows of each tensor, and receives some from each.
+    """Sends rows of each tensor to each rank, and receives rows from each.
 
     Args:
-      tensors: [n, ...] each; n may differ over ranks.
-      splits: of each tensor [R] int32 or int64 (all of one type), rows for each rank, or None: as many for each. Rows
-        behind their sum are dropped.
-      name: of the operation, or of the tensor where there is only one.
-      names: of the tensors, the same on all ranks; before `name`.
-      group: of ranks.
+      tensors: [n, ...] each; n may differ between ranks.
+      splits: for each tensor [R] int32 or int64 (all of one type), the number of rows for each rank. None: the same
+        number for each. Rows after their sum are dropped.
+      name: the name of the operation, or of the tensor if there is only one.
+      names: the names of the tensors, the same on all ranks; they take precedence over `name`.
+      group: the group of ranks.
 
     Returns:
-      What came, and how many rows from each rank ([R]).
+      The received rows, and how many rows came from each rank ([R]).
     """
     nothing = tf.zeros([0], tf.int32)
     given = [nothing if s is None else tf.convert_to_tensor(s) for s in splits or [None] * len(tensors)]
@@ -220,15 +222,15 @@ def alltoall(
 
 
 def barrier(*, name: str | None = None, group: int = ALL) -> tf.Operation | None:
-    """Ends when all ranks have come here. The operation in a graph, None eagerly."""
+    """Waits until all ranks have called this. Returns the operation in a graph, None eagerly."""
     op = library.ops.lockstep_named_barrier
     return op(**call_arguments("barrier", 1, name, group=group))
 
 
 def join(*, group: int = ALL) -> tf.Tensor:
-    """Takes part in the other ranks' all-reduces with zeros until all have joined. int32: the rank that came last.
+    """Takes part in the other ranks' all-reduces with zeros until all have joined; returns the last rank, int32.
 
-    What is cancelled (a step; eagerly by Ctrl-C) is back, and no longer takes part.
+    After a cancellation (of a step, or eagerly by Ctrl-C) this rank no longer takes part.
     """
 
     def op() -> tf.Tensor:
@@ -240,18 +242,18 @@ def join(*, group: int = ALL) -> tf.Tensor:
 
 
 def _interruptible(run: Callable[[], Any], cancel: Callable[[], None]) -> Any:
-    """What `run()` gives, on a thread of its own: Python hears of no signal on one that is inside of an operation.
+    """Returns the result of `run()`, called on another thread: Python handles no signal on a thread in an operation.
 
     Args:
-      run: does one operation, eagerly.
-      cancel: ends it where it has begun.
+      run: runs one operation, eagerly.
+      cancel: ends the operation if it has begun.
     """
     outcome: list[tuple[Any, BaseException | None]] = []
     ended = threading.Event()
 
     def body() -> None:
         try:
-            # Where this thread's mode is not that of new ones, it runs there.
+            # If this thread is in graph mode and new threads are eager, or vice versa, `run` is called here, below.
             if tf.executing_eagerly():
                 outcome.append((run(), None))
         except BaseException as error:
@@ -261,7 +263,7 @@ def _interruptible(run: Callable[[], Any], cancel: Callable[[], None]) -> Any:
 
     threading.Thread(target=body, name="lockstep join", daemon=True).start()
     try:
-        # Not by Thread.join, which takes a thread for ended where it was interrupted itself (Python 3.11).
+        # Thread.join would take a thread for ended if the join itself was interrupted (Python 3.11).
         ended.wait()
     except BaseException:
         while not ended.is_set():
@@ -277,12 +279,12 @@ def _interruptible(run: Callable[[], Any], cancel: Callable[[], None]) -> Any:
 
 
 def rank_in(group: int = ALL) -> tf.Tensor:
-    """int32: this process's rank in the group, as it is when the operation runs."""
+    """Returns this process's rank in the group at the time when the operation runs, int32."""
     return _place(group).rank
 
 
 def size_of(group: int = ALL) -> tf.Tensor:
-    """int32: the number of ranks in the group, as it is when the operation runs."""
+    """Returns the number of ranks in the group at the time when the operation runs, int32."""
     return _place(group).size
 
 
@@ -293,9 +295,9 @@ def _place(group: int) -> Any:
 
 
 def leave_unordered(output: tf.Tensor) -> None:
-    """Takes an operation out of the order into which a `tf.function` puts those with a state.
+    """Exempts an operation from the order in which a `tf.function` runs operations with a state.
 
-    Each would wait for the one before, on all ranks.
+    Otherwise, each operation would wait for the previous one, on all ranks.
     """
     operations = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
     if operations is not None and not tf.executing_eagerly():
@@ -303,9 +305,9 @@ def leave_unordered(output: tf.Tensor) -> None:
 
 
 def count(kind: str, group: int = ALL) -> int:
-    """How many calls without a name there were of this kind: the number that makes a name of the next one.
+    """Returns how many calls of this kind without a name there were; the next call's name contains this number.
 
-    Counted from 0 anew when all ranks have joined, as those that joined early have made fewer calls.
+    When all ranks have joined, counting starts again at 0, because ranks that joined early have made fewer calls.
     """
     return library.next_number(group, kind)
 
@@ -316,9 +318,10 @@ def factors(prescale: float, postscale: float) -> dict[str, str]:
 
 
 def names_in_group(name: str, number: int) -> list[str]:
-    """What the tensors of a call are called: "name", "name.1", "name.2" and so on.
+    """Returns the names of the tensors of a call: "name", "name.1", "name.2" and so on.
 
-    The first is called as one alone would be, so that ranks that bring different numbers of them meet, and are told.
+    The first name is that of a single tensor, so that ranks with different numbers of tensors are matched and get an
+    error.
     """
     return [name, *(f"{name}.{i}" for i in range(1, number))]
 
@@ -326,23 +329,23 @@ def names_in_group(name: str, number: int) -> list[str]:
 def call_arguments(
     kind: str, number: int, name: str | None = None, names: Sequence[str] | None = None, group: int = ALL
 ) -> dict[str, Any]:
-    """Returns the arguments of an op that say which ranks call it, and what its tensors are called.
+    """Returns the arguments of an op that give the group of ranks and the names of its tensors.
 
     Args:
-      kind: of the collective, such as "allreduce".
-      number: of tensors.
-      name: of the operation, or of the tensor where there is only one.
-      names: of the tensors; before `name`.
-      group: of ranks.
+      kind: the kind of the collective, such as "allreduce".
+      number: the number of tensors.
+      name: the name of the operation, or of the tensor if there is only one.
+      names: the names of the tensors; they take precedence over `name`.
+      group: the group of ranks.
     """
     return {"process_set": group, "name": name or kind, **_names(kind, number, name, names)}
 
 
 def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None) -> dict[str, Any]:
     if not tf.executing_eagerly():
-        # Without names, the node's, which is known when functions have been put in place.
+        # Without names, the node's name is used, which is known only after functions have been inlined.
         return {"names": [""] * number if names is None else list(names), "called": []}
-    # TensorFlow makes, and keeps, a kernel for each value of the attributes: names are an input, or the lane counts.
+        # TensorFlow creates and keeps a kernel for each value of the attributes. So names are an input, or numbers.
     if names is None and name is None:
         return {"names": [kind] * number, "numbered": True, "called": []}
     if names is None:
@@ -365,13 +368,13 @@ def as_tensors(
     """Returns values as tensors that a collective takes.
 
     Args:
-      kind: of the collective, such as "allreduce".
-      values: what `tf.convert_to_tensor` takes.
-      name: of the operation; None: variables are called by their own names in errors.
-      names: of the tensors; before `name`.
+      kind: the kind of the collective, such as "allreduce".
+      values: values that `tf.convert_to_tensor` takes.
+      name: the name of the operation; None: errors call variables by their own names.
+      names: the names of the tensors; they take precedence over `name`.
 
     Raises:
-      TypeError: one is ragged or sparse, or of a type that does not travel; names it.
+      TypeError: a value is ragged or sparse, or of a type that cannot be sent; the message names it.
     """
     if names is None:
         names = [None] * len(values) if name is None else names_in_group(name, len(values))

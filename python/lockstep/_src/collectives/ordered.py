@@ -1,10 +1,10 @@
 """Collectives on tensors, with gradients. In graphs, in `tf.function` and eagerly.
 
-Every rank calls them alike. In a graph, the pass of the op library puts a run's collectives into one order, the same on
-every rank; eagerly, the program's order counts. R is the number of ranks.
+Every rank makes the same calls. In a graph, a pass of the op library puts the collectives of a run into one order,
+which is the same on every rank; eagerly, the program's order counts. R is the number of ranks.
 
-Gradients are those of the sum of all ranks' losses: what a rank's input does to the losses of all ranks. A loss that is
-to count as a mean over ranks is divided by R, or its gradients are reduced with "mean".
+Gradients are those of the sum of all ranks' losses: the effect of a rank's input on the losses of all ranks. To use the
+mean of the losses instead, divide each loss by R, or reduce its gradients with "mean".
 """
 
 from __future__ import annotations
@@ -21,27 +21,26 @@ from lockstep._src.engine.library import ops
 
 Tensors = TypeVar("Tensors", tf.Tensor, Sequence[tf.Tensor])
 
-# Reductions that `allreduce` and `reducescatter` take.
+# The reductions of `allreduce` and `reducescatter`.
 REDUCE_OPS = ("sum", "mean", "min", "max", "prod")
 
 
 class Priority(enum.IntEnum):
     """The priorities of the exchanges of a training step, all in one place.
 
-    All gradients wait for the forward pass and for nothing else that communicates, so that nothing but these values
-    says which goes first. As collectives run one after another, one that goes first makes all others wait until its
-    input is there: the order has to be that in which the backward pass produces the inputs, from the last layer to the
-    first.
+    Gradients depend only on the forward pass, and on no other exchange. So only these values decide which goes first.
+    Collectives run one after another: each waits for the input of the one before it. Therefore their order must be that
+    in which the backward pass produces the inputs, from the last layer to the first.
     """
 
-    # Of a user's collectives and of the forward pass's: metrics of a step's predictions are there before its gradients.
+    # The priority of a user's collectives and of the forward pass: metrics of a step are ready before its gradients.
     DEFAULT = 0
-    # Bucket k of the replicated dense gradients has BUCKET + k: the last layers' bucket is number 0.
+    # Bucket k of the replicated dense gradients has priority BUCKET + k; bucket 0 is that of the last layers.
     BUCKET = 1 << 20
-    # `tf.IndexedSlices` of replicated variables: of embeddings, the first layer of a model and so the last of its
-    # backward pass.
+    # `tf.IndexedSlices` of replicated variables, which are embeddings: the first layer of a model, and so the last one
+    # of its backward pass.
     SLICES = 2 << 20
-    # The gradients of sharded tables. They come as late, and nothing that is exchanged is larger.
+    # The gradients of sharded tables. They are ready equally late, and are the largest ones.
     TABLE = 3 << 20
 
 
@@ -49,21 +48,21 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
     """Reduces tensors over all ranks.
 
     Args:
-      tensors: a tensor, or a list of tensors of one type, which is exchanged as one bucket. Of the same shapes on all
+      tensors: a tensor, or a list of tensors of one type, which is exchanged as one bucket. Shapes are the same on all
         ranks.
-      op: "sum", "mean" (floating-point types), "min", "max" or "prod". Sums are taken in the order of ranks: every
-        rank gets the same bits.
-      name: of the operation.
+      op: "sum", "mean" (floating-point types), "min", "max" or "prod". Sums are computed in the order of ranks, so
+        every rank gets the same bits.
+      name: the name of the operation.
       priority: among collectives that don't wait for each other, the one with the lower value goes first; see
-        `Priority` for those of gradients.
+        `Priority` for the values of gradients.
 
     Returns:
       A tensor, or a list of tensors, of the shapes of `tensors`.
 
     Raises:
-      TypeError: a tensor is ragged or sparse, or of a type that does not travel.
+      TypeError: a tensor is ragged or sparse, or of a type that cannot be sent.
       ValueError: `op` is none of these.
-      tf.errors.FailedPreconditionError: ranks disagree about what is reduced, when it runs.
+      tf.errors.FailedPreconditionError: when it runs, ranks disagree about the tensors or the reduction.
     """
     if op not in REDUCE_OPS:
         raise ValueError(f"allreduce: op is {op!r}, wants one of {', '.join(REDUCE_OPS)}")
@@ -77,12 +76,12 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
 
 
 def broadcast(tensors: Tensors, root: int = 0, name: str | None = None, priority: int = 0) -> Tensors:
-    """Gives every rank the tensors of rank `root`.
+    """Returns on every rank the tensors of rank `root`.
 
     Args:
-      tensors: a tensor, or a list of tensors of any numeric types, exchanged as one. Of the same shapes on all ranks.
-      root: the rank that gives; a Python integer, the same on all ranks.
-      name: of the operation.
+      tensors: a tensor, or a list of tensors of any numeric types, exchanged as one. Shapes are the same on all ranks.
+      root: the rank whose tensors are sent; a Python integer, the same on all ranks.
+      name: the name of the operation.
       priority: see `allreduce`.
 
     Returns:
@@ -98,11 +97,11 @@ def broadcast(tensors: Tensors, root: int = 0, name: str | None = None, priority
 
 
 def allgather(tensor: tf.Tensor, name: str | None = None, priority: int = 0) -> tf.Tensor:
-    """Gives every rank the rows of all ranks, in the order of ranks.
+    """Returns on every rank the rows of all ranks, in the order of ranks.
 
     Args:
-      tensor: [n, ...]; n may differ over ranks, the other dimensions must not.
-      name: of the operation.
+      tensor: [n, ...]; n may differ between ranks, the other dimensions must be equal.
+      name: the name of the operation.
       priority: see `allreduce`.
 
     Returns:
@@ -116,18 +115,18 @@ def allgather(tensor: tf.Tensor, name: str | None = None, priority: int = 0) -> 
 def alltoall(
     tensor: tf.Tensor, splits: tf.Tensor | None = None, name: str | None = None, priority: int = 0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Sends each rank some rows, and receives some from each.
+    """Sends rows to each rank, and receives rows from each.
 
     Args:
       tensor: [n, ...]; the first splits[0] rows go to rank 0, the next splits[1] to rank 1, and so on. n may differ
-        over ranks, the other dimensions must not.
-      splits: [R] integers; at least 0 each, n together. None sends each rank the same number.
-      name: of the operation.
+        between ranks, the other dimensions must be equal.
+      splits: [R] integers of at least 0 whose sum is n. None sends the same number to each rank.
+      name: the name of the operation.
       priority: see `allreduce`.
 
     Returns:
-      (received, received_splits): [sum of received_splits, ...] in the order of ranks, and int64 [R], how many rows
-      came from each.
+      (received, received_splits): [sum of received_splits, ...] in the order of ranks, and int64 [R], the number of
+      rows from each rank.
 
     Raises:
       tf.errors.InvalidArgumentError: on every rank, when it runs, if a rank's `splits` are not as said above.
@@ -135,7 +134,7 @@ def alltoall(
     context.ensure_initialized()
     (tensor,) = as_tensors("alltoall", "LockstepAllToAll", [tensor], [name])
     with tf.name_scope(name or "alltoall"):
-        # Rows that cannot be shared out evenly fail in the op, on all ranks, since the splits don't add up to them.
+        # If the rows cannot be divided evenly, the sum of the splits differs, and the op fails on all ranks.
         splits = tf.fill([_world()], _rows(tensor) // _world()) if splits is None else tf.cast(splits, tf.int64)
     result = ops.lockstep_all_to_all(tensor, splits, lockstep_priority=priority, name=name or "alltoall")
     return result.received, result.received_splits
@@ -144,14 +143,14 @@ def alltoall(
 def reducescatter(
     tensor: tf.Tensor, op: str = "sum", counts: tf.Tensor | None = None, name: str | None = None, priority: int = 0
 ) -> tf.Tensor:
-    """Reduces rows over all ranks and leaves each rank some of them.
+    """Reduces rows over all ranks and returns this rank's share of them.
 
     Args:
       tensor: [n, ...], of the same shape on all ranks.
       op: see `allreduce`.
-      counts: [R] integers, the same on all ranks: the first counts[0] rows stay with rank 0, and so on. None: even
-        shares, the first n % R ranks having one row more.
-      name: of the operation.
+      counts: [R] integers, the same on all ranks: rank 0 gets the first counts[0] rows, and so on. None: even shares;
+        the first n % R ranks have one row more.
+      name: the name of the operation.
       priority: see `allreduce`.
 
     Returns:
@@ -169,7 +168,7 @@ def reducescatter(
 
 
 def barrier(name: str | None = None, priority: int = 0) -> tf.Operation | None:
-    """Ends when all ranks have come here. Returns the operation in a graph, None eagerly."""
+    """Waits until all ranks have called this. Returns the operation in a graph, None eagerly."""
     context.ensure_initialized()
     return ops.lockstep_barrier(lockstep_priority=priority, name=name or "barrier")
 

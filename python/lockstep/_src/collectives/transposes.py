@@ -1,8 +1,8 @@
 """Gradients of the collectives of both lanes; imported with them.
 
-Each is the transpose of its op over the vector of all ranks' inputs, or what calculus says where the op is not linear.
-Gradients are collectives themselves, on the lane of their op: `_Ordered` and `_Named` say how they are called
-there. In the ordered lane only sums and means have one.
+Each gradient is the transpose of its op as a linear function of all ranks' inputs. For ops that are not linear, it is
+the transpose of the derivative. Gradients are collectives themselves, on the lane of their op; `_Ordered` and `_Named`
+make these calls. In the ordered lane only sums and means have a gradient.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class _Ordered:
     """Collectives for the gradient of an op of the ordered lane.
 
     Attributes:
-      tensors: those of the op's inputs that travelled.
-      factors: before and behind a reduction.
+      tensors: the op's inputs that were sent.
+      factors: the factors before and after a reduction.
     """
 
     factors = (1.0, 1.0)
@@ -41,7 +41,7 @@ class _Ordered:
         self.tensors = list(op.inputs if kind in ("AllReduce", "Broadcast") else op.inputs[:1])
 
     def reduction(self) -> str:
-        """Returns the op's reduction; LookupError where it has no gradient."""
+        """Returns the op's reduction; raises LookupError if it has no gradient."""
         reduction = _text(self._op, "reduce_op")
         if reduction not in ("sum", "mean"):
             raise LookupError(
@@ -50,9 +50,9 @@ class _Ordered:
         return reduction
 
     def given(self, gradients: Sequence[Any]) -> list[Any]:
-        """Returns gradients of outputs as tensors; None where there is nothing to exchange.
+        """Returns gradients of outputs as tensors; None if there is nothing to exchange.
 
-        Which outputs have a gradient is a matter of the graph, and so the same on all ranks.
+        The graph decides which outputs have a gradient, so they are the same on all ranks.
         """
         return [tf.convert_to_tensor(g) if g is not None and g.dtype.is_floating else None for g in gradients]
 
@@ -65,7 +65,7 @@ class _Ordered:
         return result
 
     def own_rows_of_sums(self, tensors: Tensors) -> Tensors:
-        """Returns what every rank got of a gather, summed, and of it the rows that this rank gave."""
+        """Returns the sum of the gradients of a gather, and of this sum only the rows that this rank gave."""
         counts = self._op.outputs[1]
         return [ops.lockstep_reduce_scatter(tensor, counts, reduce_op="sum", **self._called) for tensor in tensors]
 
@@ -77,10 +77,10 @@ class _Ordered:
         return [ops.lockstep_all_to_all(tensor, splits, **self._called).received for tensor in tensors]
 
     def at_root(self, value: tf.Tensor) -> tf.Tensor:
-        """Returns a value on the root, and zeros that come once it is there on other ranks."""
+        """Returns a value on the root; on other ranks zeros, which become ready at the same time as the value."""
         if context.rank == self._op.get_attr("root"):
             return value
-        # A plain tf.zeros_like becomes a constant, and `value` is pruned.
+        # A plain tf.zeros_like would become a constant, and `value` would be pruned.
         with tf.control_dependencies([value]):
             return tf.identity(tf.zeros_like(value))
 
@@ -88,16 +88,16 @@ class _Ordered:
         return [tensor / tf.cast(context.world_size, tensor.dtype) for tensor in tensors]
 
     def scaled(self, tensors: Tensors) -> Tensors:
-        """Returns the tensors: gradients are those of the sum of all ranks' losses."""
+        """Returns the tensors unchanged: gradients are those of the sum of all ranks' losses."""
         return tensors
 
 
 class _Named:
-    """Collectives for the gradient of an op of the named lane, under names of their own.
+    """Collectives for the gradient of an op of the named lane, with names of their own.
 
     Attributes:
-      tensors: those of the op's inputs that travelled.
-      factors: before and behind a reduction.
+      tensors: the op's inputs that were sent.
+      factors: the factors before and after a reduction.
     """
 
     def __init__(self, op: tf.Operation, kind: str) -> None:
@@ -111,7 +111,7 @@ class _Named:
         return _text(self._op, "reduction")
 
     def names(self, what: str = "") -> list[str] | None:
-        """Returns names that end like this; None where the tensors had none."""
+        """Returns the tensors' names with a suffix for this gradient; None if the tensors have no names."""
         if self._op.get_attr("numbered"):
             return None
         names = self._op.get_attr("names")
@@ -123,8 +123,8 @@ class _Named:
     def given(self, gradients: Sequence[Any]) -> list[Any]:
         """Returns gradients of outputs as tensors.
 
-        Those without one take part with zeros, for which TensorFlow may have put some of another type: other ranks may
-        have one.
+        Outputs without a gradient take part with zeros, because they may have one on other ranks. TensorFlow may have
+        put zeros of another type there.
         """
         outputs = self._op.outputs[: len(gradients)]
         return [
@@ -139,7 +139,7 @@ class _Named:
         return named.allreduce(tensors, reduction, names=self.names(what), group=self._group, **scale)
 
     def own_rows_of_sums(self, tensors: Tensors) -> Tensors:
-        """Returns what every rank got of a gather, summed, and of it the rows that this rank gave."""
+        """Returns the sum of the gradients of a gather, and of this sum only the rows that this rank gave."""
         summed = self.allreduce(tensors, "sum")
         rows = [tf.shape(value, tf.int64)[:1] for value in self.tensors]
         rank, own = named.rank_in(self._group), []
@@ -153,13 +153,13 @@ class _Named:
         return named.allgather(tensors, names=self.names(), group=self._group)
 
     def alltoall(self, tensors: Tensors) -> Tensors:
-        """Sends rows back to where they came from; rows behind the splits, which were dropped, are zeros."""
+        """Returns rows to the ranks that sent them; rows after the splits, which were dropped, get zeros."""
         received = list(self._op.outputs[len(tensors) :])
         returned, _ = named.alltoall(tensors, received, names=self.names(), group=self._group)
         padded = []
         for value, source in zip(returned, self.tensors, strict=True):
             missing = tf.shape(source)[0] - tf.shape(value)[0]
-            # The rank may be known only when it runs.
+            # The tensor's rank may be known only at run time.
             padded.append(tf.pad(value, tf.pad([[0, missing]], [[0, tf.rank(source) - 1], [0, 0]])))
         return padded
 
@@ -173,7 +173,7 @@ class _Named:
         return [tensor * tf.cast(factor, tensor.dtype) for tensor in tensors]
 
     def scaled(self, tensors: Tensors) -> Tensors:
-        """Returns gradients as the op's `gradient` wants them: of the sum or mean of losses, or times the ranks."""
+        """Returns gradients for the op's argument `gradient`: of the sum or mean of losses, or times the ranks."""
         gradient = _text(self._op, "gradient")
         if gradient == "times":
             ranks = named.size_of(self._group)
@@ -181,7 +181,7 @@ class _Named:
         return tensors if gradient == "sum" else self.divided(tensors)
 
     def others_product(self, i: int) -> tf.Tensor:
-        """Returns the product of the other ranks' scaled values, also where some are zero: of all, gathered."""
+        """Returns the product of the other ranks' scaled values, computed from all values so that zeros are right."""
         names, own = self.names("/values"), self.tensors[i]
         own = own * tf.constant(self.factors[0], own.dtype)
         (values,) = named.allgather([own[tf.newaxis]], names=names and [names[i]], group=self._group)
@@ -203,9 +203,9 @@ def _allreduce(lane: Lane, gradients: list[Any]) -> list[Any]:
         return summed
     assert isinstance(lane, _Named)
     if reduction == "product":
-        # behind * (before * own) * the product of before * other: each of the others brings its factor again.
+        # behind * (before * own) * the product of before * other: every other rank contributes its factor.
         return [s * lane.others_product(i) for i, s in enumerate(summed)]
-    # Ranks that have the extreme value share it evenly, as in tf.reduce_max. A negative factor turns the order round.
+    # Ranks with the extreme value share the gradient evenly, as in tf.reduce_max. A negative factor swaps min and max.
     if before < 0:
         reduction = {"min": "max", "max": "min"}[reduction]
     extremes = lane.allreduce(lane.tensors, reduction, what="/extreme")
@@ -233,7 +233,7 @@ def _alltoall(lane: Lane, gradients: list[Any]) -> list[Any]:
 
 
 def _broadcast(lane: Lane, gradients: list[Any]) -> list[Any]:
-    # Every rank takes part in the sum; only the root's input had a part in the result.
+    # Every rank takes part in the sum, but only the root's input affects the result.
     there = [i for i, gradient in enumerate(gradients) if gradient is not None]
     summed = lane.scaled([lane.at_root(s) for s in lane.allreduce([gradients[i] for i in there], "sum")])
     return [summed[there.index(i)] if i in there else None for i in range(len(gradients))]
@@ -252,7 +252,7 @@ def _register(kind: str, operation: str, lane_of: type[Lane]) -> None:
     @tf.RegisterGradient(operation)
     def gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
         lane = lane_of(op, kind)
-        # Behind the tensors there are counts, splits and names, which have no gradients.
+        # After the tensors there are counts, splits and names, which have no gradients.
         found = _TRANSPOSES[kind](lane, lane.given(gradients[: len(lane.tensors)]))
         return [*found, *[None] * (len(op.inputs) - len(found))]
 
