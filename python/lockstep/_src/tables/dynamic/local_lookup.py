@@ -1,6 +1,6 @@
-"""Lookups in a dynamic table beside their operations: how often ids were there, and the gradient.
+"""Helpers of lookups in a dynamic table: how often each id occurs, and the gradient.
 
-Letters: N keys, M keys that this worker serves to all, D the dimension of a row.
+Letters: N keys, M keys that this worker looks up for all workers, D the dimension of a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _pooling = _Pooling()
 
 @contextlib.contextmanager
 def pooling(ids: tf.Tensor) -> Iterator[None]:
-    """Inside, what is looked up are the distinct ones of `ids`."""
+    """Tells lookups inside the block that they look up the distinct ones of `ids`."""
     before, _pooling.ids = _pooling.ids, ids
     try:
         yield
@@ -32,23 +32,23 @@ def pooling(ids: tf.Tensor) -> Iterator[None]:
 
 
 def times_seen(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
-    """What `ids` were before TensorFlow dropped the duplicates; None where it has not, or where that can't be told.
+    """Returns `ids` before TensorFlow dropped the duplicates; None if it has not, or if this is not known.
 
-    `embedding_lookup_sparse` looks distinct ids up. A table that counts wants to know how often each was there. A
-    program's own `tf.unique` is seen where it is an operation of the same graph; else each id counts once.
+    `embedding_lookup_sparse` looks up distinct ids. A table that counts needs the number of each id. A program's own
+    `tf.unique` is recognized if it is an operation of the same graph; otherwise each id counts once.
 
     Returns:
       The ids with duplicates, [N], and the place of each among the distinct ones, [N] int32.
     """
     pooled = _pooling.ids
     if pooled is not None:
-        # Distinct ids stand in the order in which they first come, here as there.
+        # In both, distinct ids are in the order of their first occurrence.
         return pooled, tf.unique(pooled).idx
     if tf.executing_eagerly() or not hasattr(ids, "op"):
         return None
     while ids.op.type == "Identity":
         ids = ids.op.inputs[0]
-    # The other outputs are places and counts.
+    # The other outputs of the operation are places and counts.
     if ids.op.type not in ("Unique", "UniqueWithCounts") or ids.value_index != 0:
         return None
     return ids.op.inputs[0], tf.cast(ids.op.outputs[1], tf.int32)
@@ -66,19 +66,19 @@ def _gradient_of_resolve(op: tf.Operation, grad: Any, _: Any) -> list[Any]:
 
 
 def _dense_shape(rows: tf.Tensor, dim: int) -> tf.Tensor | None:
-    """Of the gradient of `rows`: none, as there is none, and who asks for the dense form gets an error.
+    """Returns the dense shape of the gradient of `rows`: None, so that a conversion to dense form raises an error.
 
-    Only `tf.cond` wants one: the gradient of a branch that looks nothing up is zeros of the shape that the handle has,
-    no rows, and those of all branches have to be of one structure.
+    In `tf.cond` it is [0, D]. There the gradients of all branches must have one structure, and that of a branch without
+    a lookup is zeros of the handle's shape, which has no rows.
 
     Raises:
-      NotImplementedError: in a loop, where TensorFlow sums gradients up as if there was a row 0.
+      NotImplementedError: the gradient is in a loop, where TensorFlow sums gradients as if there were a row 0.
     """
     if tf.executing_eagerly():
         return None
     graph = tf.compat.v1.get_default_graph()
     is_in_branch = any(flow.IsCondContext() for flow in _contexts(rows.op._get_control_flow_context()))
-    # Of TensorFlow 1's loops only those of gradients know what they are the gradient of.
+    # Among TensorFlow 1's loops, only those of gradients have a `grad_state`.
     is_in_loop = any(getattr(flow, "grad_state", None) for flow in _contexts(graph._get_control_flow_context()))
     while graph is not None:
         is_in_loop |= isinstance(graph, while_v2._WhileBodyGradFuncGraph)
@@ -93,7 +93,7 @@ def _dense_shape(rows: tf.Tensor, dim: int) -> tf.Tensor | None:
 
 
 def _contexts(inner: Any) -> Iterator[Any]:
-    """Branches and loops of TensorFlow 1, from within."""
+    """Yields the branches and loops of TensorFlow 1 around an operation, the innermost first."""
     while inner is not None:
         yield inner
         inner = inner.outer_context

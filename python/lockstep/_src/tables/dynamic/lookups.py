@@ -1,4 +1,4 @@
-"""How keys become rows: in this process, or in a job by way of the workers that own them."""
+"""Lookups of keys: in this process, or in a job on the workers that own the keys."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Lookups:
     """The lookups of a table.
 
     Args:
-      handle: of the table.
-      name: of the table.
-      key_dtype: of its keys.
-      attributes: what `options.attributes` makes of its options.
+      handle: the handle of the table.
+      name: the name of the table.
+      key_dtype: the type of its keys.
+      attributes: the result of `table_options.attributes`.
     """
 
     def __init__(self, handle: tf.Tensor, name: str, key_dtype: tf.DType, attributes: dict[str, Any]) -> None:
@@ -30,15 +30,15 @@ class Lookups:
         # Whether it matters how often a key is seen in a lookup.
         self._counts = attributes["record_frequency"] or self._filters or attributes.get("order") == "lfu"
         self._in_job = context.world_size > 1
-        # The names of operations: an operation would keep its graph alive.
+        # Names of operations, because an operation would keep its graph alive.
         self._last: weakref.WeakKeyDictionary[tf.Graph, str] = weakref.WeakKeyDictionary()
 
     def rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
-        """Rows by key.
+        """Returns rows by key.
 
         Args:
-          keys: of any shape.
-          training: whether keys are counted and taken in.
+          keys: keys of any shape.
+          training: whether keys are counted and added.
 
         Returns:
           [keys..., D] float32.
@@ -48,7 +48,7 @@ class Lookups:
         before = local_lookup.times_seen(keys) if self._counts else None
         route, times, served = None, None, keys
         if self._in_job:
-            # Each distinct key goes to its owner, and its row comes back.
+            # Each distinct key is sent to its owner, which sends its row back.
             route = self._route(keys if before is None else before[0], self._counts)
             times, served = route.times if self._counts else None, route.local_rows
         elif before is not None:
@@ -59,18 +59,18 @@ class Lookups:
             )
         if self._filters:
             self._note(rows)
-            # No gradient of keys that are not admitted: it would count in norms.
+            # Keys that are not admitted have no gradient: it would count in norms.
             admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(served), [1]], 0))
             rows = tf.where(admitted, rows, tf.stop_gradient(rows))
         if route is None:
             return rows
         if before is not None:
-            # All places of a distinct key have the same place among what travels.
+            # All places of a distinct key have the same place among the keys that were sent.
             route = route.with_places(lambda places: tf.math.unsorted_segment_max(places, before[1], tf.size(keys)))
         return lookup_steps.combine(rows, route)
 
     def _read(self, keys: tf.Tensor) -> tf.Tensor:
-        """Rows by key, of a lookup that leaves no trace."""
+        """Returns rows by key, without changing the table."""
         if not self._in_job:
             return library.ops.lockstep_dynamic_table_lookup(self._handle, keys)
         route = self._route(keys, counts=False)
@@ -78,14 +78,14 @@ class Lookups:
         return lookup_steps.combine(rows, route)
 
     def _route(self, keys: tf.Tensor, counts: bool) -> lookup_steps.Route:
-        """The route of keys, which `counts` how often each was asked for."""
+        """Returns the route of keys; with `counts`, it sends along how often each key occurs."""
         if self._key_dtype == tf.string:
             return lookup_steps.route_strings(keys, self._name)
         rows = lookup_steps.COUNTED_KEYS if counts else lookup_steps.ANY_KEY
         return lookup_steps.route(keys, rows, self._name)
 
     def _after_the_one_before(self) -> Any:
-        """Lookups that decide what is taken in run in the order in which they were built: it decides with them."""
+        """Orders lookups with a filter: they run in the order of their creation, which affects what they admit."""
         graph = tf.compat.v1.get_default_graph() if self._filters and not tf.executing_eagerly() else None
         before = None if graph is None else self._last.get(graph)
         if before is None:
@@ -94,6 +94,6 @@ class Lookups:
 
     def _note(self, rows: tf.Tensor) -> None:
         graph = None if tf.executing_eagerly() else rows.graph
-        # In the branches and loops of TensorFlow 1 an edge from one to another would kill what waits for it.
+        # In branches and loops of TensorFlow 1, a dead control edge would kill the operations that wait for it.
         if graph is not None and graph._get_control_flow_context() is None:
             self._last[graph] = rows.op.name

@@ -1,7 +1,7 @@
-"""The steps of a lookup in a sharded table that communicate, and what moves whole tables, as functions on tensors.
+"""The communicating steps of a lookup in a sharded table, and moves of whole tables, as functions on tensors.
 
-Letters: R workers, N ids of a lookup on this worker, M rows that this worker serves to all, L rows of this worker's
-shard, D the dimensions of a row.
+Letters: R workers, N ids of a lookup on this worker, M rows that this worker looks up for all workers, L rows of this
+worker's shard, D the dimensions of a row.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 
-# In place of a number of rows: a dynamic table, in which any int64 is a key; and one whose keys travel with how often
-# they were looked up (core/sharding/lookup.h).
+# Values in place of a number of rows: ANY_KEY for a dynamic table, in which any int64 is a key; COUNTED_KEYS if the
+# keys are sent with how often they were looked up (core/sharding/lookup.h).
 ANY_KEY, COUNTED_KEYS = -1, -2
 
 
 class Stage(NamedTuple):
-    """Where ids went, and the way back.
+    """One stage of a route: where ids were sent, and how the rows come back.
 
     Attributes:
-      inverse: of the ids' shape, int32; which of the distinct ids, in order of where they went, each id is.
-      send_splits: [R] int64, how many distinct ids went to each worker.
-      recv_splits: [R] int64, how many came from each.
-      name: "only", or where the job's hosts have several workers "host", to those of this host that carry to the
-        owners, and "owner", from there to the owners, so that what a host's workers look up goes to another host once.
+      inverse: of the ids' shape, int32: the place of each id among the distinct ids, which are sorted by target worker.
+      send_splits: [R] int64, how many distinct ids were sent to each worker.
+      recv_splits: [R] int64, how many ids came from each worker.
+      name: "only" if there is one stage. If the job's hosts have several workers there are two: "host" sends ids to
+        workers of this host, and "owner" from there to the owners. So each id of a host is sent to another host once.
     """
 
     inverse: tf.Tensor
@@ -41,13 +41,13 @@ class Stage(NamedTuple):
 
 
 class Route(NamedTuple):
-    """Where the ids of a lookup went.
+    """The way of a lookup's ids to the owners of their rows.
 
     Attributes:
-      local_rows: [M] int64, rows of this worker's shard that the workers ask for, in rank order; keys of a dynamic
-        table.
-      times: [M] int64, of counted keys how often each was looked up; else None.
-      stages: on the way there.
+      local_rows: [M] int64, rows of this worker's shard that the workers request, in rank order; for a dynamic table
+        keys.
+      times: [M] int64, for counted keys how often each was looked up; otherwise None.
+      stages: the stages, in the order in which ids are sent.
     """
 
     local_rows: tf.Tensor
@@ -55,17 +55,17 @@ class Route(NamedTuple):
     stages: tuple[Stage, ...]
 
     def with_places(self, place: Callable[[tf.Tensor], tf.Tensor]) -> Route:
-        """The route of other ids, whose places among the distinct ones are `place` of those of this one's."""
+        """Returns a route of other ids; `place` maps the places of these ids among distinct ones to theirs."""
         first, *others = self.stages
         return self._replace(stages=(first._replace(inverse=place(first.inverse)), *others))
 
 
-# Workers on a host, from which on two stages cost less than one: docs/sharding.md has the figures.
+# With at least so many workers per host, two stages cost less than one; docs/sharding.md has the measurements.
 _SHARED_FROM = 4
 
 
 def _in_two_stages() -> bool:
-    """Whether the workers of a host look up together. No matter of the moment, as sums would be others then."""
+    """Returns whether lookups have two stages; this must not change within a job, as it changes rounding."""
     hosts, workers = library.num_hosts(), library.size()
     chosen = context.options.use_hierarchical_embedding_lookup
     if chosen is None:
@@ -74,7 +74,7 @@ def _in_two_stages() -> bool:
 
 
 def _stages() -> tuple[str, ...]:
-    """Names of the stages of a lookup, in the order of the way there."""
+    """Returns the names of a lookup's stages, in the order in which ids are sent."""
     return ("host", "owner") if _in_two_stages() else ("only",)
 
 
@@ -82,12 +82,13 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
     """Sends each distinct id to the worker that owns its row.
 
     Args:
-      ids: int32 or int64 of any shape; each in [0, rows), else the step fails with InvalidArgumentError on all workers.
-      rows: of the whole table, or ANY_KEY, or COUNTED_KEYS.
-      table: its name, for messages.
+      ids: int32 or int64 of any shape, each in [0, rows). Otherwise the step fails with InvalidArgumentError on all
+        workers.
+      rows: the number of rows of the whole table, or ANY_KEY, or COUNTED_KEYS.
+      table: the table's name, for messages.
     """
     times, made = None, []
-    # Each stage sends what came of the one before.
+    # Each stage sends the results of the previous one.
     for stage in _stages():
         outputs = library.ops.lockstep_route(
             [ids],
@@ -105,14 +106,14 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
 
 
 def route_strings(ids: tf.Tensor, table: str) -> Route:
-    """Sends each distinct string to the worker that owns it, by a hash; strings of one hash stay different.
+    """Sends each distinct string to the worker that owns its hash; different strings with one hash stay different.
 
     Args:
       ids: strings of any shape.
-      table: its name, for messages.
+      table: the table's name, for messages.
 
     Returns:
-      The route, whose `local_rows` are strings, and which has `times`.
+      The route, whose `local_rows` are strings; it has `times`.
     """
     times, made = None, []
     for stage in _stages():
@@ -129,7 +130,7 @@ def route_strings(ids: tf.Tensor, table: str) -> Route:
 
 
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
-    """Sends rows [M, D...] back the way the ids came, and puts one at the place of each id: [ids..., D...]."""
+    """Returns the rows [M, D...] to the workers that requested them, and there a row for each id: [ids..., D...]."""
 
     def back(rows: tf.Tensor) -> tf.Tensor:
         for stage in reversed(route.stages):
@@ -169,10 +170,10 @@ def _combine_gradient(grad: tf.Tensor, stage: Stage) -> tf.Tensor:
 
 
 def _in_any_order(outputs: Any) -> Any:
-    """What a step gave, whose operation may run before and beside all that its inputs don't come from.
+    """Returns a step's outputs, and allows a `tf.function` to run its operation as soon as the inputs are ready.
 
-    A `tf.function` makes operations with a state run in the order of the program. These have none but that of the job,
-    which gets its order from the graph of the run; one behind the other they would not be grouped.
+    A `tf.function` runs operations with a state in the order of the program. The only state of these operations is that
+    of the job, and a run's graph orders them. If one had to wait for another, they could not be grouped.
     """
     operations = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
     if operations is not None:
@@ -181,7 +182,7 @@ def _in_any_order(outputs: Any) -> Any:
 
 
 def check_ids(ids: tf.Tensor, rows: int, table: str) -> tf.Tensor:
-    """Hands `ids` on; InvalidArgumentError for one out of [0, rows). What a job of one worker has for a route."""
+    """Returns `ids`; raises InvalidArgumentError for an id out of [0, rows). A job of one worker needs no route."""
     return library.ops.lockstep_check_ids(ids, num_rows=rows, table=table)
 
 
@@ -189,13 +190,13 @@ def relayout(tensor: tf.Tensor, rows: int, *, to_contiguous: bool, name: str | N
     """Moves the rows of a table between the placement of training and that of checkpoints. All workers take part.
 
     In training worker r of R holds rows r, r + R, r + 2R, ...; in a checkpoint worker r holds a contiguous range, and
-    the first `rows mod R` workers hold one row more. A worker has as many rows in either.
+    the first `rows mod R` workers hold one row more. A worker has the same number of rows in both.
 
     Args:
       tensor: [L, ...], this worker's rows.
-      rows: of the whole table.
-      to_contiguous: from the placement of training to that of checkpoints, or back.
-      name: of the operation; the same on all workers.
+      rows: the number of rows of the whole table.
+      to_contiguous: True: from the placement of training to that of checkpoints; False: back.
+      name: the name of the operation, the same on all workers.
 
     Returns:
       [L, ...], this worker's rows in the other placement.
@@ -204,25 +205,25 @@ def relayout(tensor: tf.Tensor, rows: int, *, to_contiguous: bool, name: str | N
 
 
 def gather_table(tensor: tf.Tensor, rows: int) -> tf.Tensor:
-    """The whole table, [rows, ...] by id, out of each worker's rows [L, ...]. All workers take part."""
+    """Returns the whole table, [rows, ...] by id, from each worker's rows [L, ...]. All workers take part."""
     return library.ops.lockstep_gather_table(tensor, num_rows=rows)
 
 
 def _exchange_gradient(grad: tf.Tensor, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
-    """A gradient of rows, summed over workers in the type of the wire."""
+    """Returns a gradient of rows that is summed over workers in the wire type."""
     return tf.cast(exchange(wire.to_wire(grad, wire.gradient_dtype())), grad.dtype)
 
 
 def _weighted(grad: Any) -> tf.Tensor:
-    """A gradient weighed by this worker's rows of the batch."""
+    """Returns a gradient times the weight of this worker's rows of the batch."""
     return row_weights.weighted(tf.convert_to_tensor(grad))
 
 
 def _mean(summed: tf.Tensor) -> tf.Tensor:
-    """The mean over workers of what was summed over them, or the sum where the option `embedding_gradient` says so.
+    """Returns the mean over workers of a sum over them, or the sum itself if option `embedding_gradient` says so.
 
-    It is taken here and not where an optimizer is given the gradient: there it could not be told whether a gradient
-    that was accumulated, scaled or passed through a branch has had its mean taken.
+    The mean is taken here, and not where an optimizer gets the gradient. There it would not be known whether a gradient
+    that was accumulated, scaled or passed through a branch is a mean already.
     """
     if context.options.embedding_gradient == "sum":
         return summed
@@ -230,7 +231,7 @@ def _mean(summed: tf.Tensor) -> tf.Tensor:
 
 
 def _stages_of(op: tf.Operation) -> Iterator[Stage]:
-    """For each lookup of an op with lists, where its ids went; the first inputs are their values."""
+    """Yields the stage of each lookup of an op with lists; the first inputs of the op are the values."""
     count, name = op.get_attr("N"), tf.compat.as_str(op.get_attr("stage"))
     for parts in zip(*(op.inputs[i : i + count] for i in range(count, 4 * count, count)), strict=True):
         yield Stage(*parts, name)
@@ -242,10 +243,10 @@ def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None
     for stage, grad in zip(_stages_of(op), grads, strict=True):
         values = grad
         if isinstance(grad, tf.IndexedSlices):
-            # A gather followed the lookup. Its slices are gradients of the ids that it picked.
+            # A gather followed the lookup. Its slices are the gradients of the ids that it selected.
             stage = stage._replace(inverse=tf.gather(stage.inverse, grad.indices))
             values = grad.values
-        # On its way a gradient is weighed where it begins, and its mean taken where it ends.
+        # A gradient is weighted in its first stage, and its mean is taken in the last one.
         values = tf.convert_to_tensor(values) if stage.name == "owner" else _weighted(values)
         exchanged = _exchange_gradient(values, functools.partial(_combine_gradient, stage=stage))
         summed.append(exchanged if stage.name == "host" else _mean(exchanged))
@@ -254,7 +255,7 @@ def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None
 
 @tf.RegisterGradient("LockstepCombineGradient")
 def _gradient_of_combine_gradient(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor | None]:
-    # The sum per row is linear: its gradient hands each id that of its row.
+    # The sum per row is linear: its gradient gives each id the gradient of its row.
     given = [_combine(tf.convert_to_tensor(grad), stage) for stage, grad in zip(_stages_of(op), grads, strict=True)]
     return [*given, *[None] * (3 * len(grads))]
 
