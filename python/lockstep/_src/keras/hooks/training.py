@@ -1,14 +1,14 @@
 """`fit`, `evaluate` and `predict` of Keras 3 on all workers.
 
-| what | becomes |
+| replaced | result |
 | --- | --- |
-| batches | come on all workers or on none: each says how many rows its next one has, or that it has none |
-| the loss's gradient | weighted by rows, so that the mean over workers is that over all rows |
-| `optimizer.apply` | exchanges gradients first (`in_scope.py`), and sums slices of one row, on one worker as well |
-| moments of batch normalization | of the rows of all workers |
-| results of metrics, at the end of an epoch or evaluation | of the counts of all workers |
+| batches | all workers have a next batch, or none has: workers exchange how many rows their next batches have |
+| the loss's gradient | is weighted by rows, so that the mean over workers is the mean over all rows |
+| `optimizer.apply` | exchanges gradients first (`in_scope.py`), and sums slices of one row, also on one worker |
+| moments of batch normalization | are those of the rows of all workers |
+| results of metrics, at the end of an epoch or evaluation | are those of the counts of all workers |
 
-Imports Keras: a scope imports this module where the program has Keras 3.
+This module imports Keras; a scope imports it if the program has Keras 3.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lockstep._src.tables.updates import keras3 as updates
 
 
 def intercept_training(interception: Interception) -> None:
-    """Makes models of Keras 3 train, evaluate and predict for the job while the interception lasts."""
+    """Makes models of Keras 3 train, evaluate and predict on the whole job during the interception."""
     interception.replace(symbols.KERAS_APPLY, _Applying().wrap)
     interception.replace(symbols.SUPPORTS_JIT, _wrap_supports_jit)
     failures.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
@@ -61,25 +61,25 @@ def intercept_training(interception: Interception) -> None:
 
 
 class _Batch(NamedTuple):
-    """A batch of this worker, and its share of the rows times the number of workers."""
+    """A batch of this worker, and its weight: its part of the rows of all workers, times the number of workers."""
 
     data: Any
     weight: float
 
 
 class _Step(threading.local):
-    """The step that is being made."""
+    """The current step of this thread."""
 
     def __init__(self) -> None:
         self._weight: backend.Variable | None = None
         self._scaling = False
         self._in_losses = False
-        self._compared = False  # whether the first batches of training have been
+        self._compared = False  # whether the first batches of training have been compared
         self.passes = stopping.Passes()
 
     @property
     def weight(self) -> backend.Variable:
-        """Of this worker's loss in the mean over workers; 1 outside of `fit`."""
+        """The weight of this worker's loss in the mean over workers; 1 outside of `fit`."""
         if self._weight is None:
             self._weight = backend.Variable(
                 lambda shape, dtype: tf.ones(shape, dtype),
@@ -94,12 +94,12 @@ class _Step(threading.local):
 
     @property
     def enumerate_batches(self) -> Callable[..., Any]:
-        """Takes the place of Keras' generator of (first step, last step, iterator over their batches)."""
+        """The replacement of Keras' generator of (first step, last step, iterator over their batches)."""
         step = self
 
         def enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Iterator[Any]]]:
             self.data_adapter.on_epoch_begin()
-            # With `steps_per_epoch`, an epoch goes on where the one before ended.
+            # With `steps_per_epoch`, an epoch continues where the previous one ended.
             if self._current_iterator is None or self.steps_per_epoch is None:
                 self._current_iterator = iter(self._get_iterator())
             is_share = sharing.is_share(getattr(self.data_adapter, "_dataset", None))
@@ -128,18 +128,18 @@ class _Step(threading.local):
     def next_of_all(self, iterator: Any, is_share: bool) -> _Batch | None:
         """Returns the next batch of this worker.
 
-        It has no rows where others still have some, and is None where all workers stop.
+        The batch has no rows if only other workers have some left. The result is None if all workers stop.
 
         Args:
-          iterator: of this worker's data.
-          is_share: whether these are known to be a share of the job's.
+          iterator: the iterator of this worker's data.
+          is_share: whether the data is known to be a part of the job's data.
         """
         this = self.passes.innermost
         mine = iterator.get_next_as_optional()
         batch = mine.get_value() if mine.has_value() else None
         is_first = not self._compared and context.options.mode == "train"
         compared = sharing.fingerprint(batch) if is_first and batch is not None and not is_share else sharing.NOTHING
-        # Rows, or -1 for no batch; whether a callback has asked for the end; of the first batch, what tells it.
+        # The number of rows, or -1 for no batch; whether a callback requested the end; the first batch's fingerprint.
         said = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
         everyones = ordered.allgather(tf.constant(said, tf.int64), name="rows_of_batches").numpy()
         rows, asked = everyones[:, 0], everyones[:, 1]
@@ -157,18 +157,18 @@ class _Step(threading.local):
         return _Batch(batch, max(rows[context.rank], 0) * context.world_size / total if total else 1.0)
 
     def one_by_one(self, batches: list[_Batch], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Iterator[Any]:
-        """Yields the batches' data; while one is used, its weight is `weight`."""
+        """Yields the batches' data; while one is used, `weight` has its weight."""
         try:
             for batch in batches:
                 self.weight.assign(batch.weight)
                 yield batch.data
         finally:
-            # A step that an interrupt ended is closed when TensorFlow, and the globals here, may be gone.
+            # After an interrupt, this may run when TensorFlow and this module's globals are gone.
             if not is_finalizing():
                 self.weight.assign(1.0)
 
     def wrap_scale_loss(self, scale_loss: Callable[..., Any]) -> Callable[..., Any]:
-        """What Keras calls between the loss that it reports and the one whose gradient it takes."""
+        """Wraps the method between the loss that Keras reports and the loss whose gradient it computes."""
 
         @functools.wraps(scale_loss)
         def wrapped(optimizer: Any, loss: Any) -> Any:
@@ -184,7 +184,7 @@ class _Step(threading.local):
         return wrapped
 
     def wrap_losses(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """What computes the losses of a model's outputs, and counts each of them, as much as it has rows."""
+        """Wraps the function that computes the losses of a model's outputs, to weight their means by rows."""
 
         @functools.wraps(call)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -197,7 +197,7 @@ class _Step(threading.local):
         return wrapped
 
     def wrap_mean(self, update_state: Callable[..., Any]) -> Callable[..., Any]:
-        """`Mean.update_state`, for which Keras gives no weight in a graph that does not know a batch's rows."""
+        """Wraps `Mean.update_state`: Keras passes no weight in a graph that does not know a batch's rows."""
 
         @functools.wraps(update_state)
         def wrapped(metric: Any, values: Any, sample_weight: Any = None) -> Any:
@@ -209,7 +209,7 @@ class _Step(threading.local):
 
 
 def _wrap_supports_jit(supports_jit: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """XLA cannot compile exchanges, nor lookups in tables."""
+    """Wraps the check for XLA, which can compile neither exchanges nor lookups in tables."""
 
     @functools.wraps(supports_jit)
     def wrapped(model: Any) -> bool:
@@ -220,7 +220,7 @@ def _wrap_supports_jit(supports_jit: Callable[[Any], bool]) -> Callable[[Any], b
 
 
 def _wrap_reduction(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes a loss of the losses of a batch's rows: without rows, Keras gives a vector of none, here it is 0."""
+    """Wraps the reduction of the losses of a batch's rows: without rows, Keras' result is an empty vector, here 0."""
 
     @functools.wraps(reduce_values)
     def wrapped(values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size") -> Any:
@@ -239,7 +239,9 @@ def _rows(batch: Any) -> int:
             return int(leaf.nrows())
         if tf.is_tensor(leaf) and leaf.shape.rank:
             return int(tf.shape(leaf)[0])
-    raise ValueError(f"a batch has no tensor with rows: {tf.nest.map_structure(type, batch)}")
+    raise ValueError(
+        f"got a batch without a tensor that has rows ({tf.nest.map_structure(type, batch)}), wanted tensors [rows, ...]"
+    )
 
 
 def _wrap_results(get_results: Callable[..., Any]) -> Callable[..., Any]:
@@ -253,7 +255,7 @@ def _wrap_results(get_results: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _counts_of_all(variables: list[Any]) -> Iterator[None]:
-    """Inside, metrics' variables have the values that one worker with all data would have counted."""
+    """Gives metrics' variables inside the block the values that one worker with all data would have counted."""
     by_kind: dict[tuple[str, str], list[Any]] = {}
     for v in {id(v): v for v in variables}.values():
         if v.aggregation in ("sum", "mean"):
@@ -267,12 +269,12 @@ def _counts_of_all(variables: list[Any]) -> Iterator[None]:
 
 
 def _moments_of_all(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance over the rows of all workers' batches, for batch normalization.
+    """Returns mean and variance over the rows of all workers' batches, for batch normalization.
 
     Args:
-      layer: the `BatchNormalization`.
+      layer: the `BatchNormalization` layer.
       inputs: [B, ..., C].
-      mask: [B, ...], which of them count; None: all.
+      mask: [B, ...], which values count; None: all.
     """
     axes, epsilon = layer._reduction_axes, 0.0
     weights = tf.ones_like(inputs)
@@ -291,15 +293,15 @@ def _moments_of_all(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tu
 
 
 class _Applying(threading.local):
-    """Whether this thread is inside of an optimizer's `apply`: of nested ones the outermost exchanges.
+    """The state of this thread: whether it is in an optimizer's `apply`. The outermost of nested optimizers exchanges.
 
-    A `LossScaleOptimizer` calls the one inside of it only where this worker's gradients are finite.
+    A `LossScaleOptimizer` calls its inner optimizer only if this worker's gradients are finite.
     """
 
     inside = False
 
     def wrap(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """`apply` that first replaces the gradients by their means over the workers."""
+        """Wraps `apply` to first replace the gradients by their means over the workers."""
 
         @functools.wraps(apply)
         def wrapped(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
@@ -327,7 +329,7 @@ class _Applying(threading.local):
         return wrapped
 
 
-# Optimizers of Keras that compute with all of a variable, of which a worker has a part.
+# Optimizers of Keras that compute with a whole variable; a worker has only a part of a sharded one.
 _OF_WHOLE_VARIABLES = ("Adafactor", "Lamb", "Muon")
 
 
@@ -335,7 +337,7 @@ def _check_can_shard(optimizer: Any) -> None:
     if any(cls.__name__ in _OF_WHOLE_VARIABLES for cls in type(optimizer).__mro__):
         raise NotImplementedError(
             f"{optimizer.name}: computes with norms or means of a whole variable, and is not implemented for sharded "
-            "tables, which are spread over the workers"
+            "tables, which are spread over the workers; use another optimizer, or do not shard tables"
         )
     if getattr(optimizer, "use_ema", False):
         raise NotImplementedError(f"{optimizer.name}: use_ema is not implemented for sharded tables")
@@ -347,7 +349,7 @@ def _check_can_shard(optimizer: Any) -> None:
 
 
 def _wrap_global_norm(global_norm: Callable[..., Any]) -> Callable[..., Any]:
-    """Keras' norm over all gradients, of which those of sharded tables are spread over the workers."""
+    """Wraps Keras' norm over all gradients; gradients of sharded tables are spread over the workers."""
 
     @functools.wraps(global_norm)
     def wrapped(value_list: Any) -> Any:
