@@ -1,1 +1,1 @@
-"""The one exchange of gradients, and its adapters: for optimizers of TensorFlow 1, of Keras 3 and 2, and for tapes."""
+"""The exchange of gradients, and its adapters for optimizers of TensorFlow 1, Keras 3 and Keras 2, and for tapes."""

@@ -15,26 +15,26 @@ from lockstep._src.gradients.variable_sets import key
 
 
 class Passes:
-    """Sums gradients; every n-th time exchanges the sums, which are what is applied then.
+    """Sums gradients; every n-th pass exchanges the sums, which are applied then.
 
-    Passes over other variables are counted apart: one optimizer may train two parts of a model in turn.
+    Passes over other variables are counted separately: one optimizer may train two parts of a model in turn.
 
-    The sums are variables that no checkpoint holds. Sums of an incomplete step are also dropped when this process joins
-    a job, so that all its ranks complete their steps together.
+    The sums are variables that no checkpoint contains. Sums of an incomplete step are also dropped when this process
+    joins a job, so that all its ranks complete their steps together.
 
     Args:
       exchange: exchanges the sums.
-      track: as of `LocalVariables`.
+      track: as in `LocalVariables`.
 
     Attributes:
-      counter: int32, passes since the last exchange, of the variables that a pass was made over last; a variable, None
+      counter: int32, the number of passes since the last exchange, for the variables of the last pass; a variable, None
         before the first pass.
     """
 
     def __init__(self, exchange: GradientExchange, track: Track | None = None) -> None:
         self._exchange = exchange
         self._made = LocalVariables(track)
-        # By the keys of their variables; that of the last pass is the last.
+        # Key of the variables -> part; the part of the last pass is the last one.
         self._parts: dict[tuple[int, ...], _Part] = {}
         self.counter: tf.Variable | None = None
 
@@ -47,18 +47,18 @@ class Passes:
     def exchange(
         self, gradients: Sequence[Gradient], variables: Sequence[Any], which: Sequence[int] | None = None
     ) -> list[Gradient]:
-        """Adds a pass, and exchanges the sums where it is the n-th.
+        """Adds a pass, and exchanges the sums after the n-th pass.
 
         Args:
-          gradients: of this rank; None adds nothing, and stays None where no pass had one.
-          variables: one for each.
-          which: [] where these have been added already.
+          gradients: the gradients of this rank. None adds nothing, and stays None if no pass had a gradient.
+          variables: one for each gradient.
+          which: [] if these gradients have been added already.
 
         Returns:
-          After the n-th pass what is to be applied, otherwise the sums of this rank so far.
+          After the n-th pass the gradients to apply, otherwise the sums of this rank so far.
 
         Raises:
-          ValueError: slices, where `sparse_as_dense` isn't set.
+          ValueError: a gradient consists of slices, and `sparse_as_dense` isn't set.
         """
         if which is not None and not which:
             return list(gradients)
@@ -93,7 +93,7 @@ class Passes:
             return [tf.identity(count), *(s.read_value() for s in sums)]
 
         with after([count]):
-            # By a name of its own: what is exchanged inside is called after it, and ranks may have other conditionals.
+            # A separate name: exchanges inside are named after it, and ranks may have other conditionals.
             outputs = tf.cond(tf.equal(count, how.passes), exchanged, so_far, f"{self._exchange.name}_passes")
         result: list[Gradient] = [None] * len(gradients)
         for i, output in zip(there, outputs[1:], strict=True):
@@ -108,13 +108,13 @@ class Passes:
         apply: Callable[[], Any],
         skip: Callable[[], Any],
     ) -> tf.Tensor | tf.Operation:
-        """Does one of two things: as the last pass over `variables` was the n-th, or was not.
+        """Calls `apply` if the last pass over `variables` completed a step, and `skip` otherwise.
 
         Args:
-          gradients: what `exchange` gave, or what was made of it.
-          variables: one for each; of those of the pass, some may be left out.
-          apply: done after the n-th.
-          skip: done after another.
+          gradients: the result of `exchange`, or values computed from it.
+          variables: one for each gradient; some of the pass's variables may be missing.
+          apply: called after the n-th pass.
+          skip: called after another pass.
         """
         keys = {key(v) for v in variables}
         counter = next(part.counter for keys_of, part in reversed(self._parts.items()) if keys <= {*keys_of})
@@ -141,20 +141,20 @@ class Passes:
 
 
 class _Part:
-    """The sums of some variables, and of how many passes they are.
+    """The sums of some variables, and the number of summed passes.
 
     Attributes:
-      counter: int32, the passes.
-      sums: by the variable's place.
+      counter: int32, the number of passes.
+      sums: place of a variable -> sum.
     """
 
     def __init__(self, variables: Sequence[Any], made: LocalVariables) -> None:
-        # Kept, so that they keep their keys.
+        # References to the variables, so that no others get their keys.
         self._variables, self._made = list(variables), made
         self.counter = made.make("passes", [], tf.int32)
         self.sums: dict[int, tf.Variable] = {}
 
     def make_sum(self, i: int, dtype: tf.DType) -> None:
-        """Makes the sum of a variable, where there is none yet."""
+        """Creates the sum of a variable if there is none yet."""
         if i not in self.sums:
             self.sums[i] = self._made.make("sum", self._variables[i].shape, dtype)

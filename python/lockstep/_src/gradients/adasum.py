@@ -1,4 +1,4 @@
-"""An optimizer of TensorFlow 1 whose ranks train by themselves, and combine what they changed by Adasum."""
+"""An optimizer of TensorFlow 1 whose ranks train separately, and combine the changes of their variables by Adasum."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from lockstep._src.gradients.variable_sets import LocalOnes
 
 
 def _copied(variable: tf.Variable) -> tf.Tensor:
-    """Returns the value that a variable has now: a reference is read from its memory, which is trained in place."""
+    """Returns a copy of a variable's current value; a plain read may refer to memory that training changes."""
     return tf.raw_ops.DeepCopy(x=variable.read_value())
 
 
 class AdasumOptimizer(OptimizerAround):
-    """Every rank trains by itself, and every n steps ranks combine, by Adasum, what their steps changed.
+    """Trains each rank separately; every n steps the ranks combine, by Adasum, the changes of their variables.
 
-    After Maleki et al., "Scaling Distributed Training with Adaptive Summation" (MLSys 2021): of each variable the
-    difference that the wrapped optimizer made is reduced, not the gradient.
+    After Maleki et al., "Scaling Distributed Training with Adaptive Summation" (MLSys 2021): for each variable, the
+    change that the wrapped optimizer made is reduced, not the gradient.
 
     Args:
-      optimizer: trains; its state is the rank's own.
-      name: begins the names of what is exchanged.
-      use_locking: of `tf.compat.v1.train.Optimizer`.
-      compression: what differences are made into before they travel.
-      steps: after how many steps ranks combine.
+      optimizer: the optimizer that trains; its state belongs to the rank.
+      name: the names of exchanges begin with it.
+      use_locking: as in `tf.compat.v1.train.Optimizer`.
+      compression: compresses the changes before they are sent.
+      steps: the number of steps after which ranks combine.
     """
 
     def __init__(
@@ -66,14 +66,14 @@ class AdasumOptimizer(OptimizerAround):
     def apply_gradients(
         self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
     ) -> Any:
-        """Applies this rank's gradients; after every n-th call variables are what ranks agree on.
+        """Applies this rank's gradients; after every n-th call all ranks have the same variables.
 
         Returns:
           The operation; None eagerly.
 
         Raises:
-          tf.errors.FailedPreconditionError: ranks are to combine, and have gradients of different variables; on all of
-            them, in a graph when it runs.
+          tf.errors.FailedPreconditionError: the ranks would combine now, and have gradients of different variables. All
+            ranks raise this error; in a graph when it runs.
         """
         pairs = list(grads_and_vars)
         shared = [
@@ -134,7 +134,7 @@ class AdasumOptimizer(OptimizerAround):
             with after(agree()):
                 return tf.constant(0)
 
-        # By names of their own: what is exchanged inside is called after them, and ranks may have other conditionals.
+        # Separate names: exchanges inside are named after them, and ranks may have other conditionals.
         are_same = tf.cond(is_last, agreed, nothing, f"{self._name}_agree")
         with after([are_same, tf.cond(tf.equal(step, 0), begin, nothing)]):
             trained = train()

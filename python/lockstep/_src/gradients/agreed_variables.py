@@ -1,4 +1,4 @@
-"""The variables of which ranks have gradients: they compare them before gradients, or changes of variables, travel."""
+"""Comparison of the variables for which ranks have gradients, before gradients or changes of variables are sent."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ Gradient = tf.Tensor | tf.IndexedSlices | None
 
 
 def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalOnes) -> list[int]:
-    """Returns numbers that tell variables of one shape apart, the same on all ranks.
+    """Returns numbers that distinguish variables of the same shape, the same on all ranks.
 
-    Names don't: in TensorFlow 2 they are no longer unique, and Keras counts layers, of which a rank may have more.
+    Names do not: in TensorFlow 2 they are not unique, and Keras numbers layers, of which a rank may have more.
 
     Args:
-      variables: which travel.
-      order: all there may be, those of this rank among them, in an order that ranks have in common, but for those.
-      local: of this rank.
+      variables: the variables whose gradients are sent.
+      order: all possible variables, including this rank's local ones, in an order that is the same on all ranks apart
+        from local ones.
+      local: the local variables of this rank.
 
     Returns:
-      Places in `order` of what isn't local, among those of the same shape, so that what this rank alone has of other
-      shapes, and trains by itself, doesn't count; where there is no order, or not all are in it, in `variables`.
+      For each variable its place in `order` among the variables of the same shape that are not local. So a rank's local
+      variables don't count. If there is no order, or a variable is not in it, places in `variables`.
     """
     shared = [v for v, is_local in zip(order or [], local.among(order or []), strict=True) if not is_local]
     known = _counted([v for v in shared if v not in LocalOnes.anywhere])
@@ -36,7 +37,7 @@ def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalOn
 
 
 def _counted(variables: Sequence[Any]) -> dict[int, int]:
-    """Returns for each variable, by its key, how many of its shape come before."""
+    """Returns for each variable, by its key, how many of the same shape come before it."""
     counts: collections.Counter[str] = collections.Counter()
     found = {}
     for v in variables:
@@ -50,17 +51,17 @@ def _shape_of(variable: Any) -> str:
 
 
 def described(gradients: Sequence[Gradient], variables: Sequence[Any], places: Sequence[int]) -> list[int]:
-    """Returns what has to be the same on all ranks before gradients of these variables travel.
+    """Returns numbers that must be the same on all ranks before gradients of these variables are sent.
 
-    Otherwise those of one variable would meet those of another one, or be waited for in vain.
+    Otherwise gradients of one variable could be combined with those of another one, or be waited for in vain.
 
     Args:
-      gradients: None where there is none.
-      variables: one for each.
-      places: likewise; see `places`.
+      gradients: the gradients; None for variables without one.
+      variables: one for each gradient.
+      places: one for each gradient; see `places`.
 
     Returns:
-      [variables, those of them with a gradient, a checksum of which].
+      [number of variables, number of variables with a gradient, a checksum of all].
     """
     kinds = [
         (isinstance(gradient, tf.IndexedSlices), gradient is None, _shape_of(variable), place)

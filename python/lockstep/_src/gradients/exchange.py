@@ -1,11 +1,11 @@
-"""The one exchange of gradients: dense ones are reduced, slices gathered, those of local variables scaled.
+"""The exchange of gradients: dense ones are reduced, slices gathered, those of local variables scaled.
 
-It runs on either lane (`collectives/lanes.py`). In a graph each bucket or group travels as soon as its gradients are
-computed, beside the rest of the backward pass. Eagerly all gradients of one type go in one call.
+It runs on either lane (`collectives/lanes.py`). In a graph each bucket or group is sent as soon as its gradients are
+computed, during the rest of the backward pass. Eagerly all gradients of one type go in one call.
 
-Dense gradients are reduced. `tf.IndexedSlices` are gathered, in rank order; they are made dense only where the settings
-say so. Gradients of local variables stay on this rank. In a scope these are sharded tables, because the gradient of
-their lookup is already the mean, at the owner of the rows.
+`tf.IndexedSlices` are gathered in rank order; they are made dense only if the settings say so. Gradients of local
+variables stay on this rank. In a scope these are sharded tables, because the gradient of their lookup is already the
+mean, at the owner of the rows.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from lockstep._src.gradients.settings import Exchange
 from lockstep._src.gradients.variable_sets import LocalOnes, Noted
 from lockstep._src.graph import row_weights
 
-# Reductions that give of equal values this value: their results may be reduced again.
+# Reductions whose result for equal values is this value, so that results may be reduced again.
 _IDEMPOTENT = ("mean", "min", "max", "adasum")
 
 
 class _Stays(Protocol):
     def among(self, variables: Sequence[Any]) -> list[bool]:
-        """Returns of each variable whether its gradient stays on this rank."""
+        """Returns for each variable whether its gradient stays on this rank."""
 
 
 class GradientExchange:
@@ -40,16 +40,16 @@ class GradientExchange:
 
     Args:
       how: the settings.
-      name: begins the names of what it exchanges.
-      local: variables whose gradients stay on this rank; default: those that are added to the attribute.
+      name: the names of exchanges begin with it.
+      local: the variables whose gradients stay on this rank; by default those that are added to the attribute.
 
     Attributes:
-      skips_steps: whether a step is skipped where a gradient is not finite. Then all ranks skip it, also where the
-        gradient is that of a variable of one rank.
-      local: variables whose gradients stay on this rank.
-      order: gives all variables that there may be gradients of, in an order that ranks have in common but for local
-        ones; None where it isn't known.
-      lane: on which gradients travel.
+      skips_steps: whether a step is skipped if a gradient is not finite. Then all ranks skip it, even if the gradient
+        belongs to a variable of one rank.
+      local: the variables whose gradients stay on this rank.
+      order: returns all variables that may have gradients, in an order that is the same on all ranks apart from local
+        variables; None if it isn't known.
+      lane: the lane on which gradients are sent.
     """
 
     def __init__(self, how: Exchange, name: str, local: _Stays | None = None) -> None:
@@ -70,19 +70,21 @@ class GradientExchange:
         """Exchanges gradients, those of local variables excepted.
 
         Args:
-          gradients: of this rank; None stays None. In the order of the forward pass, the same on all ranks.
-          variables: one for each.
-          which: the places of those that are exchanged; others are handed on as they are. None: all.
-          generic_names: names are "grad_0", "grad_1", ..., whatever the scope and this exchange's name.
+          gradients: the gradients of this rank; None stays None. They are in the order of the forward pass, the same on
+            all ranks.
+          variables: one for each gradient.
+          which: the places of the gradients to exchange; others are returned unchanged. None: all.
+          generic_names: whether names are "grad_0", "grad_1", ..., without the scope and this exchange's name.
 
         Returns:
-          What is to be applied, in the same order.
+          The gradients to apply, in the same order.
 
         Raises:
-          NotImplementedError: slices, and a reduction that is neither "mean" nor "sum"; XLA in the named lane.
+          NotImplementedError: there are slices, and the reduction is neither "mean" nor "sum"; or the named lane is
+            used in XLA.
           ValueError: there is no job, or it doesn't have these ranks.
-          tf.errors.FailedPreconditionError: ranks have gradients of different variables; on all of them, in a graph
-            when it runs.
+          tf.errors.FailedPreconditionError: ranks have gradients of different variables. All ranks raise this error; in
+            a graph when it runs.
         """
         how, lane = self.how, self.lane
         if lane.is_alone() or (gradients and which is not None and not which):
@@ -101,7 +103,7 @@ class GradientExchange:
                 begin = "" if generic_names else scope
                 names = {i: lane.name_of(begin, of[i], n) for n, i in enumerate(shared)}
                 buckets = itertools.count()
-                # Before any gradient travels, so that none is left waiting; in a graph beside the forward pass.
+                # Ranks agree before any gradient is sent, so that none waits in vain; in a graph in the forward pass.
                 with after(lane.agree(lambda: self._described(result, of, are_local), begin)):
                     for group in self._groups(shared, result, of):
                         together, called = [result[i] for i in group], [names[i] for i in group]
@@ -114,8 +116,8 @@ class GradientExchange:
                             reduced = lane.allreduce(travelling, called, how.reduction, bucket, factor)
                             _put(result, group, self._decompressed(reduced, contexts))
             self._scale(result, local)
-            # Marked tensors are new ones: a gradient that stays as it is may also be another variable's, which is not
-            # exchanged yet.
+            # Only new tensors are marked. A gradient that is returned unchanged may also be that of another variable,
+            # which is not exchanged yet.
             result = [_copy(g) if g is mine else g for g, mine in zip(result, given, strict=True)]
         provenance.mark(result, is_alike=lane.reaches_all)
         everything = list(gradients)
@@ -125,19 +127,19 @@ class GradientExchange:
     def unexchanged(
         self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Noted | None = None
     ) -> list[int]:
-        """Returns the places of gradients that have to be exchanged, by what is known of where they come from.
+        """Returns the places of gradients that must be exchanged, according to what is known about their origin.
 
         Args:
-          gradients: of this rank, or exchanged.
-          variables: one for each.
-          trusted: eagerly, variables whose gradients were exchanged, whatever was done with them since.
+          gradients: gradients of this rank, or exchanged ones.
+          variables: one for each gradient.
+          trusted: variables whose eager gradients were exchanged, even if they have been changed since.
 
         Returns:
-          Those of which the exchange is to come; with them, those of None, which are part of what ranks have to have in
-          common. Nothing where all has been exchanged.
+          The places of gradients that are not exchanged yet, and of those that are None, which ranks must have in
+          common. Empty if all gradients have been exchanged.
 
         Raises:
-          ValueError: it cannot be told, and it would make a difference.
+          ValueError: it is not known whether a gradient was exchanged, and a second exchange would change it.
         """
         unrelated: set[Any] = set()
         fresh = []
@@ -148,7 +150,7 @@ class GradientExchange:
             if origin is Origin.EXCHANGED:
                 continue
             may_repeat = self._may_repeat(variable) and self.how.passes == 1
-            # A gradient that was handed out may have been dropped, and be that of another step: it is repeated.
+            # The returned gradient may have been dropped, and this one be of another step: exchange it again.
             if trusted is not None and tf.executing_eagerly() and variable in trusted and not may_repeat:
                 continue
             if not may_repeat and (origin is Origin.MIXED or variable in provenance.delivered_by_tapes):
@@ -167,7 +169,7 @@ class GradientExchange:
         return self.how.reduction in _IDEMPOTENT
 
     def _weigh(self, result: list[Gradient], local: Sequence[int], shared: Sequence[int]) -> None:
-        """Changes gradients before they travel, where the settings or what applies them ask for it."""
+        """Changes gradients before they are sent, if the settings or the optimizer require it."""
         if self.skips_steps and local:
             _make_others_skip([result[i] for i in local], shared, result)
         weight = row_weights.of(result[i] for i in shared) if self.how.weighs_rows else None
@@ -175,7 +177,7 @@ class GradientExchange:
             _put(result, shared, [weight.times(result[i]) for i in shared])
 
     def _scale(self, result: list[Gradient], local: Sequence[int]) -> None:
-        """Gives gradients of local variables the mean of the others, where the settings ask for it."""
+        """Divides gradients of local variables by the number of ranks, if the settings require it."""
         if self.how.scale_local and local:
             _put(result, local, self._divided([result[i] for i in local]))
 
@@ -189,7 +191,7 @@ class GradientExchange:
         )
 
     def _groups(self, shared: list[int], gradients: Sequence[Any], variables: Sequence[Any]) -> list[list[int]]:
-        """Returns the places of those that travel together: dense ones, or slices."""
+        """Returns groups of places of gradients that are sent together: dense ones, or slices."""
         if self.how.buckets is not None:
             return grouping.in_buckets(shared, gradients, self.how.buckets)
         return grouping.in_groups(shared, gradients, variables, self.how.groups)
@@ -228,7 +230,7 @@ class GradientExchange:
 
 
 def _make_others_skip(local: Sequence[Any], shared: Sequence[int], result: list[Gradient]) -> None:
-    """Adds NaN to one of the gradients that are exchanged, where a local one is not finite."""
+    """Adds NaN to one of the exchanged gradients if a local one is not finite."""
     floating = [i for i in shared if result[i].dtype.is_floating]
     dense = [i for i in floating if not isinstance(result[i], tf.IndexedSlices)]
     for i in (dense or floating)[:1]:
@@ -261,7 +263,7 @@ def _values(gradient: Any) -> tf.Tensor:
 
 
 def _with_values(gradient: Any, values: tf.Tensor) -> Any:
-    """Returns a gradient like this one, of other values."""
+    """Returns a gradient of the same kind with other values."""
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
     return values

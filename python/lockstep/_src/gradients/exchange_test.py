@@ -1,4 +1,4 @@
-"""The exchange of gradients over a lane that notes its calls."""
+"""Tests of the exchange of gradients over a lane that records its calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANKS = 4
 
 
 class Lane:
-    """A lane of ranks that all bring the same."""
+    """A lane whose ranks all have the same values."""
 
     reaches_all = False
 
@@ -55,7 +55,7 @@ class Lane:
 
 
 class Half:
-    """Compresses to float16."""
+    """A compressor to float16."""
 
     def compress(self, tensor):
         return tf.cast(tensor, tf.float16), tensor.dtype

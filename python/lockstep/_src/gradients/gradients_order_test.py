@@ -1,4 +1,4 @@
-"""The order in which a training step exchanges its gradients, and that it does so while the backward pass runs."""
+"""Tests of the order in which a training step exchanges its gradients, and that it does so in the backward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ tf1 = tf.compat.v1
 ROWS, DIM, BATCH = 64, 16, 4
 WAIT_S = 15
 
-# Layers of about the same size, so that each is a bucket, and of 1, 2 and 3 variables.
+# Layers of about the same size, so that each becomes a bucket, with 1, 2 and 3 variables.
 LAYERS = {"first": ["kernel"], "second": ["kernel", "bias"], "third": ["kernel", "bias", "scale"]}
 
 
@@ -33,7 +33,7 @@ def looked_up(variable, shift):
 
 
 def layer(x, name):
-    """One layer of `LAYERS`."""
+    """Returns the output of a layer of `LAYERS`."""
     with tf1.variable_scope(name):
         variables = {
             v: tf1.get_variable(v, [DIM, DIM] if v == "kernel" else [DIM], initializer=tf.initializers.constant(0.1))
@@ -43,7 +43,7 @@ def layer(x, name):
 
 
 def kind(node):
-    """What an exchange of the chain is: "bucket 1", say."""
+    """Returns the kind of an exchange in the chain, such as "bucket 1"."""
     found = re.search(r"bucket_(\d+)$", node)
     if found:
         return f"bucket {int(found[1])}"
@@ -62,7 +62,7 @@ def chain_of_step(session, train_op):
     return [kind(node) for node in chain_of(session, train_op)]
 
 
-# On workers.
+# Functions that run on workers.
 
 
 def dense_alone():
@@ -96,7 +96,7 @@ def with_a_table_that_is_read_whole():
 
 
 def two_types():
-    """Layers of two types in turns, each a bucket of its own: the names of variables in the order of their exchange."""
+    """Returns the names of variables in the order of their exchange; layers have two types in turn, a bucket each."""
     with tf.Graph().as_default(), scope(grad_nbuckets=2), tf1.Session() as session:
         x = tf.ones([BATCH, DIM], tf.float64)
         for name in ("a", "b", "c", "d"):
@@ -110,9 +110,9 @@ def two_types():
 
 
 def overlapping(has_table):
-    """Whether the backward pass of the model's first part could wait for the exchange of the later layers' gradients.
+    """Returns whether the first part's backward pass could wait for the exchange of the later layers' gradients.
 
-    That needs no clock: were an exchange to wait for the whole backward pass, the wait would be without end.
+    This needs no clock: if an exchange waited for the whole backward pass, the wait would never end.
     """
     arrived = {name: threading.Event() for name in LAYERS}
     seen = {}
@@ -168,7 +168,7 @@ def overlapping(has_table):
         (dense_alone, ["bucket 0", "bucket 1", "bucket 2"]),
         (
             with_tables,
-            # The ids of a replicated table wait for nothing.
+            # The ids of a replicated table do not wait for anything.
             [
                 *("route", "replicated_indices", "combine"),
                 *("bucket 0", "bucket 1", "bucket 2", "replicated_values", "gradient of combine"),

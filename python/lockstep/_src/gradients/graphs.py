@@ -1,4 +1,4 @@
-"""Helpers that work alike eagerly, in a `tf.function` and in a graph of TensorFlow 1."""
+"""Helpers that work the same eagerly, in a `tf.function` and in a graph of TensorFlow 1."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tensorflow.python.eager import context
 
 from lockstep._src.engine import elastic
 
-# Is called with a variable that is made in a graph, so that it is initialized there.
+# A function that is called with a variable made in a graph, so that the variable is initialized there.
 Track = Callable[[tf.Variable], None]
 
 
 class LocalVariables:
-    """Variables that no checkpoint holds, zeros when they are made and whenever this process has joined a job.
+    """Variables outside of checkpoints, which are zero after their creation and after this process joins a job.
 
-    Values that ranks began together are worth nothing after ranks have changed: new ranks have not begun them.
+    Values that ranks began together are useless after the ranks have changed, because new ranks have not begun them.
 
     Args:
-      track: called with each that is made in a graph; without it they are local variables, which
+      track: called with each variable that is made in a graph. Without it they are local variables, which
         `local_variables_initializer` initializes.
     """
 
@@ -30,12 +30,12 @@ class LocalVariables:
         self._track = track
         self._eager: list[tf.Variable] = []
         self._in_graphs: list[tf.Variable] = []
-        # In a graph of an elastic job, the rendezvous that the values belong to.
+        # In a graph of an elastic job, the number of the rendezvous to which the values belong.
         self._meeting: tf.Variable | None = None
         elastic.forget_at_meetings(self)
 
     def make(self, name: str, shape: Any, dtype: tf.DType) -> tf.Variable:
-        """Returns a variable, which may be made in a function."""
+        """Creates a variable; this may be called in a function."""
         with tf.init_scope():
             zeros = tf.zeros(shape, dtype)
             if tf.executing_eagerly():
@@ -52,14 +52,14 @@ class LocalVariables:
         return variable
 
     def forget(self) -> None:
-        """Makes them zeros; those of a graph of TensorFlow 1 are when it runs, by `renewed`."""
+        """Sets the variables to zero; those in a graph of TensorFlow 1 are set when it runs, by `renewed`."""
         # A job may be joined while a graph is being built.
         with context.eager_mode():
             for variable in self._eager:
                 variable.assign(tf.zeros_like(variable))
 
     def renewed(self) -> list[Any]:
-        """Returns what has to run before the variables are used, when all have been made."""
+        """Returns operations that must run before the variables are used; call it after all have been created."""
         if tf.compat.v1.executing_eagerly_outside_functions() or elastic.member() is None:
             return []
         if self._meeting is None:
@@ -76,7 +76,7 @@ class LocalVariables:
 
 
 def after(done: Sequence[Any]) -> Any:
-    """Makes operations inside run after these; eagerly they have run."""
+    """Makes operations inside run after these; eagerly they have run already."""
     if tf.executing_eagerly():
         return contextlib.nullcontext()
     elements = [getattr(element, "op", element) for element in done]

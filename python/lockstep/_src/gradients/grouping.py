@@ -1,4 +1,4 @@
-"""Gradients that travel together: buckets of about equal size, or groups that a program names."""
+"""Groups of gradients that are sent together: buckets of about equal size, or groups that a program defines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from lockstep._src.gradients.variable_sets import key
 
 
 def in_buckets(shared: Sequence[int], gradients: Sequence[Any], number: int) -> list[list[int]]:
-    """Cuts dense gradients into runs of about equal bytes, in backward order; each of the slices is alone.
+    """Divides dense gradients into runs of about equal bytes, in backward order; each gradient of slices is alone.
 
-    A bucket travels while the rest of the backward pass still computes.
+    A bucket is sent while the rest of the backward pass still computes.
 
     Args:
-      shared: the places of those that travel.
+      shared: the places of the gradients to send.
       gradients: in the order of the forward pass, the same on all ranks.
-      number: of buckets of a type, at least 1; may be more than there are gradients.
+      number: the number of buckets of a type, at least 1; may be larger than the number of gradients.
 
     Returns:
-      Places: those of slices, and then buckets, each of one type, since it is reduced as one.
+      Lists of places: first those of slices, then buckets. A bucket has only one type, since it is reduced as one.
     """
     slices = [[i] for i in shared if isinstance(gradients[i], tf.IndexedSlices)]
     backward = [i for i in reversed(shared) if not isinstance(gradients[i], tf.IndexedSlices)]
@@ -35,7 +35,7 @@ def in_buckets(shared: Sequence[int], gradients: Sequence[Any], number: int) -> 
         filled = 0.0
         made = 0
         for i, size in zip(indices, sizes, strict=True):
-            # A gradient belongs to the bucket in which its middle lies.
+            # A gradient belongs to the bucket that contains its middle.
             if run and filled + size / 2 > limit * (made + 1):
                 buckets.append(run)
                 run = []
@@ -44,12 +44,12 @@ def in_buckets(shared: Sequence[int], gradients: Sequence[Any], number: int) -> 
             filled += size
         if run:
             buckets.append(run)
-    # Ready when the earliest layer in it is: those of several types take turns.
+    # A bucket is ready when its earliest layer is; buckets of several types alternate.
     return slices + sorted(buckets, key=min, reverse=True)
 
 
 def _bytes(tensor: tf.Tensor) -> int:
-    # A gradient of unknown shape counts as one element: it only shifts where buckets are cut, the same on every worker.
+    # A gradient of unknown shape counts as one element. It only shifts the borders of buckets, on all workers alike.
     return (tensor.shape.num_elements() or 1) * tensor.dtype.size
 
 
@@ -59,17 +59,17 @@ def in_groups(
     variables: Sequence[Any],
     groups: int | Sequence[Sequence[Any]] | None,
 ) -> list[list[int]]:
-    """Divides gradients into groups, each of which travels when all of it is there.
+    """Divides gradients into groups; each group is sent when all of its gradients are ready.
 
     Args:
-      shared: the places of those that travel.
-      gradients: of this rank.
+      shared: the places of the gradients to send.
+      gradients: the gradients of this rank.
       variables: one for each gradient.
-      groups: how many groups, or lists of variables, where others are a group each. None: in a graph each is a group;
-        eagerly all are one, because a call from Python costs more than to wait for what is there already.
+      groups: the number of groups, or lists of variables; each other variable is a group of its own. None: in a graph
+        each gradient is a group. Eagerly all are one group, as all are ready, and each call from Python has a cost.
 
     Returns:
-      Places: of each group the dense ones, and behind them the slices.
+      Lists of places: for each group those of dense gradients, then those of slices.
     """
     parts = []
     for group in _groups(list(shared), variables, groups):

@@ -1,4 +1,4 @@
-"""Gradients that travel together."""
+"""Tests of the groups of gradients that are sent together."""
 
 from __future__ import annotations
 

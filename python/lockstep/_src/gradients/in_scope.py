@@ -1,9 +1,9 @@
 """The exchange of gradients in a scope: every worker applies the mean of all workers' gradients.
 
-The mean is weighed by each worker's rows (`graph/row_weights.py`), so that R workers compute what one computes with the
-batches of all and a loss that is a mean over the batch. A gradient that was accumulated in a
-variable cannot be told from one that was never exchanged. It may be exchanged a second time, because the mean of equal
-values is that value.
+The mean is weighted by each worker's rows (`graph/row_weights.py`). So R workers compute the same as one worker with
+the batches of all, if the loss is a mean over the batch. A gradient that was accumulated in a variable cannot be
+distinguished from one that was never exchanged. It may be exchanged a second time, because the mean of equal values is
+this value.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from lockstep._src.tables import sharded
 
 
 class _ShardedVariables:
-    """Variables whose gradients stay on this rank: the lookup's own gradient is the mean already."""
+    """Variables whose gradients stay on this rank: the gradient of their lookup is the mean already."""
 
     def among(self, variables: Sequence[Any]) -> list[bool]:
-        """Returns of each variable whether it is sharded."""
+        """Returns for each variable whether it is sharded."""
         return [sharded.is_sharded(v) for v in variables]
 
 
 def exchange() -> GradientExchange:
-    """Returns the exchange that the present options ask for."""
+    """Returns the exchange for the current options."""
     is_plain = wire.gradient_dtype() == tf.float32
     how = Exchange(
         ranks=None,
@@ -54,10 +54,10 @@ class ScopeUpdates(Updates):
     def computed(
         self, gradients: Sequence[Gradient], variables: Sequence[Any], has_exchanged: bool = False
     ) -> Sequence[int] | None:
-        """Returns all gradients, or none.
+        """Returns None, for all gradients, or [] if they have been exchanged.
 
-        Of nested optimizers (a subclass that calls its base, an optimizer that wraps another) the innermost exchanges,
-        so that what the outer ones do with the gradients, clipping for instance, sees the mean.
+        Optimizers may be nested: a subclass that calls its base, or an optimizer that wraps another. The innermost one
+        exchanges. So the outer ones, which may clip gradients for instance, get the mean.
         """
         return [] if has_exchanged else None
 
@@ -69,7 +69,7 @@ class ScopeUpdates(Updates):
         skip: Callable[[], Any],
         prepare: Callable[[], Any] = lambda: None,
     ) -> Any:
-        """Applies gradients; in a graph those that come from elsewhere, `tf.gradients` for instance, are exchanged."""
+        """Applies gradients; in a graph, gradients from elsewhere, such as `tf.gradients`, are exchanged first."""
         is_left_out = tf.executing_eagerly() or self.steps.lane.is_alone()
         which = [] if is_left_out else provenance.local_in_graph(gradients)
         applied = apply(self.steps.exchange(gradients, variables, which))

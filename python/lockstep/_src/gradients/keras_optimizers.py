@@ -1,9 +1,9 @@
 """Optimizers of Keras 3 and Keras 2 that exchange gradients by name.
 
-Nothing of it is for AutoGraph, which would convert what a program's `tf.function` calls, for seconds.
+AutoGraph must not convert these functions, because a program's `tf.function` would then need seconds to trace them.
 
-An optimizer becomes one of a class made for it: a subclass of its own class, called the same, so that what is saved
-with it is loaded where this library is not. Imports no Keras.
+The class of an optimizer is changed to a new subclass of its own class with the same name. So files with the optimizer
+can be loaded without this library. This module does not import Keras.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ def _exchanges(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Exchanging:
-    """The base of exchanging optimizers of all generations of Keras; it stands before the optimizer's class."""
+    """The base of exchanging optimizers of all versions of Keras; it precedes the optimizer's class."""
 
     _lockstep_exchange: ClassVar[Exchange]
     _lockstep_name: ClassVar[str]
-    # The optimizer's class.
+    # The optimizer's own class.
     _lockstep_base: ClassVar[type]
 
     @property
     def _updates(self) -> OwnUpdates:
-        # Made at first use, as Keras makes optimizers in several ways; past what it tracks for checkpoints.
+        # Created at first use, because Keras creates optimizers in several ways; `vars` hides it from checkpoints.
         if _UPDATES not in vars(self):
             updates = OwnUpdates(
                 self._lockstep_exchange, self._lockstep_name, keras_patches.tracker(self._lockstep_base)
@@ -55,7 +55,7 @@ class _Exchanging:
 
     @property
     def _agg_helper(self) -> Any:
-        """The sums over several passes, under the name by which Horovod's tests look at their `counter`."""
+        """The sums over several passes, under the name by which Horovod's tests access their `counter`."""
         return self._updates.passes
 
     def register_local_var(self, var: Any) -> None:
@@ -63,20 +63,20 @@ class _Exchanging:
         self._updates.exchange.local.add(var)
 
     def register_local_layer(self, layer: Any) -> None:
-        """Keeps gradients of a layer's weights on this rank from now on, also of weights that it doesn't have yet."""
+        """Keeps gradients of a layer's weights on this rank from now on, also of weights that it creates later."""
         self._updates.exchange.local.add_layer(layer)
 
     def _known_variables(self) -> Sequence[Any] | None:
-        # Optimizers of Keras 2 forget at each step which variables they were built with.
+        # Optimizers of Keras 2 do not remember the variables with which they were built.
         return None
 
     def _count_pass(self) -> Any:
-        # Schedules of learning rates count passes, also those that update nothing.
+        # Learning rate schedules count passes, also those that update nothing.
         return _iterations(self).assign_add(1)
 
 
 class CallableList(list):
-    """The variables of an optimizer of Keras 2, which programs call or read."""
+    """The list of an optimizer's variables, which programs may also call, as in Keras 2."""
 
     def __call__(self) -> list[Any]:
         """Returns the list itself."""
@@ -86,7 +86,7 @@ class CallableList(list):
 class _Keras3(_Exchanging):
     @property
     def variables(self) -> CallableList:
-        """As Keras has them, or called."""
+        """The optimizer's variables, as a list that may also be called."""
         return CallableList(super().variables)
 
     def _known_variables(self) -> Sequence[Any] | None:
@@ -105,7 +105,7 @@ class _Keras3(_Exchanging):
         trainable_variables: Sequence[Any] | None,
         apply: Callable[[list[Gradient]], None],
     ) -> None:
-        """Exchanges gradients, and applies them by `apply` of `outer`, which is this one or one around it."""
+        """Exchanges gradients, and applies them by `apply` of `outer`: this optimizer or one that wraps it."""
         variables = trainable_variables
         if variables is None and outer.built:
             variables = self._trainable_variables
@@ -125,33 +125,33 @@ class _Keras2(_Exchanging):
     @tf.autograph.experimental.do_not_convert
     @_exchanges
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
-        """Gradients to apply, and their variables."""
+        """Returns gradients to apply, and their variables."""
         return super().compute_gradients(loss, var_list, tape=tape)
 
     @tf.autograph.experimental.do_not_convert
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Gradient, Any]]:
-        # As optimizers of before had it, and Horovod gives it to all.
+        # Earlier optimizers had this method, and Horovod adds it to all.
         if grad_loss is not None:
             raise ValueError(f"{self.name}: grad_loss is known to legacy optimizers alone")
         return self.compute_gradients(loss, var_list, tape)
 
     @tf.autograph.experimental.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Gradient]:
-        """Gradients to apply, where the optimizer's class has this function."""
+        """Returns gradients to apply, if the optimizer's class has this method."""
         params = tf.nest.flatten(params)
         gradients = super().get_gradients(loss, params)
         return self._updates.steps.exchange(gradients, params, self._updates.computed(gradients, params))
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """Applies gradients; those that were not exchanged are, first."""
+        """Applies gradients; those that were not exchanged are exchanged first."""
         apply = super().apply_gradients
         return self.apply_exchanged(grads_and_vars, lambda pairs: apply(pairs, *args, **kwargs))
 
     def apply_exchanged(self, grads_and_vars: Any, apply: Callable[[list[tuple[Gradient, Any]]], Any]) -> Any:
-        """Exchanges gradients, and applies them by `apply`, of this optimizer or of one around it."""
+        """Exchanges gradients, and applies them by `apply`, of this optimizer or of one that wraps it."""
         pairs = list(grads_and_vars)
         if not pairs:
             return apply(pairs)
@@ -180,7 +180,7 @@ class _Keras2Legacy(_Keras2):
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
-        """Gradients to apply, and their variables."""
+        """Returns gradients to apply, and their variables."""
         return self._compute_gradients(loss, var_list, None, tape)
 
     def _make_variables(self, variables: list[Any]) -> None:
@@ -203,7 +203,7 @@ def _mixin(optimizer: Any) -> type:
 
 
 def _to_legacy(optimizer: Any) -> Any:
-    """Returns the legacy optimizer that Keras 2 uses where TensorFlow 2's behaviour is switched off."""
+    """Returns the legacy optimizer that Keras 2 uses if TensorFlow 2's behaviour is switched off."""
     for cls in type(optimizer).__mro__:
         package, _, module = cls.__module__.rpartition(".")
         if module == "optimizer" and hasattr(sys.modules.get(package), "convert_to_legacy_optimizer"):
@@ -212,7 +212,7 @@ def _to_legacy(optimizer: Any) -> Any:
 
 
 def _public_module(cls: type) -> str:
-    """Returns the module that is saved with a class: for Keras' own classes the public one."""
+    """Returns the module name that is saved with a class; for Keras' own classes the public one."""
     module = cls.__module__
     if module.startswith("keras.src.optimizers"):
         from_keras = sys.modules.get("keras.src.api_export")
@@ -226,21 +226,21 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
     """Returns an optimizer like this one that exchanges gradients before it applies them.
 
     Args:
-      optimizer: of Keras 3, or of Keras 2 (`keras.optimizers` there, or `keras.optimizers.legacy`). With state of its
-        own (it has been built, or loaded), it hands that over and isn't to be used any more; otherwise the new one is
-        made of its config. One that exchanges already is taken for what it was before.
-      exchange: how.
-      name: begins the names of what is exchanged; default "Distributed" and the class's name.
+      optimizer: an optimizer of Keras 3, or of Keras 2 (`keras.optimizers` there, or `keras.optimizers.legacy`). If it
+        has state (it has been built, or loaded), the new one takes this state over, and the old one must not be used
+        any more. Otherwise the new one is made from its config. An exchanging optimizer counts as its original class.
+      exchange: the settings.
+      name: the names of exchanges begin with it; by default "Distributed" and the class's name.
 
     Returns:
-      An optimizer of a subclass of the class, of the same name, with `register_local_var`.
+      An optimizer of a subclass with the same name, with `register_local_var`.
 
     Raises:
-      TypeError: it is no optimizer of Keras.
+      TypeError: the argument is not an optimizer of Keras.
     """
     mixin = _mixin(optimizer)
     if mixin is _Keras2 and not tf.__internal__.tf2.enabled():
-        # Keras would, when a model is compiled with it, and leave out what is done here.
+        # Keras would convert it when a model is compiled with it, and drop this module's methods.
         optimizer, mixin = _to_legacy(optimizer), _Keras2Legacy
     base = type(optimizer)._lockstep_base if is_exchanging(optimizer) else type(optimizer)
     members = {
@@ -262,7 +262,7 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
         vars(made).pop(_UPDATES, None)
     inner = getattr(made, "inner_optimizer", None)
     if is_exchanging(inner):
-        # A LossScaleOptimizer with state brings the one inside, which must not exchange as well.
+        # A LossScaleOptimizer with state contains its inner optimizer, which must not exchange as well.
         inner.__class__ = inner._lockstep_base
     return made
 
@@ -277,7 +277,7 @@ def _intercept_keras2(root: str) -> Callable[[Interception], None]:
 
 
 def _has_state(optimizer: Any) -> bool:
-    # A LossScaleOptimizer has its state inside. Keras 3; Keras 2; Keras 2, legacy.
+    # A LossScaleOptimizer's state is in its inner one. The attributes are those of Keras 3, Keras 2, and legacy.
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return any(bool(getattr(optimizer, name, None)) for name in ("built", "_built", "_weights"))
 
@@ -301,9 +301,9 @@ def _iterations(optimizer: Any) -> Any:
 
 
 def make_variables_callable() -> None:
-    """Has `variables` of all optimizers of Keras 3 be a list that may be called, as in Keras 2, if Keras 3 is loaded.
+    """Makes `variables` of all optimizers of Keras 3 a list that may also be called, if Keras 3 is loaded.
 
-    For programs that say `optimizer.variables()`, as Horovod's documents do. It lasts as long as the job.
+    This is for programs that call `optimizer.variables()`, as in Horovod's documents. It lasts as long as the job.
     """
     if "keras.src.optimizers.loss_scale_optimizer" in sys.modules:
         named_job.hooks.add(_intercept_variables)

@@ -1,7 +1,7 @@
 """Hooks in Keras, so that its own classes work with optimizers that exchange gradients.
 
-Nothing changes for other optimizers. Files that callbacks cannot write are errors, and never taken for the end of data.
-Imports no Keras that is not loaded.
+Other optimizers are not changed. If a callback cannot write its file, this is an error, and not the end of the data.
+This module only uses Keras packages that are loaded.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ IsExchanging = Callable[[Any], bool]
 
 
 def root_of(cls: type) -> str:
-    """Returns the package of the Keras that a class stems from: "keras" or "tf_keras"."""
+    """Returns the Keras package from which a class is derived: "keras" or "tf_keras"."""
     roots = (base.__module__.partition(".")[0] for base in cls.__mro__)
     return next(root for root in roots if root in ("keras", "tf_keras"))
 
 
 def tracker(cls: type) -> Track | None:
-    """Has the session of Keras 2 initialize a variable in a graph of TensorFlow 1; None where Keras has no sessions."""
+    """Returns Keras 2's function that makes its session initialize a variable in a graph; None in other versions."""
     return getattr(sys.modules.get(f"{root_of(cls)}.src.backend"), "track_variable", None)
 
 
 def intercept_keras3(interception: Interception, is_exchanging: IsExchanging) -> None:
-    """Hooks loss scales, callbacks' errors, and models that compile their steps by XLA where there is a GPU."""
+    """Hooks loss scales, errors of callbacks, and the choice of XLA for models on GPUs."""
     interception.replace(symbols.KERAS_SCALED_APPLY, functools.partial(_wrap_apply, is_exchanging))
     failures.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     interception.replace(symbols.KERAS_SCALED_INIT, functools.partial(_tell_of_skipped_steps, is_exchanging))
@@ -41,7 +41,7 @@ def intercept_keras3(interception: Interception, is_exchanging: IsExchanging) ->
 
 
 def intercept_keras2(interception: Interception, root: str, is_exchanging: IsExchanging) -> None:
-    """Hooks loss scales and callbacks' errors of the Keras in the package `root`."""
+    """Hooks loss scales and errors of callbacks of the Keras package `root`."""
     for hook in symbols.KERAS_2_SCALED_APPLY:
         interception.replace(hook.of(root), functools.partial(_exchanging_first, is_exchanging))
     for hook in symbols.KERAS_2_SCALED_INIT:
@@ -68,7 +68,7 @@ def _wrap_apply(is_exchanging: IsExchanging, apply: Callable[..., Any]) -> Calla
 def _wrap_resolve(is_exchanging: IsExchanging, resolve: Callable[[Any], bool]) -> Callable[[Any], bool]:
     @functools.wraps(resolve)
     def resolve_or_not(model: Any) -> bool:
-        # "auto"; XLA cannot compile exchanges.
+        # This decides for "auto"; XLA cannot compile exchanges.
         optimizer = getattr(model, "optimizer", None)
         if is_exchanging(optimizer) or is_exchanging(getattr(optimizer, "inner_optimizer", None)):
             return False
@@ -78,9 +78,10 @@ def _wrap_resolve(is_exchanging: IsExchanging, resolve: Callable[[Any], bool]) -
 
 
 def _exchanging_first(is_exchanging: IsExchanging, apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Exchanges before a `LossScaleOptimizer` looks whether gradients are finite.
+    """Wraps `apply` of a `LossScaleOptimizer` to exchange before it checks whether gradients are finite.
 
-    Keras calls the optimizer inside on ranks alone whose own gradients are: the others would be waited for in vain.
+    Keras calls the inner optimizer only on ranks with finite gradients; without this, they would wait for the others in
+    vain.
     """
 
     @functools.wraps(apply)
@@ -95,7 +96,7 @@ def _exchanging_first(is_exchanging: IsExchanging, apply: Callable[..., Any]) ->
 
 
 def _tell_of_skipped_steps(is_exchanging: IsExchanging, init: Callable[..., None]) -> Callable[..., None]:
-    """Has the optimizer in a `LossScaleOptimizer` know that steps may be skipped."""
+    """Wraps the constructor of a `LossScaleOptimizer` to tell its inner optimizer that steps may be skipped."""
 
     @functools.wraps(init)
     def wrapped(outer: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,8 +1,8 @@
-"""Norms of gradients, of which a worker may hold a part only.
+"""Norms of gradients, of which a worker may have only a part.
 
-The gradient of a sharded table is spread over the workers like the table's rows: its norm is known when all have summed
-their parts. `tf.linalg.global_norm`, `tf.clip_by_global_norm` and `tf.clip_by_norm` would take the part for the whole,
-clip differently on each worker, and so let the replicated weights drift apart.
+The gradient of a sharded table is distributed over the workers like the table's rows. Its norm is known only after all
+workers have summed their parts. `tf.linalg.global_norm`, `tf.clip_by_global_norm` and `tf.clip_by_norm` would compute
+with the part of one worker. They would clip differently on each worker, so that the replicated weights diverge.
 
 A row that occurs several times among the slices counts as the sum of its slices, which is the gradient. TensorFlow
 counts the slices of a plain variable one by one.
@@ -24,16 +24,16 @@ from lockstep._src.tables import sharded as sharding
 
 
 def intercept_norms(interception: Interception) -> None:
-    """Makes TensorFlow's norms and clipping by norm right for gradients of sharded tables while it lasts."""
+    """Makes TensorFlow's norms and clipping by norm work with gradients of sharded tables during the interception."""
     interception.replace(symbols.GLOBAL_NORM, _wrap_global_norm)
     interception.replace(symbols.CLIP_BY_NORM, _wrap_clip_by_norm)
     interception.replace(symbols.IS_ALL_FINITE, _wrap_is_all_finite)
 
 
 def _wrap_is_all_finite(is_all_finite: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Of gradients that differ between workers, as those of sharded tables do, all workers' have to be finite.
+    """Wraps the check for finite gradients: gradients of sharded tables differ, so all workers' must be finite.
 
-    A loss scale, which goes by it, would differ between workers otherwise, and so would the steps that are skipped.
+    Otherwise the loss scale, which depends on the check, would differ between workers, and so would the skipped steps.
     """
 
     @functools.wraps(is_all_finite)
@@ -77,12 +77,12 @@ def _wrap_clip_by_norm(clip_by_norm: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_sharded_gradient(gradient: Any) -> bool:
-    """Whether a gradient consists of slices for the rows of a sharded table that this worker holds."""
+    """Returns whether a gradient consists of slices for the rows of a sharded table that this worker holds."""
     return isinstance(gradient, tf.IndexedSlices) and sharding.are_rows_of_the_shard(gradient.indices)
 
 
 def squared_norm(slices: Sequence[tf.IndexedSlices]) -> tf.Tensor:
-    """The squared norm of gradients of sharded tables, over all workers: a scalar, the same on each."""
+    """Returns the squared norm of gradients of sharded tables over all workers: a scalar, the same on each worker."""
     parts = []
     for gradient in slices:
         rows, position = tf.unique(gradient.indices)

@@ -1,7 +1,7 @@
-"""The moments at which an optimizer's gradients are exchanged, for the adapters of all kinds of optimizers.
+"""The times at which an optimizer's gradients are exchanged, for the adapters of all kinds of optimizers.
 
-Gradients are exchanged where the optimizer computes them. A program that changes them then, by clipping for instance,
-sees what is applied. Gradients that come from elsewhere are exchanged when they are applied.
+Gradients are exchanged when the optimizer computes them. So a program that then changes them, by clipping for instance,
+changes the exchanged gradients. Gradients from elsewhere are exchanged when they are applied.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lockstep._src.gradients.variable_sets import Noted
 
 
 class Updates(abc.ABC):
-    """The exchange of one optimizer's gradients, as its adapter sees it.
+    """The exchange of one optimizer's gradients, as its adapter uses it.
 
     Attributes:
-      steps: exchanges.
+      steps: the object that exchanges.
     """
 
     steps: GradientExchange | Passes
@@ -33,12 +33,12 @@ class Updates(abc.ABC):
     def computed(
         self, gradients: Sequence[Gradient], variables: Sequence[Any], has_exchanged: bool = False
     ) -> Sequence[int] | None:
-        """Returns which of the gradients that an optimizer has computed `steps` is to exchange; None: all.
+        """Returns the places of computed gradients that `steps` must exchange; None: all.
 
         Args:
-          gradients: None where there is none.
-          variables: one for each.
-          has_exchanged: whether gradients were exchanged while it computed them.
+          gradients: the gradients; None for variables without one.
+          variables: one for each gradient.
+          has_exchanged: whether gradients were exchanged during their computation.
         """
 
     @abc.abstractmethod
@@ -53,11 +53,11 @@ class Updates(abc.ABC):
         """Applies gradients; those that were not exchanged yet are exchanged first.
 
         Args:
-          gradients: None where there is none.
-          variables: one for each.
-          apply: applies them.
-          skip: is done instead in a pass that completes no step.
-          prepare: makes what `apply` would make in a conditional otherwise.
+          gradients: the gradients; None for variables without one.
+          variables: one for each gradient.
+          apply: applies the gradients.
+          skip: called instead of `apply` in a pass that does not complete a step.
+          prepare: creates the variables that `apply` would otherwise create in a conditional.
 
         Returns:
           The result of `apply`; with several passes a tensor or an operation.
@@ -67,11 +67,11 @@ class Updates(abc.ABC):
 def exchanging_compute(
     compute_gradients: Callable[..., Any], updates_of: Callable[[Any], Updates | None]
 ) -> Callable[..., Any]:
-    """Returns a `compute_gradients` that exchanges what it computes.
+    """Returns a `compute_gradients` that exchanges the gradients that it computes.
 
     Args:
       compute_gradients: returns pairs of a gradient and its variable.
-      updates_of: gives the exchange of an optimizer; None where its gradients are exchanged when they are applied.
+      updates_of: returns the exchange of an optimizer; None if its gradients are exchanged when they are applied.
     """
 
     @functools.wraps(compute_gradients)
@@ -90,17 +90,17 @@ def exchanging_compute(
 
 
 class OwnUpdates(Updates):
-    """The exchange of one optimizer, by settings of its own.
+    """The exchange of one optimizer with its own settings.
 
     Args:
-      how: gradients are exchanged.
-      name: begins the names of what is exchanged.
-      track: as of `LocalVariables`.
+      how: the settings.
+      name: the names of exchanges begin with it.
+      track: as in `LocalVariables`.
 
     Attributes:
-      exchange: exchanges.
-      passes: sums over several passes; None where every pass is exchanged.
-      steps: that of the two by which gradients go.
+      exchange: exchanges gradients.
+      passes: sums over several passes; None if every pass is exchanged.
+      steps: `passes` if it is set, otherwise `exchange`.
     """
 
     def __init__(self, how: Exchange, name: str, track: Track | None = None) -> None:
@@ -113,7 +113,7 @@ class OwnUpdates(Updates):
     def computed(
         self, gradients: Sequence[Gradient], variables: Sequence[Any], has_exchanged: bool = False
     ) -> Sequence[int] | None:
-        """Returns which gradients have not been exchanged yet; all of them where passes are summed."""
+        """Returns which gradients have not been exchanged yet; None, for all, if passes are summed."""
         which = None if self.passes is not None else self.exchange.unexchanged(gradients, variables)
         self._delivered.add(variables)
         return which
@@ -126,9 +126,10 @@ class OwnUpdates(Updates):
         skip: Callable[[], Any],
         prepare: Callable[[], Any] = lambda: None,
     ) -> Any:
-        """Applies gradients, which the optimizer has computed, or which it has never seen.
+        """Applies gradients, whether the optimizer has computed them or not.
 
-        What `apply` applies in turn, as an optimizer around another one does, is applied as it is.
+        If `apply` calls this method again, as an optimizer that wraps another one does, the gradients are applied
+        unchanged.
         """
         gradients = list(gradients)
         if self._is_applying:
@@ -157,7 +158,7 @@ class OwnUpdates(Updates):
         """Returns whether a pass of these gradients has not been added yet.
 
         Raises:
-          ValueError: some have been; or they were exchanged, but not summed.
+          ValueError: only some of the gradients have been added, or they were exchanged without being summed.
         """
         name = self.exchange.name
         there = [i for i, gradient in enumerate(gradients) if gradient is not None]

@@ -1,4 +1,4 @@
-"""When gradients of an optimizer are exchanged: where it computes them, or when it applies them, and once."""
+"""Tests that gradients are exchanged once: when the optimizer computes them, or when it applies them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def updates(**how):
 
 
 class Optimizer:
-    """Computes a gradient of 1 for each variable, and keeps what it applies."""
+    """An optimizer that computes a gradient of 1 for each variable, and records what it applies."""
 
     def __init__(self, own, inner=None):
         self.updates, self.inner, self.applied = own, inner, []

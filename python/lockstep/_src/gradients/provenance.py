@@ -1,15 +1,15 @@
-"""Tells which gradients have been exchanged already, so that none is exchanged twice, and none is left out.
+"""Finds out which gradients have been exchanged, so that each is exchanged exactly once.
 
-`mark` notes the results of an exchange. It answers three questions:
+`mark` marks the results of an exchange. The marks answer three questions:
 
-`origin`: where does this gradient come from? In a graph, one that is computed from marked ones, clipped for instance,
-is known by its graph. It counts as exchanged if everything else that it is computed from is the same on every rank:
-constants, variables, results of collectives. Eager tensors have no past: a tensor is marked itself, or it isn't.
+`origin`: where does this gradient come from? In a graph, the gradient may be computed from marked ones, for example by
+clipping. It counts as exchanged if everything else from which it is computed is the same on every rank: constants,
+variables, results of collectives. Eager tensors have no history: only the tensor's own mark counts.
 
 `Watch`: was anything exchanged inside of a call?
 
-`delivered_by_tapes`, and a set of each optimizer: were gradients of this variable handed out, and not applied yet? This
-is asked of eager tensors, because a program may have changed them since.
+`delivered_by_tapes`, and a set for each optimizer: were gradients of this variable returned, and not applied yet? This
+question is for eager tensors, because a program may have changed them since.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from lockstep._src.gradients.variable_sets import Noted
 from lockstep._src.graph import alike, ancestry
 
 _MARK = "_lockstep_exchanged"
-# Operations that give the same on all ranks; of resources, the values that they hold are meant.
+# Operations with the same result on all ranks; for resources, their values are the same.
 _SAME_ON_ALL = frozenset(
     ("Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "Variable", "IsVariableInitializedOp", "NoOp")
 )
 _COLLECTIVES = "LockstepNamed"
-# They have a state where what they call has one; it is their inputs that tell.
+# These operations have a state if the functions that they call have one; only their inputs are considered.
 _CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case"))
 
 
-# Variables whose exchanged gradients tapes have handed out, which may come to any optimizer, and not been applied yet.
+# Variables whose exchanged gradients tapes have returned, and no optimizer has applied yet.
 delivered_by_tapes = Noted()
 
 
 class Origin(enum.Enum):
-    """Where a gradient comes from."""
+    """The origin of a gradient."""
 
     LOCAL = "of this rank"
     EXCHANGED = "exchanged, or computed from such alone"
@@ -51,14 +51,14 @@ def _tensor(gradient: Any) -> tf.Tensor:
 
 
 def _marked_in(graph: tf.Graph) -> set[tf.Operation]:
-    # With the graph, so that it goes with it. (An operation has a proxy of it.)
+    # The set is an attribute of the graph, so that both live equally long. (An operation has a proxy of its graph.)
     if not hasattr(graph, _MARK):
         setattr(graph, _MARK, set())
     return getattr(graph, _MARK)
 
 
 class _Count(threading.local):
-    """How many exchanges this thread has marked."""
+    """The number of exchanges that this thread has marked."""
 
     exchanges = 0
 
@@ -67,7 +67,7 @@ _count = _Count()
 
 
 class Watch:
-    """Tells whether gradients were exchanged inside of a `with` block, by this thread."""
+    """A context manager that records whether this thread exchanged gradients inside the block."""
 
     def __enter__(self) -> Watch:
         self._before = _count.exchanges
@@ -78,11 +78,11 @@ class Watch:
 
 
 def mark(gradients: Iterable[Any], is_alike: bool = False) -> None:
-    """Notes that gradients have been exchanged. None is left out.
+    """Marks gradients as exchanged; gradients that are None are skipped.
 
     Args:
-      gradients: what an exchange gave.
-      is_alike: whether it gave the same on all workers of the job.
+      gradients: the results of an exchange.
+      is_alike: whether the results are the same on all workers of the job.
     """
     _count.exchanges += 1
     for gradient in gradients:
@@ -102,11 +102,12 @@ def _has_graph(tensor: Any) -> bool:
 
 
 def origin(gradient: Any, unrelated: set[Any]) -> Origin:
-    """Returns where a gradient comes from.
+    """Returns the origin of a gradient.
 
     Args:
       gradient: a tensor or IndexedSlices.
-      unrelated: operations that are known not to come from exchanged gradients; grows. Keep it over several calls.
+      unrelated: operations that are known not to be computed from exchanged gradients. This call adds more. Pass the
+        same set to several calls.
     """
     tensor = _tensor(gradient)
     if not _has_graph(tensor):
@@ -117,7 +118,7 @@ def origin(gradient: Any, unrelated: set[Any]) -> Origin:
 
 
 def local_in_graph(gradients: Iterable[Any]) -> list[int]:
-    """Returns the places of gradients of a graph that no exchanged one has a part in. None is left out."""
+    """Returns the places of a graph's gradients that are not computed from exchanged ones; None is skipped."""
     unrelated: set[Any] = set()
     tensors = [(i, _tensor(gradient)) for i, gradient in enumerate(gradients) if gradient is not None]
     return [i for i, tensor in tensors if not ancestry.stems_from(tensor.op, _is_marked, unrelated)]
@@ -128,7 +129,7 @@ def _is_marked(op: tf.Operation) -> bool:
 
 
 def _captured(op: tf.Operation) -> Any:
-    """Returns the tensor around a function's graph that a placeholder stands for; None for an argument."""
+    """Returns the captured tensor that a placeholder stands for in a function's graph; None for an argument."""
     for outer, inner in getattr(op.graph, "captures", ()):
         if inner.op is op:
             return outer

@@ -1,4 +1,4 @@
-"""Which gradients count as exchanged."""
+"""Tests of which gradients count as exchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def origin(gradient):
 
 
 def origins(build):
-    """What `build(exchanged, local, variable)` gives for gradients, in a graph of TensorFlow 1 and in a function."""
+    """Returns the origins of gradients of `build(exchanged, local, variable)`, in a graph and in a function."""
     result = []
     with tf.Graph().as_default():
         exchanged, local = tf1.placeholder(tf.float32, [2]) + 1.0, tf1.placeholder(tf.float32, [2])
@@ -69,7 +69,7 @@ def test_what_has_something_of_this_rank_in_it_is_mixed():
 
 
 def test_inside_of_conditionals_and_functions():
-    """A branch sees where what it captures is from; an argument may be anything."""
+    """A branch knows the origin of captured tensors; an argument may come from anywhere."""
     seen = []
 
     def look(gradient):

@@ -1,4 +1,4 @@
-"""Settings of an exchange of gradients."""
+"""The settings of an exchange of gradients."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ from lockstep._src.collectives.lanes import Ranks
 
 
 class Compressor(Protocol):
-    """The way gradients are changed before they travel, and back."""
+    """The way in which gradients are compressed before they are sent, and decompressed afterwards."""
 
     def compress(self, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Returns what travels, and what `decompress` needs to know."""
+        """Returns the tensor to send, and a context for `decompress`."""
 
     def decompress(self, tensor: tf.Tensor, context: Any) -> tf.Tensor:
-        """Returns the tensor that came, as it was before."""
+        """Returns the received tensor in its original form."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Exchange:
-    """How gradients are exchanged.
+    """The settings of an exchange of gradients.
 
     Attributes:
-      ranks: which exchange, in the named lane. On a process that is not one of them gradients stay as they are. None:
-        all workers of the job, in the ordered lane.
-      reduction: one of `named.REDUCTIONS`; slices know "mean" and "sum".
-      predivide_factor: of a mean, gradients are divided by so much before they are summed, and multiplied behind it.
-      compression: what travels; None: the gradients themselves.
-      sparse_as_dense: slices are made dense before.
-      groups: what is all there before any of it travels: into how many groups gradients are divided, or lists of
-        variables, where others are a group each. None: each by itself.
-      buckets: in place of groups, into how many buckets of about equal size dense gradients are cut.
-      weighs_rows: gradients count as much as this worker has rows of the batches that they are computed from.
-      scale_local: gradients of local variables are divided by the number of ranks: they are of a mean as well, where
-        what they are computed from came from all ranks.
-      passes: over how many calls gradients are summed before they are exchanged.
-      average_passes: they are averaged instead.
-      device_dense: where dense gradients are exchanged; "": wherever.
-      device_sparse: where slices are.
+      ranks: the ranks that exchange in the named lane. On other processes gradients stay unchanged. None: all workers
+        of the job, in the ordered lane.
+      reduction: one of `named.REDUCTIONS`; slices support only "mean" and "sum".
+      predivide_factor: for a mean, gradients are divided by this factor before they are summed, and multiplied by it
+        afterwards.
+      compression: compresses gradients; None: they are sent unchanged.
+      sparse_as_dense: whether slices are made dense first.
+      groups: a group is sent when all of its gradients are ready. The number of groups, or lists of variables; each
+        other variable is a group of its own. None: each gradient by itself.
+      buckets: in place of groups, the number of buckets of about equal size for dense gradients.
+      weighs_rows: whether gradients are weighted by this worker's rows of the batches from which they are computed.
+      scale_local: whether gradients of local variables are divided by the number of ranks. They are then those of the
+        mean of all ranks' losses, if the variables' inputs come from all ranks.
+      passes: the number of calls over which gradients are summed before they are exchanged.
+      average_passes: whether they are averaged instead.
+      device_dense: the device on which dense gradients are exchanged; "": any.
+      device_sparse: the device on which slices are exchanged; "": any.
     """
 
     ranks: Ranks | None

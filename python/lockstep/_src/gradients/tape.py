@@ -1,4 +1,4 @@
-"""Gradient tapes whose `gradient` exchanges what it gives."""
+"""Gradient tapes whose `gradient` exchanges its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NONE = tf.UnconnectedGradients.NONE
 
 
 class _Exchanging:
-    """The base of an exchanging tape's class; it stands before the tape's own class."""
+    """The base of an exchanging tape's class; it precedes the tape's own class."""
 
     _lockstep_exchange: GradientExchange
     _lockstep_base: type
@@ -27,7 +27,7 @@ class _Exchanging:
         self._lockstep_exchange.local.add(source)
 
     def register_local_layer(self, layer: Any) -> None:
-        """Keeps gradients of a layer's weights on this rank from now on, also of weights that it doesn't have yet."""
+        """Keeps gradients of a layer's weights on this rank from now on, also of weights that it creates later."""
         self._lockstep_exchange.local.add_layer(layer)
 
     @tf.autograph.experimental.do_not_convert
@@ -39,18 +39,18 @@ class _Exchanging:
         use_generic_names: bool = False,
         unconnected_gradients: tf.UnconnectedGradients = _NONE,
     ) -> Any:
-        """Gradients, exchanged.
+        """Returns exchanged gradients.
 
         Args:
-          target: what is derived.
-          sources: by what: variables or tensors, nested as they like.
-          output_gradients: of the target; None: ones.
-          use_generic_names: tensors travel as "grad_0", "grad_1", ...: two such calls must not overlap.
-          unconnected_gradients: what there is of sources that the target doesn't depend on. In the fourth place, as
-            TensorFlow has it, it is understood as well.
+          target: the tensor or tensors whose gradients are computed.
+          sources: variables or tensors, in any structure.
+          output_gradients: the gradients of the target; None: ones.
+          use_generic_names: whether tensors are named "grad_0", "grad_1", ...; two such calls must not overlap.
+          unconnected_gradients: the result for sources on which the target doesn't depend. As in TensorFlow, it may
+            also be the fourth argument.
 
         Returns:
-          Of the structure of `sources`.
+          Gradients in the structure of `sources`.
         """
         if isinstance(use_generic_names, tf.UnconnectedGradients):
             use_generic_names, unconnected_gradients = False, use_generic_names
@@ -64,7 +64,7 @@ class _Exchanging:
     def get_local_and_global_gradients(
         self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Gradient]], list[tuple[Any, Gradient]]]:
-        """Pairs of a source and its gradient: those of local sources, and the others."""
+        """Returns pairs of a source and its gradient: those of local sources, and the others."""
         gradients = self.gradient(target, sources, output_gradients, use_generic_names)
         local, others = [], []
         for source, gradient, is_local in zip(
@@ -75,14 +75,14 @@ class _Exchanging:
 
 
 def make_exchanging(tape: tf.GradientTape, exchange: Exchange, name: str) -> Any:
-    """Returns a tape that has recorded what this one has, and whose `gradient` exchanges its results.
+    """Returns a tape with the recording of this one, whose `gradient` exchanges its results.
 
-    `jacobian` and `batch_jacobian` stay those of this rank.
+    `jacobian` and `batch_jacobian` still return those of this rank.
 
     Args:
-      tape: recorded or not; one that exchanges already is taken for what it was before.
-      exchange: how; a tape doesn't sum passes.
-      name: begins the names of what is exchanged.
+      tape: a tape with or without a recording; an exchanging one counts as its original class.
+      exchange: the settings; a tape doesn't sum passes.
+      name: the names of exchanges begin with it.
     """
     base = getattr(type(tape), "_lockstep_base", type(tape))
     cls = type(base.__name__, (_Exchanging, base), {"__doc__": base.__doc__, "_lockstep_base": base})

@@ -1,7 +1,7 @@
 """Optimizers of TensorFlow 1 (`tf.compat.v1.train.Optimizer`) that exchange gradients.
 
-In a scope all of them do, by the scope's options. `ExchangingOptimizer` is one by settings of its own.
-The same two wrappers take the place of `compute_gradients` and `apply_gradients` in both.
+In a scope all of them do, with the scope's options. `ExchangingOptimizer` has settings of its own. In both cases the
+same two wrappers replace `compute_gradients` and `apply_gradients`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _updates_of(optimizer: Any) -> Updates:
 
 
 def _updates_where_computed(optimizer: Any) -> Updates | None:
-    # Lazy as when the optimizer was made, if that was in a scope.
+    # An optimizer that was made in a scope keeps the laziness of that time.
     own = getattr(optimizer, "_lockstep_updates", None)
     is_lazy = own is None and getattr(optimizer, "_lockstep_lazy", context.options.grad_lazy_sync)
     return None if is_lazy else own or ScopeUpdates()
@@ -42,7 +42,7 @@ def _wrap_compute(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns an `apply_gradients` that exchanges gradients from elsewhere, tf.gradients for instance."""
+    """Wraps `apply_gradients` to exchange gradients from elsewhere, for instance from tf.gradients."""
 
     @functools.wraps(apply_gradients)
     def wrapped(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,10 +70,10 @@ _WRAPS = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wr
 
 
 def intercept_optimizers(interception: Interception) -> None:
-    """Makes every `tf.compat.v1.train.Optimizer` exchange its gradients while the interception lasts.
+    """Makes every `tf.compat.v1.train.Optimizer` exchange its gradients during the interception.
 
-    Classes that exist are wrapped where they define `compute_gradients` or `apply_gradients` themselves, classes that
-    are defined later as they are defined. An optimizer that is made while it lasts keeps exchanging after it.
+    Existing classes are wrapped if they define `compute_gradients` or `apply_gradients` themselves, and new classes
+    when they are defined. An optimizer that is created during the interception still exchanges after its end.
     """
     interception.replace(symbols.COMPUTE_GRADIENTS, _WRAPS["compute_gradients"])
     interception.replace(symbols.APPLY_GRADIENTS, _WRAPS["apply_gradients"])
@@ -95,7 +95,7 @@ def intercept_optimizers(interception: Interception) -> None:
             original(self, *args, **kwargs)
             self.__dict__.setdefault("_lockstep_lazy", context.options.grad_lazy_sync)
             for name in _WRAPS:
-                # Bound to this object: it stays when the class gets its own back.
+                # This binds the method to the object, which keeps it when the class gets its own method back.
                 setattr(self, name, getattr(self, name))
 
         return wrapped
@@ -104,11 +104,12 @@ def intercept_optimizers(interception: Interception) -> None:
 
 
 def exchange_in(optimizer: type, lazy: bool | None = None) -> None:
-    """Makes a class of optimizers exchange its gradients for good, in a scope or not.
+    """Makes a class of optimizers exchange its gradients permanently, in a scope or not.
 
     Args:
       optimizer: a subclass of `tf.compat.v1.train.Optimizer`, which is changed.
-      lazy: whether in `apply_gradients` alone; None: as `grad_lazy_sync` is when gradients are computed.
+      lazy: whether to exchange only in `apply_gradients`; None: according to `grad_lazy_sync` when gradients are
+        computed.
     """
     for name, wrap in _WRAPS.items():
         setattr(optimizer, name, wrap(getattr(optimizer, name)))
@@ -117,7 +118,7 @@ def exchange_in(optimizer: type, lazy: bool | None = None) -> None:
 
 
 class OptimizerAround(_Optimizer):
-    """Has another optimizer do the work; slots and variables are that one's."""
+    """Base of optimizers that wrap another one; slots and variables are those of the wrapped one."""
 
     def __init__(self, optimizer: _Optimizer, name: str, use_locking: bool) -> None:
         super().__init__(name=name, use_locking=use_locking)
@@ -125,35 +126,35 @@ class OptimizerAround(_Optimizer):
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Returns gradients of this rank."""
+        """Returns the gradients of this rank."""
         return list(self._optimizer.compute_gradients(*args, **kwargs))
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns that of the wrapped optimizer."""
+        """Returns a slot of the wrapped optimizer."""
         return self._optimizer.get_slot(*args, **kwargs)
 
     def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
-        """Returns those of the wrapped optimizer."""
+        """Returns the slot names of the wrapped optimizer."""
         return self._optimizer.get_slot_names(*args, **kwargs)
 
     def variables(self, *args: Any, **kwargs: Any) -> list[tf.Variable]:
-        """Returns those of the wrapped optimizer."""
+        """Returns the variables of the wrapped optimizer."""
         return self._optimizer.variables(*args, **kwargs)
 
 
 def variables_of_graph() -> Sequence[tf.Variable] | None:
-    """Returns variables in the order in which a graph of TensorFlow 1 got them; None elsewhere."""
+    """Returns a graph's variables in the order of their creation, in TensorFlow 1; None elsewhere."""
     return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.compat.v1.trainable_variables()
 
 
 class ExchangingOptimizer(OptimizerAround):
-    """Exchanges gradients where they are computed, and in `apply_gradients` those that come from elsewhere.
+    """Exchanges gradients when they are computed, and gradients from elsewhere in `apply_gradients`.
 
     Args:
-      optimizer: applies them.
-      exchange: how they are exchanged.
-      name: begins the names of what is exchanged.
-      use_locking: of `tf.compat.v1.train.Optimizer`.
+      optimizer: the wrapped optimizer, which applies the gradients.
+      exchange: the settings of the exchange.
+      name: the names of exchanges begin with it.
+      use_locking: as in `tf.compat.v1.train.Optimizer`.
     """
 
     def __init__(self, optimizer: _Optimizer, exchange: Exchange, name: str, use_locking: bool = False) -> None:
@@ -168,7 +169,7 @@ class ExchangingOptimizer(OptimizerAround):
     @tf.autograph.experimental.do_not_convert
     @_wrap_compute
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Gradient, tf.Variable]]:
-        """Returns gradients to apply, and their variables: those of the wrapped optimizer, exchanged."""
+        """Returns exchanged gradients of the wrapped optimizer, and their variables."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
     @tf.autograph.experimental.do_not_convert
@@ -176,5 +177,5 @@ class ExchangingOptimizer(OptimizerAround):
     def apply_gradients(
         self, grads_and_vars: GradientsAndVariables, global_step: tf.Variable | None = None, name: str | None = None
     ) -> Any:
-        """Applies gradients; those that were not exchanged are, first."""
+        """Applies gradients; those that were not exchanged are exchanged first."""
         return self._optimizer.apply_gradients(grads_and_vars, global_step=global_step, name=name)

@@ -9,24 +9,24 @@ from typing import Any
 
 
 def key(variable: Any) -> int:
-    """Tells variables apart: a `keras.Variable` is the one of TensorFlow that it holds."""
+    """Returns the identity of a variable; a `keras.Variable` has that of the TensorFlow variable that it holds."""
     return id(getattr(variable, "_value", variable))
 
 
 class Noted:
-    """Variables that something is noted of. Doesn't keep them alive."""
+    """A set of variables that does not keep them alive."""
 
     def __init__(self) -> None:
         self._variables: dict[int, weakref.ref[Any]] = {}
 
     def add(self, variables: Sequence[Any]) -> None:
-        """Notes it of these."""
+        """Adds variables."""
         for v in variables:
             v = getattr(v, "_value", v)
             self._variables[id(v)] = weakref.ref(v, functools.partial(self._forget, id(v)))
 
     def discard(self, variables: Sequence[Any]) -> None:
-        """Takes back the note of these."""
+        """Removes variables."""
         for v in variables:
             self._variables.pop(key(v), None)
 
@@ -38,9 +38,9 @@ class Noted:
 
 
 class LocalOnes:
-    """Variables whose gradients stay on this rank, for one optimizer or tape."""
+    """The variables whose gradients stay on this rank, for one optimizer or tape."""
 
-    # For any.
+    # The local variables of all optimizers and tapes.
     anywhere = Noted()
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class LocalOnes:
         self._layers.append(layer)
 
     def among(self, variables: Sequence[Any]) -> list[bool]:
-        """Returns of each variable whether it is in the set."""
+        """Returns for each variable whether it is in the set."""
         weights = [v for layer in self._layers if layer.built for v in layer.weights]
         local = {*self._variables, *(key(v) for v in weights)}
         return [key(v) in local for v in variables]
