@@ -1,4 +1,4 @@
-"""Rows of the table of replaced symbols: where a symbol is, and the signature that is relied on."""
+"""Rows of the table of replaced symbols: the place of a symbol, and the signature that a hook relies on."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Hook:
         )
 
 
-# What was found right, since scopes may begin in each step of a program.
+# Hook -> the attribute that was checked, so that a program with a scope in each step checks it only once.
 _accepted: dict[Hook, Any] = {}
 
 

@@ -1,4 +1,4 @@
-"""The hooks of a period that several users may want at the same time."""
+"""The hooks of a period, which several users may need at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class HookSet:
     `release` of any set restores the symbols.
 
     Args:
-      period: of the hooks.
+      period: the period of the hooks.
       install: replaces the symbols.
     """
 
@@ -36,10 +36,10 @@ class HookSet:
         self._objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def hold(self, user: Hashable) -> None:
-        """Puts the hooks into force, if they are not. Called again for the same user, it does nothing.
+        """Puts the hooks into force, unless they are already. Further calls for the same user do nothing.
 
         Raises:
-          HookError: a symbol is not as the table says; nothing is replaced then.
+          HookError: a symbol differs from the table; then nothing is replaced.
         """
         with self._lock:
             self._install_for_first()
@@ -53,7 +53,7 @@ class HookSet:
         _with_objects.add(self)
 
     def release(self, user: Hashable) -> None:
-        """Restores the symbols, if `user` is the last one. Does nothing for an object that is no user."""
+        """Restores the symbols, if `user` is the last one. Does nothing for any other object."""
         with self._lock:
             self._users.discard(user)
             self._settle()
@@ -62,7 +62,7 @@ class HookSet:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Has the hooks in force inside."""
+        """Puts the hooks into force inside the block."""
         user = object()
         self.hold(user)
         try:
@@ -71,7 +71,7 @@ class HookSet:
             self.release(user)
 
     def add(self, install: Install) -> None:
-        """Has further hooks belong to the set: now, where it is in force, and whenever it is. Twice is once."""
+        """Adds hooks to the set; if the set is in force, they are installed now. Repeated calls do nothing."""
         with self._lock:
             if install in self._installs:
                 return
@@ -85,7 +85,7 @@ class HookSet:
     def _install_for_first(self) -> None:
         if self._is_held():
             return
-        self._interception.undo()  # the last object may be gone since
+        self._interception.undo()  # the last object may have been deleted
         try:
             for install in self._installs:
                 install(self._interception)

@@ -1,4 +1,4 @@
-"""Hooks of a period that several users want."""
+"""Tests of hooks of a period that several users need."""
 
 import gc
 import threading

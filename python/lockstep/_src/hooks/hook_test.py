@@ -1,4 +1,4 @@
-"""Rows of the table that do not fit the library that is found."""
+"""Tests of rows of the table that do not match the installed library."""
 
 import re
 import sys

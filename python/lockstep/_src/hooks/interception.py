@@ -1,7 +1,8 @@
-"""Replacing attributes of TensorFlow and Keras, and putting them back.
+"""Replaces attributes of TensorFlow and Keras, and restores them.
 
-Several may replace one attribute: each is a layer over those before. A layer may be taken away from below others, which
-are then made again over what is left: by a scope that ends while a dynamic table is in use, for instance.
+An attribute may have several replacements; each is a layer over the earlier ones. A layer may be removed from below
+others, which are then made again over the remaining ones. This happens, for instance, when a scope ends while a dynamic
+table is in use.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lockstep._src.hooks.hook import Hook, Period
 
 _MISSING = object()
 
-# Guards the attributes and the layers. Held while one layer is put on or taken away.
+# Guards the attributes and the layers; held while a layer is added or removed.
 _lock = threading.RLock()
 _numbers = itertools.count()
 # The layers of each attribute, oldest first, by the owner's id and the name. Guarded by _lock.
@@ -27,8 +28,8 @@ class _Layer:
     """A replacement of one object, in all its places.
 
     Args:
-      places: owners, which are classes or modules, and the attribute's name in each. The first holds what is replaced.
-      make: gets the present value, and returns the value that takes its place.
+      places: owners, which are classes or modules, and the attribute's name in each. The first one has the original.
+      make: gets the present value, and returns its replacement.
     """
 
     def __init__(self, places: list[tuple[Any, str]], make: Callable[[Any], Any]) -> None:
@@ -38,14 +39,14 @@ class _Layer:
         self._number = next(_numbers)
 
     def add(self) -> None:
-        """Puts the layer over those that are there."""
+        """Puts the layer over the existing ones."""
         with _lock:
             self._put_on()
             for owner, name in self._places:
                 _layers[id(owner), name].append(self)
 
     def remove(self) -> None:
-        """Takes the layer away, also from below others."""
+        """Removes the layer, also from below others."""
         with _lock:
             stacks = [_layers[id(owner), name] for owner, name in self._places]
             above = {layer for stack in stacks for layer in stack[stack.index(self) + 1 :]}
@@ -59,7 +60,7 @@ class _Layer:
 
     def _put_on(self) -> None:
         made = self._make(getattr(*self._places[0], None))
-        # Only what an owner holds itself: an attribute that a subclass inherits is deleted again, not copied down.
+        # Only an owner's own attributes are kept; for an inherited one, the replacement is deleted again.
         self._before = [vars(owner).get(name, _MISSING) for owner, name in self._places]
         for owner, name in self._places:
             setattr(owner, name, made)
@@ -96,7 +97,7 @@ class Interception:
 
         Args:
           hook: a row of the table.
-          make: gets the present value, and returns the value that takes its place.
+          make: gets the present value, and returns its replacement.
 
         Raises:
           HookError: the symbol does not exist, or has another signature than the row says.
@@ -118,12 +119,12 @@ class Interception:
                         self.replace_attribute(cls, hook.name, make)
 
     def replace_attribute(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replaces an attribute of a class that is no row of the table: of a program's own subclass.
+        """Replaces an attribute that is not in the table, of a program's own subclass.
 
         Args:
           owner: a class.
-          name: the attribute. It exists, on the owner or on a base of it.
-          make: gets the present value, and returns the value that takes its place.
+          name: the attribute, which the owner or a base of it must have.
+          make: gets the present value, and returns its replacement.
         """
         getattr(owner, name)
         self._put_on([(owner, name)], make)
@@ -134,11 +135,11 @@ class Interception:
         self.on_undo(layer.remove)
 
     def on_undo(self, action: Callable[[], None]) -> None:
-        """Has `action()` called when this place is reached in the undoing."""
+        """Makes `undo` call `action()` in its turn: after it has restored later replacements, and before earlier ones."""
         self._undo.append(action)
 
     def undo(self) -> None:
-        """Restores all symbols that were replaced. Called twice, the second does nothing."""
+        """Restores all replaced symbols; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
 

@@ -52,7 +52,7 @@ def test_an_attribute_that_does_not_exist_is_an_error_and_changes_nothing():
 
 
 def replaced(text, owner=Base):
-    """Returns an interception that puts `text` before what `f` of a class returns."""
+    """Returns an interception that puts `text` before the result of a class's method `f`."""
     interception = Interception(symbols.SCOPE)
     interception.replace_attribute(owner, "f", lambda f: lambda self: text + f(self))
     return interception

@@ -1,4 +1,4 @@
-"""Signatures of symbols: as Python finds them, and as a hook relies on them."""
+"""Signatures of symbols: those that Python reports, and those that a hook relies on."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import re
 from types import ModuleType
 from typing import Any
 
-# Signatures of what is no function.
+# The signatures of attributes that are no functions.
 PROPERTY, CLASS, MODULE = "property", "class", "module"
-# Ends a relied-on signature where further parameters may follow.
+# The end of a relied-on signature after which further parameters may follow.
 _MORE = re.compile(r"(, |(?<=\())\.\.\.\)$")
 _UNKNOWN = "(...)"
 
 
 def describe(raw: Any, value: Any) -> str:
-    """Returns the signature of an attribute, without annotations, or the kind of what is no function.
+    """Returns the signature of an attribute, without annotations, or the kind of another attribute.
 
     Args:
       raw: the attribute as its owner holds it.
-      value: the attribute as `getattr` gives it.
+      value: the attribute as `getattr` returns it.
     """
     signature = _signature(raw, value)
     if isinstance(signature, str):
@@ -32,14 +32,14 @@ def describe(raw: Any, value: Any) -> str:
 def is_as_relied_on(raw: Any, value: Any, relied_on: str) -> bool:
     """Returns whether an attribute has a signature that is relied on.
 
-    Names, order, kinds and defaults of the parameters must be the same. A function of `(*args, **kwargs)` and one that
-    is built into Python, which has no signature, take any call.
+    Names, order, kinds and defaults of the parameters must be the same. Functions of `(*args, **kwargs)`, and functions
+    built into Python, which have no signature, accept any call.
 
     Args:
       raw: the attribute as its owner holds it.
-      value: the attribute as `getattr` gives it.
+      value: the attribute as `getattr` returns it.
       relied_on: parameters as Python writes them. `...` stands for any default, and ", ..." at the end for any further
-        parameters, which a replacement hands on as they come. Or PROPERTY, CLASS or MODULE.
+        parameters, which a replacement passes on unchanged. Or PROPERTY, CLASS or MODULE.
     """
     signature = _signature(raw, value)
     if isinstance(signature, str):

@@ -1,4 +1,4 @@
-"""Signatures that are relied on, and those that are found."""
+"""Tests of signatures that hooks rely on, and of those that Python reports."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The table, beside the TensorFlow and Keras that are installed, and beside what scopes really replace."""
+"""Tests of the table against the installed TensorFlow and Keras, and against the symbols that scopes replace."""
 
 import dataclasses
 import sys
@@ -36,7 +36,7 @@ def test_the_installed_versions_are_those_that_the_table_is_tested_with():
 def test_no_symbol_has_two_rows_for_one_period_but_those_that_are_replaced_twice():
     pairs = [(hook.symbol, period.name) for hook in symbols.TABLE for period in hook.why]
     twice = {symbol.rpartition(".")[2] for symbol, _ in {pair for pair in pairs if pairs.count(pair) > 1}}
-    # Callbacks' errors get other classes, and all workers stop together.
+    # Two hooks use these: one gives callbacks' errors other classes, another stops all workers together.
     assert twice == {"on_train_batch_end", "on_test_batch_end", "on_predict_batch_end"}
 
 
@@ -48,7 +48,7 @@ def load_lazily_loaded_modules():
 
 
 def in_scopes():
-    """Returns how scopes differ from the table, and what is still replaced after them."""
+    """Returns the differences between scopes and the table, and the symbols that are still replaced after them."""
     load_lazily_loaded_modules()
     only = [""]
     if context.world_size > 1:
