@@ -8,9 +8,9 @@ Names: `names` sets the tensors' names. Without it, a graph's tensors have the n
 makes from `name`. Eager operations have no names, so `name` itself is used. Without `name`, the n-th call of a kind is
 named "allreduce.n". R is the number of ranks of the group.
 
-The argument `gradient` selects the gradients: "sum": those of the sum of all ranks' losses (the transpose of the op);
-"mean": those of the mean of the losses, which are R times smaller; "times": R times those of "sum". Horovod uses all
-three.
+The argument `gradient` selects the gradients. "sum" gives those of the sum of all ranks' losses (the transpose of the
+op). "mean" gives those of the mean of the losses, which are R times smaller. "times" gives R times those of "sum".
+Horovod uses all three.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import tensorflow as tf
 from lockstep._src.collectives import exchangeable
 from lockstep._src.engine import library
 from lockstep._src.engine.cluster import Cluster
-from lockstep._src.engine.context import context, meeting_of
+from lockstep._src.engine.context import connection_options, context
 
 REDUCTIONS = ("sum", "mean", "min", "max", "product", "adasum")
 ALL = 0  # the group of all ranks
@@ -71,15 +71,15 @@ def open_lane(
     # As the environment is now: an elastic job's may have changed since this process was in another one.
     cluster, options = Cluster.from_environment(os.environ), context.options
     cluster.check_can_connect()
-    meeting = meeting_of(cluster, options)
+    connection = connection_options(cluster, options)
     library.open_lane(
         group,
         dataclasses.replace(
-            meeting,
-            rank=meeting.rank if rank is None else rank,
-            size=meeting.size if size is None else size,
-            rendezvous=meeting.rendezvous if rendezvous is None else rendezvous,
-            listen=meeting.listen if rendezvous is None else "",
+            connection,
+            rank=connection.rank if rank is None else rank,
+            size=connection.size if size is None else size,
+            rendezvous=connection.rendezvous if rendezvous is None else rendezvous,
+            listen=connection.listen if rendezvous is None else "",
             listener=-1 if listener is None else listener.fileno(),
         ),
         fusion_bytes=fusion_bytes,
@@ -87,11 +87,11 @@ def open_lane(
         named_stall_timeout_s=stall_timeout_s,
         label=label,
     )
-    _secrets[group] = meeting.secret
+    _secrets[group] = connection.secret
 
 
 def close_lane(group: int = ALL, how: str = "") -> None:
-    """Leaves a group. What this rank waits for in it ends with CancelledError, on the other ranks with InternalError.
+    """Leaves a group: waiting operations in it end with CancelledError on this rank, with InternalError on others.
 
     Other ranks that wait for this one get the sentence `how`, which says how it left.
     """

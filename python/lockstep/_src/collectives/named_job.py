@@ -67,7 +67,7 @@ def start(
         any of them, a set is empty, a duplicate, or contains a rank that does not exist, or if ranks pass different
         sets.
       tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
-      SystemExit, RuntimeError: in an elastic job, as `elastic.meet`.
+      SystemExit, RuntimeError: in an elastic job, as `elastic.join_round`.
     """
     settings = {
         "stall_warning_s": stall_warning_s,
@@ -77,10 +77,10 @@ def start(
     with _lock:
         if _job is None:
             program_end.watch()
-            elastic.meet(lambda: _meet(ranks, process_sets, settings))
+            elastic.join_round(lambda: _connect(ranks, process_sets, settings))
 
 
-def _meet(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], settings: dict[str, float]) -> None:
+def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], settings: dict[str, float]) -> None:
     global _job, _was_started
     cluster = Cluster.from_environment(os.environ)
     ranks = _checked_ranks(ranks, cluster)

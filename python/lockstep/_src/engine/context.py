@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-def meeting_of(cluster: Cluster, options: Options) -> Any:
+def connection_options(cluster: Cluster, options: Options) -> Any:
     """Returns the options with which the engine connects a process to its job.
 
     A worker of an elastic job survives the loss of others. Its next exchange reports the loss, and it continues.
     """
     from lockstep._src.engine import library
 
-    return library.Meeting(
+    return library.ConnectionOptions(
         rank=cluster.rank,
         size=cluster.world_size,
         rendezvous=cluster.rendezvous,
@@ -395,7 +395,7 @@ class Context:
                 warn_of_what_has_no_effect(os.environ, VARIABLES)
             error_messages.put_first("context")
             try:
-                library.init(meeting_of(cluster, options))
+                library.init(connection_options(cluster, options))
             except BaseException:
                 error_messages.leave("context")
                 raise

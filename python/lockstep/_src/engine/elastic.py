@@ -202,37 +202,37 @@ def member() -> Member | None:
         return _member
 
 
-meetings = 0  # the number of times that this process has connected to other ranks, in any job
-_at_meetings: weakref.WeakSet[Any] = weakref.WeakSet()
+rendezvous_count = 0  # the number of times that this process has connected to other ranks, in any job
+_at_rendezvous: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def forget_at_meetings(holder: Any) -> None:
+def forget_at_rendezvous(holder: Any) -> None:
     """Has `holder.forget()` called after each rendezvous of this process, as long as `holder` exists.
 
     It is for work that ranks have begun together, and cannot complete with other ranks.
     """
-    _at_meetings.add(holder)
+    _at_rendezvous.add(holder)
 
 
-def meet(connect: Callable[[], None]) -> None:
+def join_round(connect: Callable[[], None]) -> None:
     """Calls `connect`, which connects to the other workers at the place that the environment gives.
 
     In an elastic job, this process asks for a place first. It asks again, for another round, if a worker died during
-    the rendezvous. Afterwards the holders that were passed to `forget_at_meetings` forget.
+    the rendezvous. Afterwards the holders that were passed to `forget_at_rendezvous` forget.
 
     Raises:
       SystemExit: an elastic job has no place for this worker any more; the exit code is 0.
       RuntimeError: an elastic job has failed.
       tf.errors.OpError: as `connect`.
     """
-    global meetings
-    _connect(connect)
-    meetings += 1
-    for holder in list(_at_meetings):
+    global rendezvous_count
+    _connect_in_rounds(connect)
+    rendezvous_count += 1
+    for holder in list(_at_rendezvous):
         holder.forget()
 
 
-def _connect(connect: Callable[[], None]) -> None:
+def _connect_in_rounds(connect: Callable[[], None]) -> None:
     worker = member()
     if worker is None:
         return connect()

@@ -114,7 +114,7 @@ class _ContextOptions(ctypes.Structure):
 
 
 @dataclasses.dataclass(frozen=True)
-class Meeting:
+class ConnectionOptions:
     """The place of a process in its job, or in a group of it, and the settings of its connections to the others.
 
     The fields are those of ContextOptions (core/comm/job/context.h).
@@ -145,7 +145,7 @@ ops: ModuleType
 ops, capi = _load(_find())
 
 
-def init(meeting: Meeting) -> None:
+def init(connection: ConnectionOptions) -> None:
     """Connects to the other ranks and creates the engine of this process, which the ops use.
 
     Waits for up to `rendezvous_timeout_s`.
@@ -155,7 +155,7 @@ def init(meeting: Meeting) -> None:
       tf.errors.InvalidArgumentError: an option is out of its range.
       tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
     """
-    _check(capi.lockstep_init(meeting._as_c()))
+    _check(capi.lockstep_init(connection._as_c()))
 
 
 def shutdown(how: str = "") -> None:
@@ -177,7 +177,7 @@ def end_within(seconds: float, code: int) -> None:
 
 def open_lane(
     group: int,
-    meeting: Meeting,
+    connection: ConnectionOptions,
     *,
     fusion_bytes: int,
     named_stall_warning_s: float,
@@ -189,7 +189,7 @@ def open_lane(
     The arguments are fields of NamedLaneOptions (core/comm/named/named_lane.h). Raises the errors of `init`.
     """
     named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s, label.encode())
-    _check(capi.lockstep_open_lane(group, meeting._as_c(), *named))
+    _check(capi.lockstep_open_lane(group, connection._as_c(), *named))
 
 
 def close_lane(group: int, how: str = "") -> None:

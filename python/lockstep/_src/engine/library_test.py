@@ -50,7 +50,7 @@ def test_a_broken_library_is_one_error(tmp_path):
 
 
 def life_of_an_engine():
-    alone = library.Meeting(0, 1, "", "", "auto", "", "", 5.0, 5.0, 5.0, 5.0, 0.0, 1 << 20)
+    alone = library.ConnectionOptions(0, 1, "", "", "auto", "", "", 5.0, 5.0, 5.0, 5.0, 0.0, 1 << 20)
     assert not library.is_initialized() and library.rank() == library.size() == -1
     with pytest.raises(tf.errors.FailedPreconditionError):
         library.ops.lockstep_barrier()

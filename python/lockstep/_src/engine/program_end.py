@@ -1,7 +1,7 @@
 """The end of a worker's program: its reports to the launcher and to other workers, and its duration after an error.
 
 A worker leaves its job when its program ends. Other workers that wait for it then hear whether it has finished or
-failed; its launcher hears of the error (`last_words`).
+failed; its launcher hears of the error (`failure_report`).
 
 After an uncaught error, the interpreter releases its own and TensorFlow's objects. This takes seconds if other
 processes keep the cores busy, and the launcher sees the failure only afterwards. Therefore a worker of a job allows one
@@ -43,9 +43,9 @@ def watch() -> None:
     if _former_hook is None:  # a fork has both already
         _former_hook, sys.excepthook = sys.excepthook, _show
         _former_exit, sys.exit = sys.exit, _exit
-    from lockstep._src.engine import last_words
+    from lockstep._src.engine import failure_report
 
-    last_words.watch()
+    failure_report.watch()
 
 
 def ends_with(error: BaseException) -> None:
@@ -84,9 +84,9 @@ def _steps() -> str:
 def farewell() -> str:
     """Returns a sentence about how the program ended, for other workers that wait for this one."""
     if _error is None and _code:
-        from lockstep._src.engine import last_words
+        from lockstep._src.engine import failure_report
 
-        last_words.tell_code()
+        failure_report.tell_code()
         return f"its program ended with sys.exit({_code!r:.{_MOST_CHARACTERS}}){_steps()}"
     if _error is None:
         return (
@@ -111,10 +111,10 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     if _watcher != os.getpid() or not (error is _error or _is_last(error)):
         _former_hook(kind, error, trace)
         return
-    from lockstep._src.engine import last_words, library
+    from lockstep._src.engine import failure_report, library
 
     ends_with(error)
-    if not last_words.tell(error):
+    if not failure_report.tell(error):
         _former_hook(kind, error, trace)
     if sys._getframe().f_back is not None:  # the caller of this hook has more to do
         return

@@ -17,7 +17,7 @@ from lockstep._src.gradients.tensorflow1_optimizers import (
     OptimizerAround,
     variables_of_graph,
 )
-from lockstep._src.gradients.variable_sets import LocalOnes
+from lockstep._src.gradients.variable_sets import LocalVariableSet
 
 
 def _copied(variable: tf.Variable) -> tf.Tensor:
@@ -52,7 +52,7 @@ class AdasumOptimizer(OptimizerAround):
         super().__init__(optimizer, name, use_locking)
         self._compression = compression
         self._steps = steps
-        self._local = LocalOnes()
+        self._local = LocalVariableSet()
         self._lane = NamedLane(AllRanks())
         self._made = LocalVariables()
         self._counter: tf.Variable | None = None

@@ -9,12 +9,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.gradients.variable_sets import LocalOnes, key
+from lockstep._src.gradients.variable_sets import LocalVariableSet, key
 
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
 
-def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalOnes) -> list[int]:
+def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalVariableSet) -> list[int]:
     """Returns numbers that distinguish variables of the same shape, the same on all ranks.
 
     Names do not: in TensorFlow 2 they are not unique, and Keras numbers layers, of which a rank may have more.
@@ -30,7 +30,7 @@ def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalOn
       variables don't count. If there is no order, or a variable is not in it, places in `variables`.
     """
     shared = [v for v, is_local in zip(order or [], local.among(order or []), strict=True) if not is_local]
-    known = _counted([v for v in shared if v not in LocalOnes.anywhere])
+    known = _counted([v for v in shared if v not in LocalVariableSet.anywhere])
     if any(key(v) not in known for v in variables):
         known = _counted(variables)
     return [known[key(v)] for v in variables]

@@ -23,7 +23,7 @@ from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.graphs import after
 from lockstep._src.gradients.provenance import Origin
 from lockstep._src.gradients.settings import Exchange
-from lockstep._src.gradients.variable_sets import LocalOnes, Noted
+from lockstep._src.gradients.variable_sets import LocalVariableSet, VariableSet
 from lockstep._src.graph import row_weights
 
 # Reductions whose result for equal values is this value, so that results may be reduced again.
@@ -56,7 +56,7 @@ class GradientExchange:
         self.how = how
         self.name = name
         self.skips_steps = False
-        self.local: Any = LocalOnes() if local is None else local
+        self.local: Any = LocalVariableSet() if local is None else local
         self.order: Callable[[], Sequence[Any] | None] = lambda: None
         self.lane: Lane = OrderedLane() if how.ranks is None else NamedLane(how.ranks)
 
@@ -125,7 +125,7 @@ class GradientExchange:
         return everything
 
     def unexchanged(
-        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: Noted | None = None
+        self, gradients: Sequence[Gradient], variables: Sequence[Any], trusted: VariableSet | None = None
     ) -> list[int]:
         """Returns the places of gradients that must be exchanged, according to what is known about their origin.
 

@@ -31,8 +31,8 @@ class LocalVariables:
         self._eager: list[tf.Variable] = []
         self._in_graphs: list[tf.Variable] = []
         # In a graph of an elastic job, the number of the rendezvous to which the values belong.
-        self._meeting: tf.Variable | None = None
-        elastic.forget_at_meetings(self)
+        self._rendezvous: tf.Variable | None = None
+        elastic.forget_at_rendezvous(self)
 
     def make(self, name: str, shape: Any, dtype: tf.DType) -> tf.Variable:
         """Creates a variable; this may be called in a function."""
@@ -62,17 +62,17 @@ class LocalVariables:
         """Returns operations that must run before the variables are used; call it after all have been created."""
         if tf.compat.v1.executing_eagerly_outside_functions() or elastic.member() is None:
             return []
-        if self._meeting is None:
-            self._meeting = self.make("meeting", [], tf.int64)
-        meeting = self._meeting
-        now = tf.numpy_function(lambda: np.int64(elastic.meetings), [], tf.int64)
+        if self._rendezvous is None:
+            self._rendezvous = self.make("rendezvous", [], tf.int64)
+        rendezvous = self._rendezvous
+        now = tf.numpy_function(lambda: np.int64(elastic.rendezvous_count), [], tf.int64)
 
         def renew() -> tf.Tensor:
-            zeros = [v.assign(tf.zeros_like(v), read_value=False) for v in self._in_graphs if v is not meeting]
-            with after([*zeros, meeting.assign(now, read_value=False)]):
+            zeros = [v.assign(tf.zeros_like(v), read_value=False) for v in self._in_graphs if v is not rendezvous]
+            with after([*zeros, rendezvous.assign(now, read_value=False)]):
                 return tf.constant(0)
 
-        return [tf.cond(tf.equal(now, meeting.read_value()), lambda: tf.constant(0), renew)]
+        return [tf.cond(tf.equal(now, rendezvous.read_value()), lambda: tf.constant(0), renew)]
 
 
 def after(done: Sequence[Any]) -> Any:

@@ -17,7 +17,7 @@ from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.exchange import GradientExchange
 from lockstep._src.gradients.graphs import Track
 from lockstep._src.gradients.settings import Exchange
-from lockstep._src.gradients.variable_sets import Noted
+from lockstep._src.gradients.variable_sets import VariableSet
 
 
 class Updates(abc.ABC):
@@ -107,7 +107,7 @@ class OwnUpdates(Updates):
         self.exchange = GradientExchange(how, name)
         self.passes = Passes(self.exchange, track) if how.passes > 1 else None
         self.steps: GradientExchange | Passes = self.passes or self.exchange
-        self._delivered = Noted()
+        self._delivered = VariableSet()
         self._is_applying = False
 
     def computed(

@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.gradients.variable_sets import Noted
+from lockstep._src.gradients.variable_sets import VariableSet
 from lockstep._src.graph import alike, ancestry
 
 _MARK = "_lockstep_exchanged"
@@ -35,7 +35,7 @@ _CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall", "If", "While",
 
 
 # Variables whose exchanged gradients tapes have returned, and no optimizer has applied yet.
-delivered_by_tapes = Noted()
+delivered_by_tapes = VariableSet()
 
 
 class Origin(enum.Enum):

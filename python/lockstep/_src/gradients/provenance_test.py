@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from lockstep._src.gradients import provenance
 from lockstep._src.gradients.provenance import Origin, mark
-from lockstep._src.gradients.variable_sets import Noted
+from lockstep._src.gradients.variable_sets import VariableSet
 
 tf1 = tf.compat.v1
 
@@ -97,7 +97,7 @@ def test_eagerly_a_tensor_is_marked_itself():
 
 
 def test_what_was_delivered_is_forgotten_with_its_variable():
-    delivered = Noted()
+    delivered = VariableSet()
     variable, other = tf.Variable(1.0), tf.Variable(1.0)
     delivered.add([variable, other])
     assert variable in delivered

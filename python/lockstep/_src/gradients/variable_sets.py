@@ -13,7 +13,7 @@ def key(variable: Any) -> int:
     return id(getattr(variable, "_value", variable))
 
 
-class Noted:
+class VariableSet:
     """A set of variables that does not keep them alive."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Noted:
         self._variables.pop(number, None)
 
 
-class LocalOnes:
+class LocalVariableSet:
     """The variables whose gradients stay on this rank, for one optimizer or tape."""
 
     # The local variables of all optimizers and tapes.
-    anywhere = Noted()
+    anywhere = VariableSet()
 
     def __init__(self) -> None:
         self._variables: dict[int, Any] = {}

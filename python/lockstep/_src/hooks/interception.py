@@ -135,7 +135,7 @@ class Interception:
         self.on_undo(layer.remove)
 
     def on_undo(self, action: Callable[[], None]) -> None:
-        """Makes `undo` call `action()` in its turn: after it has restored later replacements, and before earlier ones."""
+        """Makes `undo` call `action()` after it has restored later replacements, and before earlier ones."""
         self._undo.append(action)
 
     def undo(self) -> None:

@@ -1,9 +1,10 @@
 """SavedModels of Keras 3 models with dynamic or sharded tables, which contain only stock TensorFlow operations.
 
-`model.export` traces the model's layers. During this, a dynamic table is represented by three objects of TensorFlow:
-its admitted keys [K], the matrix of their rows with one more row for all other keys [K + 1, D], and a hash table from
-keys to row numbers. The hash table is filled from the keys when the SavedModel is loaded. A key that is not there reads
-the table's default row, as it does in evaluation (tables/dynamic/modes.py). Sharded tables are exported as a whole.
+`model.export` traces the model's layers. During this, a dynamic table is represented by three objects of TensorFlow.
+They are its admitted keys [K], the matrix of their rows with one more row for all other keys [K + 1, D], and a hash
+table from keys to row numbers. The hash table is filled from the keys when the SavedModel is loaded. A key that is not
+there reads the table's default row, as it does in evaluation (tables/dynamic/modes.py). Sharded tables are exported as
+a whole.
 
 This module imports Keras. It needs eager execution of TensorFlow, and Keras 3.
 """

@@ -32,7 +32,7 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
         optimizer = getattr(model, "optimizer", None)
         tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
         values = {id(v): getattr(v, "_value", None) for v in model.variables}
-        growing = [table for table in values.values() if is_dynamic(table)]
+        dynamic = [table for table in values.values() if is_dynamic(table)]
 
         def save_alone() -> None:
             # Keras creates an optimizer to compare with, on this worker only.
@@ -42,7 +42,7 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
             if isinstance(path, str | os.PathLike):
                 notes.say({"is": "saved", "path": os.fspath(path)})
 
-        with whole_on_chief(tables), serialized.gathered(growing):
+        with whole_on_chief(tables), serialized.gathered(dynamic):
             agreement.on_chief(save_alone, save.__name__, "model_saved")
 
     return wrapped

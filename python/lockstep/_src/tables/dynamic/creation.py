@@ -141,5 +141,5 @@ def make_table(*args: Any, **kwargs: Any) -> DynamicVariable:
     if _making.instead is not None:
         return _making.instead(*args, **kwargs)
     table = DynamicVariable(*args, **kwargs)
-    tensorflow1_adapter.know(table)
+    tensorflow1_adapter.register(table)
     return table

@@ -32,7 +32,7 @@ _stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tuple[tf.Variable, list[sta
 _stand_ins = weakref.WeakKeyDictionary()
 
 
-def know(table: DynamicVariable) -> None:
+def register(table: DynamicVariable) -> None:
     """Makes optimizers of Keras 3, if the program uses it, work with dynamic tables while this table exists."""
     if hasattr(sys.modules.get("keras.src.backend.tensorflow.optimizer"), "TFOptimizer"):
         _hooks.hold_for(table)

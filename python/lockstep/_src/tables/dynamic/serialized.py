@@ -66,7 +66,7 @@ def from_strings(table: Any, strings: tf.Tensor) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for file, content in zip(_FILES, tf.unstack(strings, len(_FILES)), strict=True):
             tf.io.write_file(os.path.join(folder, file), content)
-        table.create_anew()
+        table.recreate()
         library.ops.lockstep_restore_tables(
             os.path.join(folder, _NAME), **_arguments(table), rank=context.rank, world_size=context.world_size
         )

@@ -51,7 +51,7 @@ class _StandIn(resource_variable_ops.ResourceVariable):
 
 
 @contextlib.contextmanager
-def growing_slots(dim: int) -> Iterator[None]:
+def slots_of_any_length(dim: int) -> Iterator[None]:
     """Makes variables that are created inside with a value of shape [1, dim] have the shape [?, dim]."""
 
     def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:

@@ -36,10 +36,10 @@ from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, s
 _stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tf.Variable]] = weakref.WeakKeyDictionary()
 
 
-def know(table: DynamicVariable) -> None:
+def register(table: DynamicVariable) -> None:
     """Makes optimizers work with dynamic tables for as long as this table exists."""
     hooks.hold_for(table)
-    keras_adapter.know(table)
+    keras_adapter.register(table)
 
 
 def _intercept(interception: Interception) -> None:
@@ -138,7 +138,7 @@ def _slots_in_tables(optimizer: Any) -> Iterator[None]:
             if is_dynamic(table) and not has_rule:
                 if id(table) not in made:
                     made[id(table)] = standins.make(table)
-                with standins.growing_slots(table.dim):
+                with standins.slots_of_any_length(table.dim):
                     create_slots([made[id(table)]])
 
     optimizer._create_slots = create

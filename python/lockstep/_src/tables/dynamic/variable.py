@@ -351,7 +351,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         """Restores the counters that `clock()` returned."""
         return library.ops.lockstep_dynamic_table_set_clock(self.handle, tf.cast(clock, tf.int64))
 
-    def create_anew(self) -> None:
+    def recreate(self) -> None:
         """Creates the table again in its initial state, without keys; only in eager execution."""
         self._create()
 

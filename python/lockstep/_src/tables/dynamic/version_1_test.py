@@ -18,7 +18,7 @@ from lockstep._src.tables.features import columns_test, group_lookup_test
 from lockstep.testing import call_workers
 
 _branches = control_flow_test.test_lookups_in_branches_train_what_they_train_of_a_variable
-_growing = columns_test.test_a_table_that_grows_is_read_and_trained_as_one_with_a_vocabulary
+_columns = columns_test.test_a_dynamic_table_is_read_and_trained_as_one_with_a_vocabulary
 # A test and its arguments.
 TESTS = [
     *((_branches, 1, where) for where in control_flow_test.BRANCHES),
@@ -29,7 +29,7 @@ TESTS = [
     (group_lookup_test.test_a_batch_without_any_ids_is_zeros,),
     (group_lookup_test.test_sequences_keep_their_rows,),
     (group_lookup_test.test_dense_ids_train_ordinary_variables,),
-    *((_growing, layout, columns_test.WORDS) for layout in columns_test.LAYOUTS),
+    *((_columns, layout, columns_test.WORDS) for layout in columns_test.LAYOUTS),
     (columns_test.test_minus_one_and_the_empty_string_of_dense_features_are_no_values,),
     (columns_test.test_sequences_keep_the_rows_of_an_example,),
     *((variable_test.test_any_optimizer_trains_it_as_it_trains_a_variable, name) for name in ("Adagrad", "of a user")),

@@ -150,7 +150,7 @@ class EmbeddingCategoricalColumn(
         )
 
 
-def _growing(column: Any) -> EmbeddingCategoricalColumn | None:
+def _dynamic_column(column: Any) -> EmbeddingCategoricalColumn | None:
     """Returns the column of this kind that a categorical column is or wraps (with weights, as a sequence); or None."""
     while not isinstance(column, EmbeddingCategoricalColumn):
         column = getattr(column, "categorical_column", None)
@@ -202,11 +202,11 @@ def embedding_column(
         trainable=trainable,
         use_safe_embedding_lookup=use_safe_embedding_lookup,
     )
-    growing = _growing(categorical_column)
-    if growing is None:
+    dynamic = _dynamic_column(categorical_column)
+    if dynamic is None:
         return column
-    _check_no_checkpoint(growing, ckpt_to_load_from)
-    return _GrowingEmbeddingColumn(*column)
+    _check_no_checkpoint(dynamic, ckpt_to_load_from)
+    return _DynamicEmbeddingColumn(*column)
 
 
 def shared_embedding_columns(
@@ -253,16 +253,16 @@ def shared_embedding_columns(
         "trainable": trainable,
         "use_safe_embedding_lookup": use_safe_embedding_lookup,
     }
-    growing = [_growing(column) for column in categorical_columns]
-    if not any(growing):
+    dynamic = [_dynamic_column(column) for column in categorical_columns]
+    if not any(dynamic):
         return _tf1.feature_column.shared_embedding_columns(categorical_columns, **arguments)
     if tf.executing_eagerly():
         raise RuntimeError(
             "shared_embedding_columns: got eager execution, wanted a graph, as TensorFlow's function; use a tf.Graph"
         )
     names = sorted(column.name for column in categorical_columns)
-    first = next(column for column in growing if column is not None)
-    for column in growing:
+    first = next(column for column in dynamic if column is not None)
+    for column in dynamic:
         if column is None or (column.dtype, column.ev_option) != (first.dtype, first.ev_option):
             raise ValueError(
                 f"shared_embedding_columns: columns {', '.join(names)} cannot share a table: wanted all of "
@@ -277,7 +277,7 @@ def shared_embedding_columns(
     arguments["shared_embedding_collection_name"] = shared_embedding_collection_name or (
         "_".join(names) + "_shared_embedding"
     )
-    return [_GrowingSharedEmbeddingColumn(categorical_column=one, **arguments) for one in categorical_columns]
+    return [_DynamicSharedEmbeddingColumn(categorical_column=one, **arguments) for one in categorical_columns]
 
 
 def _check_no_checkpoint(column: EmbeddingCategoricalColumn, checkpoint: str | None) -> None:
@@ -307,10 +307,10 @@ def group_embedding_column_scope(name: str | None = "") -> Iterator[None]:
 
 def _table(column: Any, trainable: bool, collections: Any) -> Any:
     """Returns the table of an embedding column: a new one or, in a scope that reuses, an existing one."""
-    growing = _growing(column.categorical_column)
+    dynamic = _dynamic_column(column.categorical_column)
     if collections and _tf1.GraphKeys.GLOBAL_VARIABLES not in collections:
         collections.append(_tf1.GraphKeys.GLOBAL_VARIABLES)
-    option = growing.ev_option
+    option = dynamic.ev_option
     # A column always has an initializer.
     is_in_option = option is not None and option.init_option.initializer is not None
     return get_embedding_variable(
@@ -332,7 +332,7 @@ def _looked_up(column: Any, sparse_tensors: Any, table: Any) -> tf.Tensor:
         return lookup_pooled(table, ids, weights, column.combiner, column.max_norm)
 
 
-class _GrowingEmbeddingColumn(fc.EmbeddingColumn):
+class _DynamicEmbeddingColumn(fc.EmbeddingColumn):
     """TensorFlow's column, with a dynamic table."""
 
     def create_state(self, state_manager: Any) -> None:
@@ -345,7 +345,7 @@ class _GrowingEmbeddingColumn(fc.EmbeddingColumn):
         return _looked_up(self, sparse_tensors, embedding_weights)
 
 
-class _GrowingSharedEmbeddingColumn(fc_v1._SharedEmbeddingColumn):
+class _DynamicSharedEmbeddingColumn(fc_v1._SharedEmbeddingColumn):
     """TensorFlow's shared column, with a dynamic table."""
 
     def _get_dense_tensor_internal(

@@ -76,7 +76,7 @@ def _plain(keys):
     return lambda name: tf1.feature_column.categorical_column_with_vocabulary_list(name, list(keys))
 
 
-def _growing(keys):
+def _dynamic(keys):
     dtype = tf.int64 if keys.dtype.kind == "i" else tf.string
     return lambda name: embedding.categorical_column_with_embedding(name, dtype=dtype)
 
@@ -131,15 +131,15 @@ def _equal(outputs, expected):
 
 @pytest.mark.parametrize("keys", [SPREAD, WORDS], ids=["integers", "strings"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_table_that_grows_is_read_and_trained_as_one_with_a_vocabulary(layout, keys):
+def test_a_dynamic_table_is_read_and_trained_as_one_with_a_vocabulary(layout, keys):
     expected = _train(layout, _plain(keys), keys, _batches(0))
     assert not np.allclose(expected[0], expected[-1])
-    _equal(_train(layout, _growing(keys), keys, _batches(0)), expected)
+    _equal(_train(layout, _dynamic(keys), keys, _batches(0)), expected)
 
 
 def _on_a_worker(layout):
     own = _batches(1, context.rank, context.world_size)
-    return _train(layout, _growing(SPREAD), SPREAD, own)
+    return _train(layout, _dynamic(SPREAD), SPREAD, own)
 
 
 def test_two_workers_train_as_one_process_on_the_rows_of_both():

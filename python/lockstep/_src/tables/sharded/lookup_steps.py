@@ -220,7 +220,7 @@ def _weighted(grad: Any) -> tf.Tensor:
 
 
 def _mean(summed: tf.Tensor) -> tf.Tensor:
-    """Returns the mean over workers of a sum over them, or the sum itself if option `embedding_gradient` says so.
+    """Returns the mean over workers of a sum over them, or the sum itself if option `embedding_gradient` is "sum".
 
     The mean is taken here, and not where an optimizer gets the gradient. There it would not be known whether a gradient
     that was accumulated, scaled or passed through a branch is a mean already.

@@ -1,7 +1,7 @@
 """Replaces the methods with which optimizers of Keras 2 apply sparse gradients, by the rules of these optimizers.
 
-Optimizers since Keras 2.11 have Keras 3's rules (`keras_rules.py`). Those of `tf.keras.optimizers.legacy` have
-TensorFlow 1's rules with another momentum and other epsilons.
+Optimizers since Keras 2.11 have Keras 3's rules (`keras_rules.py`). The optimizers of `tf.keras.optimizers.legacy`
+have TensorFlow 1's rules with another momentum and other epsilons.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep._src.engine import last_words
+from lockstep._src.engine import failure_report
 from lockstep.launch.base import notes
 from lockstep.testing.launching import finish, launchers, wait_for
 
@@ -167,7 +167,7 @@ def test_a_failure_to_save_after_an_interrupt_is_shown(launch, tmp_path):
 def test_an_error_counts_for_an_interrupt_where_it_is_one():
     replaced = RuntimeError("MISMATCH: ORIGINAL InternalError REPLACED BY KeyboardInterrupt: <EMPTY MESSAGE>")
     for error in (KeyboardInterrupt(), replaced):
-        assert last_words._reason(error) == {"because": notes.INTERRUPT, "error": "interrupted"}
+        assert failure_report._reason(error) == {"because": notes.INTERRUPT, "error": "interrupted"}
     own = OSError(28, "No space left on device")
     own.__context__ = KeyboardInterrupt()  # the error was raised while the interrupt was handled
-    assert last_words._reason(own) == {"because": notes.ITSELF}
+    assert failure_report._reason(own) == {"because": notes.ITSELF}
