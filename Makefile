@@ -121,15 +121,16 @@ format: ## format C++ and Python
 	$(python) -m ruff check -q --fix . ; $(python) -m ruff format -q .
 
 .PHONY: lint
-lint: ## formatting, common mistakes and layers, of C++ and Python
+lint: ## formatting, common mistakes, layers and types, of C++ and Python
 	@tools/setup.sh python lint tests
 	$(python) tools/check_layers.py
 	$(python) -m ruff check . && $(python) -m ruff format --check .
+	$(python) -m mypy
 	$(cpp_files) | xargs -r clang-format --dry-run -Werror
 	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
 	git ls-files 'core/*.cc' | xargs -r -n 4 -P $(JOBS) clang-tidy --quiet -p build/core-tf-$(TF)
 
 .PHONY: clean
 clean: ## remove all built files; virtual environments stay
-	rm -rf build .pytest_cache .ruff_cache
+	rm -rf build .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -36,7 +36,8 @@ def run(
         raised unchanged.
       TypeError: `command` is neither a function nor a command.
     """
-    words = None if callable(command) else _words(command)
+    function = command if callable(command) else None
+    words = _words(command) if function is None else []
     check_thread("run")
     # The output of this program must come before that of its workers.
     sys.stdout.flush()
@@ -45,10 +46,10 @@ def run(
     environment = dict(os.environ)
     times = check_restarts(restarts)
     environments = plan.environments(workers, attempts.attempt_environment(environment, times, 0), console)
-    if words is not None and tf1_command.wants_tf1(False, environment):
+    if words and tf1_command.wants_tf1(False, environment):
         words = tf1_command.as_tf1(words)
     if len(environments) > 1:
-        start = call_starter(command) if words is None else command_starter(words)
+        start = command_starter(words) if function is None else call_starter(function)
         planned = [environments]
 
         def make_job(attempt: int) -> SupervisedJob:
@@ -58,9 +59,9 @@ def run(
             )
 
         _, code = attempts.run_attempts(make_job, times, console)
-    elif words is None:
+    elif function is not None:
         with _environment(environments[0]):
-            command()
+            function()
         return
     else:
         code = _run_alone(words, environments[0])

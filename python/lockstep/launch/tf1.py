@@ -208,7 +208,7 @@ class ProgramFinder(importlib.abc.MetaPathFinder):
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader:
             return None
-        if not self._is_program(spec.origin):
+        if spec.origin is None or not self._is_program(spec.origin):
             return None
         spec.loader = _Loader(name, spec.loader.path, self._builtins)
         return spec
@@ -238,8 +238,9 @@ def _load_module(name: str, program_builtins: dict[str, Any]) -> tuple[CodeType,
     spec = importlib.util.find_spec(name)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = importlib.util.find_spec(name + ".__main__")
-    code = spec.loader.get_code(spec.name) if spec is not None and hasattr(spec.loader, "get_code") else None
-    if code is None:
+    get_code = None if spec is None else getattr(spec.loader, "get_code", None)
+    code = None if spec is None or get_code is None else get_code(spec.name)
+    if spec is None or spec.origin is None or code is None:
         raise ImportError(f"no module named {name!r} that can be run")
     sys.argv[0] = spec.origin
     return code, _main_module(
@@ -261,7 +262,7 @@ def _explain(error: BaseException, folders: Sequence[str]) -> str:
     real, trace = sys.modules.get("tensorflow"), error.__traceback__
     if real is None or trace is None or not isinstance(error, AttributeError) or error.obj is not real:
         return ""
-    if not hasattr(real.compat.v1, error.name):
+    if error.name is None or not hasattr(real.compat.v1, error.name):
         return ""
     while trace.tb_next is not None:  # Stop at the module that asked for the name: frames of TensorFlow may follow.
         if trace.tb_next.tb_frame.f_globals.get("__name__", "").partition(".")[0] == "tensorflow":
@@ -315,7 +316,8 @@ def main() -> None:
     sys.meta_path.insert(0, ProgramFinder([folder, os.getcwd()], program_builtins))
     _explain_at_end([folder, os.getcwd()])
     sys.argv = [kind or program, *arguments[1:]]
-    code, module = _LOADS.get(kind, _load_script)(program, program_builtins)
+    load = _load_script if kind is None else _LOADS[kind]
+    code, module = load(program, program_builtins)
     exec(code, module.__dict__)
 
 

@@ -80,6 +80,7 @@ class Host:
             text=True,
             start_new_session=True,
         )
+        assert self._keeper.stdout is not None and self._keeper.stderr is not None  # Both are pipes.
         pid, ready = self._keeper.stdout.readline(), self._keeper.stdout.readline()
         if ready != "ready\n":
             self.end()
@@ -122,7 +123,7 @@ class Host:
             process.kill()
             raise
         if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, list(command), out, errors)
+            raise subprocess.CalledProcessError(process.returncode, [*map(str, command)], out, errors)
         return out
 
     def pids(self, containing: str = "") -> list[int]:
@@ -183,6 +184,7 @@ class Host:
 
     def end(self) -> None:
         """Ends the host and all of its processes."""
+        assert self._keeper.stdin is not None  # A pipe, at whose end the host ends.
         self._keeper.stdin.close()
         try:
             self._keeper.wait(_DEADLINE_S)
@@ -248,6 +250,7 @@ class Cluster:
             for name, of in zip(self._names, addresses, strict=True):
                 hosts.append(Host(name, folder / "hosts", of))
                 stack.callback(hosts[-1].end)
+            switch: _Bridge | _Program
             if self._delay_us or self._loss:
                 switch = stack.enter_context(_program(hosts, self._rate, self._delay_us, self._loss))
             else:
@@ -313,6 +316,7 @@ class _Program:
 
     def set_cut(self, host: Host, is_cut: bool) -> None:
         """Cuts or repairs a cable."""
+        assert self._process.stdin is not None and self._process.stdout is not None  # Both are pipes.
         self._process.stdin.write(f"{'cut' if is_cut else 'join'} {self._ports[host.name]}\n")
         self._process.stdin.flush()
         if self._process.stdout.readline() != "done\n":
@@ -325,6 +329,7 @@ def _program(hosts: Sequence[Host], rate: str | None, delay_us: float, loss: flo
     process = subprocess.Popen(
         list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
+    assert process.stdin is not None and process.stdout is not None  # Both are pipes.
     try:
         if process.stdout.readline() != "ready\n":
             raise RuntimeError("emulated_switch did not start: its errors are above")

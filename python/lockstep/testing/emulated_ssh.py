@@ -12,12 +12,14 @@ stderr or exit code), four bytes with the length, and the content.
 """
 
 import contextlib
+import io
 import os
 import socket
 import struct
 import subprocess
 import sys
 import threading
+from typing import IO
 
 _PORT = 22
 _LOGIN_VARIABLES = ("PATH", "HOME", "LANG", "TMPDIR")
@@ -70,7 +72,7 @@ def _run(connection: socket.socket) -> None:
         copiers[2].join()
 
 
-def _send(connection: socket.socket, lock: threading.Lock, kind: int, pipe: object) -> None:
+def _send(connection: socket.socket, lock: threading.Lock, kind: int, pipe: IO[bytes]) -> None:
     """Sends the command's output until it ends; closes the command's pipe if the connection breaks."""
     with contextlib.suppress(OSError), pipe:
         while chunk := pipe.read(_READ_BYTES):
@@ -78,7 +80,7 @@ def _send(connection: socket.socket, lock: threading.Lock, kind: int, pipe: obje
                 connection.sendall(_FRAME.pack(kind, len(chunk)) + chunk)
 
 
-def _feed(reader: object, pipe: object) -> None:
+def _feed(reader: io.BufferedReader, pipe: IO[bytes]) -> None:
     """Copies the client's input to the command."""
     with contextlib.suppress(OSError), pipe:
         while chunk := reader.read1(_READ_BYTES):

@@ -4,6 +4,7 @@ import sys
 import threading
 import types
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 
 class Context:
@@ -24,7 +25,7 @@ class _Stage:
     def __init__(self, context, tasks):
         self._context, self._tasks = context, tasks
         self._is_barrier = False
-        self._function = None
+        self._function: Any = None
 
     def barrier(self):
         self._is_barrier = True
@@ -67,9 +68,11 @@ def install(slots):
     builder = types.SimpleNamespace(getOrCreate=lambda: session)
     task = types.SimpleNamespace(partitionId=lambda: _TASK.rank)
     pyspark, sql = types.ModuleType("pyspark"), types.ModuleType("pyspark.sql")
-    pyspark.BarrierTaskContext = types.SimpleNamespace(get=lambda: task)
-    pyspark.SparkContext = types.SimpleNamespace(_active_spark_context=context)
-    sql.SparkSession = types.SimpleNamespace(builder=builder)
+    vars(pyspark).update(
+        BarrierTaskContext=types.SimpleNamespace(get=lambda: task),
+        SparkContext=types.SimpleNamespace(_active_spark_context=context),
+    )
+    vars(sql).update(SparkSession=types.SimpleNamespace(builder=builder))
     sys.modules.update({"pyspark": pyspark, "pyspark.sql": sql})
     return context
 

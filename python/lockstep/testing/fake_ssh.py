@@ -27,7 +27,9 @@ def main() -> int:
         return 255
     environment = {name: os.environ[name] for name in _LOGIN_VARIABLES if name in os.environ}
     with contextlib.suppress(FileNotFoundError):
-        environment.update(line.split("=", 1) for line in (folder / f"login.{host}").read_text().splitlines())
+        for line in (folder / f"login.{host}").read_text().splitlines():
+            name, value = line.split("=", 1)
+            environment[name] = value
     child = subprocess.Popen(
         ["sh", "-c", "echo Welcome to this host.; " + command],
         cwd="/",
@@ -39,6 +41,7 @@ def main() -> int:
     )
     for name, pid in (("ssh", os.getpid()), ("agent", child.pid)):
         (folder / f"{name}.{host}").write_text(str(pid))
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     ours = (0, child.stdin.fileno()), (child.stdout.fileno(), 1), (child.stderr.fileno(), 2)
     copiers = [threading.Thread(target=_copy, args=pair, daemon=True) for pair in ours]
     for copier in copiers:

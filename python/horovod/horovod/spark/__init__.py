@@ -70,7 +70,6 @@ def run(
         verbose=verbose > 1,
         controller="mpi" if use_mpi else "",
     )
-    files = [1 if stdout is None else stdout.fileno(), 2 if stderr is None else stderr.fileno()]
     return run_function(
         functools.partial(fn, *args, **(kwargs or {})),
         cloudpickle.dumps,
@@ -78,5 +77,9 @@ def run(
         timeout,
         executable=executable,
         environment=env,
-        console=Console(*files, timestamps=prefix_output_with_timestamp),
+        console=Console(
+            1 if stdout is None else stdout.fileno(),
+            2 if stderr is None else stderr.fileno(),
+            timestamps=prefix_output_with_timestamp,
+        ),
     )

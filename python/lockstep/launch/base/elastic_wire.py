@@ -112,6 +112,7 @@ class Channel:
         return message
 
     def _mac(self, is_launcher: bool, number: int, text: bytes) -> bytes:
+        assert self._key is not None  # `_agree` comes first.
         who = b"launcher" if is_launcher else b"worker"
         return hmac.new(self._key, b"%s %d " % (who, number) + text, "sha256").hexdigest().encode()
 

@@ -177,7 +177,7 @@ def leads_to_loopback(name: str, if_unknown: bool) -> bool:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):
         return if_unknown
-    return all(ipaddress.ip_address(address[0].partition("%")[0]).is_loopback for *_, address in found)
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
 
 
 def _address_towards(host: str) -> str | None:

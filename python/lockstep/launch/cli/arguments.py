@@ -52,7 +52,7 @@ class CommandLine:
           **details: As in `add_argument`; nargs must be a number.
         """
         action = (to or self._parser).add_argument(*names, **details)
-        self._values.update(dict.fromkeys(action.option_strings, 1 if action.nargs is None else action.nargs))
+        self._values.update(dict.fromkeys(action.option_strings, 1 if action.nargs is None else int(action.nargs)))
 
     def parse(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """Returns our options, and the command, which may be empty.

@@ -22,8 +22,8 @@ from lockstep.launch.local.worker import Worker
 
 # Returns the bytes of an object, which pickle can read. It must itself be a function that pickle finds by its name.
 Dumps = Callable[[Any], bytes]
-# Makes a job from a command, the folder of its files, and the number of the attempt, from 0.
-JobFactory = Callable[[Sequence[str], Path, int], SupervisedJob]
+# Makes a job from a command, the folder of its files (None: it has none), and the number of the attempt, from 0.
+JobFactory = Callable[[Sequence[str], Path | None, int], SupervisedJob]
 
 
 def call_in(

@@ -120,7 +120,7 @@ def hosts_asked_for(
     Raises:
       LaunchError: the hosts are not valid.
     """
-    shell = ssh_of(
+    shell: RemoteShell = ssh_of(
         environment, program=options.ssh_command, port=options.ssh_port, identity=options.ssh_identity_file,
         options=options.ssh_options,
     )  # fmt: skip
@@ -139,7 +139,7 @@ def hosts_asked_for(
     return assign_slots(sum(host.slots for host in found), found), shell
 
 
-def _listed_or_counted(options: Any, workers: int | None, gpus: Callable[[], int]) -> list[Host]:
+def _listed_or_counted(options: Any, workers: int | None, gpus: Callable[[], int]) -> list[Host] | None:
     """Returns the hosts of a list, with or without numbers of workers."""
     try:
         found = listed(options.hosts, options.hostfile)

@@ -43,7 +43,7 @@ def make_job_factory(
         variables = attempts.attempt_environment(environment, restarts, attempt)
         folder_of_files = None if files is None else str(files)
         if job_hosts is not None and not job_hosts.is_here:
-            ranks = range(job_hosts.size)
+            ranks: Sequence[int] = range(job_hosts.size)
             copies = None if folder is None else open_copies(folder, ranks, job_hosts.size, console, attempt > 0)
             return MultiHostJob(words, job_hosts, variables, console, copies, folder_of_files)
         planned = environments(variables if folder_of_files is None else {**variables, FOLDER: folder_of_files})

@@ -64,7 +64,9 @@ def _split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
                 rest = rest[1:]
             continue
         # One-letter options may be written together. The first one with an argument takes the rest of the word.
-        flags, letter, attached = re.match(r"(-[^WXcm]*)([WXcm]?)(.*)", word, re.DOTALL).groups()
+        parts = re.match(r"(-[^WXcm]*)([WXcm]?)(.*)", word, re.DOTALL)
+        assert parts is not None  # Every word with a hyphen in front matches.
+        flags, letter, attached = parts.groups()
         if letter in ("c", "m"):
             options += [flags] if flags != "-" else []
             return options, ["-" + letter, *([attached] if attached else []), *rest]

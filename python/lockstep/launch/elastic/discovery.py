@@ -5,6 +5,7 @@ import selectors
 import signal
 import subprocess
 import time
+from typing import IO
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
@@ -59,11 +60,12 @@ class Discovery:
         except LaunchError as error:
             self._close(str(error))
             return
-        self._selector.register(self._process.stdout, selectors.EVENT_READ, self._read)
+        self._selector.register(_output(self._process), selectors.EVENT_READ, self._read)
 
     def _read(self, events: int) -> None:
         del events
-        chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+        assert self._process is not None  # Its pipe is registered only while it runs.
+        chunk = os.read(_output(self._process).fileno(), 1 << 16)
         self._printed += chunk
         if len(self._printed) > _MOST_PRINTED_BYTES:
             self._close(f"host discovery script {self._script!r} printed more than {_MOST_PRINTED_BYTES >> 20} MiB")
@@ -87,7 +89,7 @@ class Discovery:
     def _close(self, complaint: str) -> None:
         self._at = time.monotonic() + _DISCOVER_EVERY_S
         if self._process is not None:
-            self._selector.unregister(self._process.stdout)
+            self._selector.unregister(_output(self._process))
             _end_script(self._process)
             self._process = None
         if complaint and not self.has_list:
@@ -104,7 +106,13 @@ class Discovery:
             self._close("")
 
 
+def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:
+    """Returns the reading end of a script's stdout."""
+    assert process.stdout is not None  # `start_script` makes a pipe.
+    return process.stdout
+
+
 def _end_script(process: subprocess.Popen) -> None:
     kill_group(process.pid, signal.SIGKILL)
     process.wait()
-    process.stdout.close()
+    _output(process).close()

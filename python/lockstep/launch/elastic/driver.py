@@ -401,8 +401,12 @@ class Driver:
         """
         waiting = {worker.batch for worker in self.workers.values() if worker.is_waiting and worker.rank is None}
         starting = {w.batch for w in self.workers.values() if not w.is_waiting and w.rank is None}
-        self._newcomers_since = (now if self._newcomers_since is None else self._newcomers_since) if waiting else None
-        return bool(waiting - starting) or (bool(waiting) and now >= self._newcomers_since + self.limits.timeout_s)
+        if not waiting:
+            self._newcomers_since = None
+            return False
+        if self._newcomers_since is None:
+            self._newcomers_since = now
+        return bool(waiting - starting) or now >= self._newcomers_since + self.limits.timeout_s
 
 
 def _name(worker: WorkerState) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from lockstep.launch.base import elastic_wire, interfaces
 from lockstep.launch.base.errors import LaunchError
-from lockstep.launch.base.output import Console
+from lockstep.launch.base.output import Console, Stream
 from lockstep.launch.base.ports import free_ports
 from lockstep.launch.elastic.discovery import Discovery
 from lockstep.launch.elastic.driver import Actions, Driver, Limits
@@ -150,9 +150,10 @@ class ElasticJob(SupervisedJob):
 
     def _heard(self, number: int, message: dict) -> None:
         if message.get("is") == "ready":
-            states = (message.get(what) is True for what in ("has_state", "keeps_state"))
+            has_state, keeps_state = (message.get(what) is True for what in ("has_state", "keeps_state"))
             port = message.get("port")
-            self._driver.ready(number, *states, port if type(port) is int and 0 < port <= _MOST_PORT else None)
+            port = port if type(port) is int and 0 < port <= _MOST_PORT else None
+            self._driver.ready(number, has_state, keeps_state, port)
 
     def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
         super()._wait(selector, signals)
@@ -184,7 +185,7 @@ class ElasticJob(SupervisedJob):
             return
         if worker.code == 0:
             self._ended_well.append(number)
-        for line in self._driver.ended(number, worker.code, worker.describe_end(), now, worker.is_secondary):
+        for line in self._driver.ended(number, worker.final_code, worker.describe_end(), now, worker.is_secondary):
             self._console.message(line)
 
     def _release(self, worker: LocalWorker) -> None:
@@ -251,6 +252,7 @@ class ElasticJob(SupervisedJob):
         if self._hosts.machine(host):
             worker = self._launch_on_other_host(number, host, variables, copies)
         else:
+            assert self._local_environment is not None  # `_run_driver` has made it.
             variables[elastic_wire.ADDRESS] = self._service.address
             process = self._start_worker({**self._local_environment, **variables}, self._inherited)
             worker = LocalWorker(process, -1, copies)
@@ -291,11 +293,12 @@ class ElasticJob(SupervisedJob):
         first = self._driver.workers[min(places, key=lambda number: places[number]["rank"])]
         hosts = [self._driver.workers[number].host for number in places]
         remote = [host for host in hosts if self._hosts.machine(host)]
-        if self._hosts.machine(first.host):
+        if self._other_hosts is None or not remote:
+            host = LOOPBACK
+        elif self._hosts.machine(first.host):
             host = self._other_hosts.rendezvous_host(first.host)
         else:
-            towards = [host_of(other).name for other in remote]
-            host = interfaces.address_towards(towards[0], self._other_hosts.interface) if towards else LOOPBACK
+            host = interfaces.address_towards(host_of(remote[0]).name, self._other_hosts.interface)
         port = first.port
         if port is None:
             (port,) = free_ports(1, "" if remote else LOOPBACK)
@@ -305,6 +308,7 @@ class ElasticJob(SupervisedJob):
         worker.name = name if name.startswith("worker") else f"rank {name}"
         streams = worker.sinks[:2]  # the third takes its notes
         for sink, fd in zip(streams, (self._console.stdout, self._console.stderr), strict=True):
+            assert isinstance(sink, Stream)
             sink.rename(self._console.prefix(name, fd), shows_progress)
 
     def _finish(self, code: int, why: str) -> None:

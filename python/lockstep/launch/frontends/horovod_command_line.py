@@ -132,7 +132,9 @@ def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
     Raises:
       LaunchError: the configuration file cannot be read, or a setting is wrong.
     """
-    settings, controller, unknown = {}, "", []
+    settings: dict[str, Any] = {}
+    controller = ""
+    unknown: list[str] = []
     if options.config_file is not None:
         settings, controller, unknown = read_config(options.config_file, read_yaml)
     settings.update(given_settings(options))  # The command line overrides the configuration file.

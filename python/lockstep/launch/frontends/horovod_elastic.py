@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.places import check_size
@@ -101,7 +102,8 @@ class ElasticOptions:
             raise LaunchError("got hosts and a host discovery script, wanted one of them")
 
     def _check_cooldown(self) -> None:
-        values = list(self.cooldown_range) if isinstance(self.cooldown_range, Sequence) else [self.cooldown_range]
+        given: Any = self.cooldown_range
+        values = list(given) if isinstance(given, Sequence) else [given]
         if (
             len(values) != 2
             or not all(isinstance(value, int) for value in values)
@@ -115,10 +117,11 @@ class ElasticOptions:
     def _numbers(self, num_proc: int | None) -> tuple[int, int, int | None]:
         """Returns the smallest, the first and the largest number of processes."""
         first = self.min_np if num_proc is None else num_proc
+        assert first is not None  # `validate` refuses a job without both.
         return self.min_np or first, first, self.max_np
 
     def plan(
-        self, num_proc: int | None, hosts: Sequence[Host] | None, environment: Mapping[str, str], **rest: object
+        self, num_proc: int | None, hosts: Sequence[Host] | None, environment: Mapping[str, str], **rest: Any
     ) -> ElasticPlan:
         """Returns the plan of the job. `validate` must have been called.
 

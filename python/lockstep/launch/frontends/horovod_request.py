@@ -90,6 +90,7 @@ class Request:
         Raises:
           LaunchError: there are too few slots, a network interface does not exist, or an option of ssh is wrong.
         """
+        assert self.num_proc is not None  # `validate` refuses a job that is not elastic without it.
         hosts = assign_slots(self.num_proc, self._listed() or [Host("localhost", self.num_proc)])
         if any(host.is_this_machine() for host in hosts):
             self._check_interfaces()

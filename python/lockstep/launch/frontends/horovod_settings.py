@@ -64,7 +64,7 @@ class Setting:
             raise LaunchError(f"{self.key}: got {value!r}, wanted {wanted}")
         if self.choices and value not in self.choices:
             raise LaunchError(f"{self.key}: got {value!r}, wanted one of {', '.join(self.choices)}")
-        if self.kind in (int, float) and not 0 <= value <= (value if self.most is None else self.most):
+        if isinstance(value, (int, float)) and not 0 <= value <= (value if self.most is None else self.most):
             raise LaunchError(
                 f"{self.key}: got {value}, wanted 0 or more" + (f", at most {self.most:g}" if self.most else "")
             )

@@ -38,7 +38,8 @@ def run_attempts(
         job = make_job(attempt)
         try:
             code = job.run()
-            why = f"{job.failed.name} {job.failed.describe_end()}" if job.may_restart else ""
+            failed = job.failed if job.may_restart else None
+            why = "" if failed is None else f"{failed.name} {failed.describe_end()}"
         except HostLost as error:
             # A host that was never reached is a wrong request; one that was reached before may come back.
             if attempt in (0, restarts):

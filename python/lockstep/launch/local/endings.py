@@ -19,9 +19,9 @@ def own_failure(ended_badly: Iterable[Worker], end_signal: signal.Signals | None
       ended_badly: The workers that ended with another exit code than 0, in this order.
       end_signal: The signal that told them to end; None: SIGTERM.
     """
-    ends = {end_signal, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
+    ends: set[int] = {end_signal or signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
     for worker in ended_badly:
-        if worker.is_secondary or worker.notes.because == INTERRUPT or -worker.code in ends:
+        if worker.is_secondary or worker.notes.because == INTERRUPT or -worker.final_code in ends:
             continue
         return worker
     return None

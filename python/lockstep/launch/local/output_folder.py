@@ -68,6 +68,7 @@ def open_copy(folder: str, name: str, console: Console, appends: bool = False) -
     of_worker = Path(folder) / name
     try:
         of_worker.mkdir(parents=True, exist_ok=True)
-        return tuple(OutputCopy(of_worker / stream, console, appends) for stream in ("stdout", "stderr"))
+        stdout, stderr = (OutputCopy(of_worker / stream, console, appends) for stream in ("stdout", "stderr"))
+        return stdout, stderr
     except OSError as error:
         raise LaunchError(f"output folder {folder}: {error.strerror} ({error.filename})") from None

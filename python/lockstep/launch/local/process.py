@@ -53,6 +53,12 @@ def open_files() -> frozenset[int]:
     return frozenset(found)
 
 
+class _Program(subprocess.Popen[bytes]):
+    """A process that runs a program."""
+
+    notes: Any
+
+
 def command_starter(command: Sequence[str]) -> Start:
     """Returns a function that starts a worker which runs a command."""
 
@@ -61,7 +67,7 @@ def command_starter(command: Sequence[str]) -> Start:
         launcher = os.getpid()
         read, write = notes.open_pipe()
         try:
-            process = subprocess.Popen(
+            process = _Program(
                 command,
                 env={**environment, notes.VARIABLE: notes.name_of(write)},
                 stdin=subprocess.DEVNULL,
@@ -189,7 +195,7 @@ def _call(function: Callable[[], object]) -> int:
         if (program_end := sys.modules.get("lockstep._src.engine.program_end")) is not None:
             program_end.ends_with(error)
         code = _show(error)
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]  # Waits for threads, as the interpreter does at its end.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -132,19 +132,17 @@ class SupervisedJob:
 
     def _show(self, worker: LocalWorker) -> None:
         """Connects a worker's output with the console."""
-        worker.show(
-            *(
-                Stream(
-                    self._console,
-                    fd,
-                    self._console.prefix(str(worker.rank), fd),
-                    worker.rank == 0,
-                    worker.last_lines,
-                )
-                for fd in (self._console.stdout, self._console.stderr)
-            ),
-            worker.notes,
+        stdout, stderr = (
+            Stream(
+                self._console,
+                fd,
+                self._console.prefix(str(worker.rank), fd),
+                worker.rank == 0,
+                worker.last_lines,
+            )
+            for fd in (self._console.stdout, self._console.stderr)
         )
+        worker.show(stdout, stderr, worker.notes)
 
     def _add(self, worker: LocalWorker, guard: Guard, selector: selectors.BaseSelector) -> None:
         guard.watch(worker.pid)
@@ -235,6 +233,7 @@ class SupervisedJob:
         running = self._still_running()
         if not running or self._kill_at is not None:
             return
+        assert self._end_signal is not None  # Its arrival set the time of this reminder.
         text = f"{self._end_signal.name} was handed on, and not followed yet by {running}; another ends them"
         if self._enforce_at is not None:
             text += f", and so do {max(0.0, self._enforce_at - time.monotonic()):.0f} s more ({INTERRUPT_VARIABLE})"
@@ -285,6 +284,7 @@ class SupervisedJob:
         causes = [worker for worker in self._ended_badly if not worker.is_secondary]
         if not causes and self._still_running():
             causes = [worker for worker in self._workers if worker.code is None and worker.notes.because == ITSELF]
+            assert self._first_failure_at is not None  # `_ended_badly` has the worker.
             self._judge_at = self._first_failure_at + (STOP_TIMEOUT_S if causes else _MOMENT_S)
             if time.monotonic() < self._judge_at:
                 return None

@@ -63,11 +63,17 @@ class Worker:
         return self.notes.because == PEER
 
     @property
+    def final_code(self) -> int:
+        """The `code` of a worker that has ended."""
+        assert self.code is not None, f"{self.name} still runs"
+        return self.code
+
+    @property
     def exit_code(self) -> int:
         """The launcher's exit code for it, as a shell's; 1 if we ended it while it was failing by itself."""
         if self.notes.because == ITSELF and (self.code is None or self.code < 0):
             return 1
-        return self.code if self.code >= 0 else 128 - self.code
+        return self.final_code if self.final_code >= 0 else 128 - self.final_code
 
     @property
     def label(self) -> str:
@@ -80,12 +86,12 @@ class Worker:
 
         A killed worker comes before those that failed because of it.
         """
-        return self.code
+        return self.final_code
 
     def describe_end(self) -> str:
         """Describes how it ended, for messages."""
-        if self.exit_code > 128 and self.code < 0:
-            return f"was killed by {signal.Signals(-self.code).name}"
+        if self.exit_code > 128 and self.final_code < 0:
+            return f"was killed by {signal.Signals(-self.final_code).name}"
         return f"failed with exit code {self.exit_code}"
 
     def keep(self, text: bytes) -> None:

@@ -45,7 +45,7 @@ def environments(
         return [{**environment, "CUDA_VISIBLE_DEVICES": ""}]
     step = None if given or len(tasks.addresses) > 1 else slurm.tasks_of_step(environment)
     granted = devices.visible_devices(environment) if assigns_gpus else devices.Devices()
-    ids = granted.ids
+    ids: Sequence[str] = granted.ids
     if step is not None:
         tasks, workers = step, 1 if workers is None else workers
         ids = _part(ids, workers, *slurm.place_on_host(environment))

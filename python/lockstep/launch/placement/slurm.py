@@ -116,7 +116,7 @@ def parse_nodes(text: str) -> list[str]:
         names, at = [""], 0
         while at < len(entry):
             found = _PART.match(entry, at)
-            if not found.end() > at:
+            if found is None or found.end() == at:
                 raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted node[01-03,7]")
             at = found.end()
             endings = [""] if found[2] is None else _numbers(found[2], text)
@@ -154,7 +154,7 @@ def _numbers(ranges: str, text: str) -> list[str]:
     for entry in ranges.split(","):
         match = _RANGE.match(entry)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if low > high or high - low >= MOST_WORKERS:
+        if match is None or low > high or high - low >= MOST_WORKERS:
             raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got the range {entry[:40]!r}, wanted 01-03")
         found += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
         if len(found) > MOST_WORKERS:
@@ -168,7 +168,7 @@ def _tasks_of_nodes(text: str) -> list[int]:
     for entry in text.split(","):
         match = _TASKS.match(entry.strip())
         times = int(match[2] or 1) if match else 0
-        if not times or not int(match[1]) or len(counts) + times > MOST_WORKERS:
+        if match is None or not times or not int(match[1]) or len(counts) + times > MOST_WORKERS:
             raise LaunchError(f"Slurm's numbers of tasks {text[:200]!r}: got {entry[:40]!r}, wanted them as in 2(x3),1")
         counts += [int(match[1])] * times
     return counts

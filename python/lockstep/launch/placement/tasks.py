@@ -61,7 +61,7 @@ def tasks_of(tf_config: str | None) -> Tasks:
     Raises:
       LaunchError: it is no valid description of a cluster.
     """
-    if not (tf_config or "").strip():
+    if tf_config is None or not tf_config.strip():
         return Tasks()
     try:
         config = json.loads(tf_config)

@@ -167,9 +167,9 @@ def _rendezvous(base: Mapping[str, str], count: int, tasks: Tasks) -> Rendezvous
         at = interfaces.with_port(chosen or host, port)
         return Rendezvous(at, secrets.token_hex(32), addresses, tasks.has_chief, tasks.auxiliary)
     # The first worker of a task has the task's address. The addresses of the others only identify them.
-    ports = (port for port in itertools.count(PORTS.start) if port not in tasks.ports)
+    unused = (port for port in itertools.count(PORTS.start) if port not in tasks.ports)
     addresses = [
-        address if i == 0 else f"{host}:{next(ports)}"
+        address if i == 0 else f"{host}:{next(unused)}"
         for address, host in zip(tasks.addresses, tasks.hosts, strict=True)
         for i in range(count)
     ]

@@ -11,6 +11,7 @@ import contextlib
 import os
 import selectors
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from lockstep.launch.base import interfaces
 from lockstep.launch.base.call_folder import VARIABLE as FOLDER
 from lockstep.launch.base.call_folder import all_results, results_of_rank
 from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.output import Console
 from lockstep.launch.base.ports import free_ports
 from lockstep.launch.local.guard import Guard, kill_group
 from lockstep.launch.local.process import command_starter
@@ -58,13 +60,11 @@ class _OutputRelay:
         """Does nothing: the message of the worker's end follows."""
 
 
-class _AgentConsole:
+class _AgentConsole(Console):
     """A console whose messages go to the launcher, which shows them."""
 
-    # These are no terminals: the launcher draws progress bars.
-    stdout, stderr = 1, 2
-
     def __init__(self, agent: "Agent"):
+        super().__init__()
         self._agent = agent
 
     def message(self, text: str) -> None:
@@ -77,7 +77,7 @@ class Agent(SupervisedJob):
 
     def __init__(self) -> None:
         super().__init__(command_starter([]), [], _AgentConsole(self))
-        self._link: Link | None = None
+        self._connection: Link | None = None
         self._silence_s = SILENCE_S
         self._is_over = False  # the launcher said so, or is lost
         self._is_lost = False
@@ -85,12 +85,18 @@ class Agent(SupervisedJob):
         self._held: set[int] = set()  # workers' pipes that are not read at the moment
         self._alive_at = 0.0
         self._started = self._is_elastic = False
-        self._folder: tempfile.TemporaryDirectory | None = None
+        self._folder: _CallFolder | None = None
+
+    @property
+    def _link(self) -> Link:
+        """The connection with the launcher, which `_start` makes."""
+        assert self._connection is not None
+        return self._connection
 
     def tell(self, text: str) -> None:
         """Sends a message for the user."""
-        if self._link is not None:
-            self._link.say({"is": "said", "text": text})
+        if self._connection is not None:
+            self._connection.say({"is": "said", "text": text})
 
     def _make_guard(self) -> Guard:
         return Guard(_PATIENCE_S, kills_parent=True)
@@ -100,7 +106,7 @@ class Agent(SupervisedJob):
         # The connection gets file descriptors of its own. Anything that is printed here goes to stderr.
         wire = os.dup(1)
         os.dup2(2, 1)
-        self._link = Link(os.dup(0), wire)
+        self._connection = Link(os.dup(0), wire)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.write(wire, MARK)
         selector.register(self._link.source, selectors.EVENT_READ, self._hear)
@@ -114,7 +120,7 @@ class Agent(SupervisedJob):
         times = [self._alive_at + ALIVE_EVERY_S] + ([] if self._kill_at is None else [self._kill_at])
         return max(0.05, min(times) - time.monotonic())
 
-    def _wait(self, selector: selectors.BaseSelector, signals: object) -> None:
+    def _wait(self, selector: selectors.BaseSelector, signals: socket.socket) -> None:
         self._hold_back()
         super()._wait(selector, signals)
         now = time.monotonic()
@@ -266,6 +272,7 @@ class Agent(SupervisedJob):
 
     def _notice_ends(self, selector: selectors.BaseSelector) -> None:
         for worker in list(self._workers):
+            assert isinstance(worker, LocalWorker)  # An agent starts no others.
             if worker.poll():
                 if self._is_elastic:  # Processes that it started end with it.
                     kill_group(worker.pid, signal.SIGKILL)
@@ -273,7 +280,7 @@ class Agent(SupervisedJob):
                     if fd in selector.get_map() or fd in self._held:
                         self._drain(selector, worker, fd)
                 if self._folder is not None:
-                    self._send_results(worker.rank)
+                    self._send_results(Path(self._folder.name), worker.rank)
                 self._link.say({"is": "ended", "rank": worker.rank, "code": worker.code})
                 if self._is_elastic:
                     self._forget(worker)
@@ -295,8 +302,7 @@ class Agent(SupervisedJob):
         if fd in selector.get_map():
             selector.unregister(fd)
 
-    def _send_results(self, rank: int) -> None:
-        folder = Path(self._folder.name)
+    def _send_results(self, folder: Path, rank: int) -> None:
         # The rank of an elastic job's worker changes, so all files that are there are taken for its own.
         for path in all_results(folder) if self._is_elastic else results_of_rank(folder, rank):
             with path.open("rb") as file:
@@ -309,7 +315,7 @@ class Agent(SupervisedJob):
         super()._end(selector)
         if self._folder is not None:
             self._folder.cleanup()
-        if self._is_lost or self._link is None:
+        if self._is_lost or self._connection is None:
             return
         self._link.say({"is": "done"})
         deadline = time.monotonic() + _FAREWELL_S
@@ -321,7 +327,7 @@ class Agent(SupervisedJob):
         return 1 if self._is_lost else 0
 
 
-class _CallFolder(tempfile.TemporaryDirectory):
+class _CallFolder(tempfile.TemporaryDirectory[str]):
     """The folder for files from the launcher and for results of workers; only this user can read it."""
 
     def __init__(self) -> None:

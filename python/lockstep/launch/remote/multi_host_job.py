@@ -179,7 +179,9 @@ class MultiHostJob(SupervisedJob):
     def _rendezvous(self) -> Rendezvous:
         first, *others = self._job_hosts.hosts
         if first in self._remotes:
-            host, port = self._remotes[first].rendezvous
+            address = self._remotes[first].rendezvous
+            assert address is not None  # Its agent is ready.
+            host, port = address
         else:
             host = interfaces.rendezvous_host(first.name, self._interface, [other.name for other in others])
             (port,) = free_ports(1, "")

@@ -103,7 +103,8 @@ class RemoteHost:
             )
         except OSError as error:
             raise LaunchError(f"host {self.name}: cannot run {self._command[0]!r}: {error.strerror}") from None
-        self._process = process
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        self._process, self._stderr = process, process.stderr
         self._link = Link(process.stdout.fileno(), process.stdin.fileno(), MARK)
         os.set_blocking(process.stderr.fileno(), False)
         self._errors = Stream(
@@ -135,6 +136,7 @@ class RemoteHost:
             rank = int(variables["LOCKSTEP_RANK"])
             self.workers[rank] = RemoteWorker(self.name, rank, self.say, self._console, copies.get(rank))
         self._limit_s = _WORKERS_TIMEOUT_S
+        assert self._link is not None  # `connect` comes first.
         self._link.heard_at = time.monotonic()
         self.say(
             {
@@ -171,6 +173,7 @@ class RemoteHost:
 
     def silent_at(self) -> float:
         """Returns the time at which the agent will have been silent for too long."""
+        assert self._link is not None  # Only connected hosts are asked.
         return self._link.heard_at + self._limit_s
 
     def _hear(self, events: int) -> None:
@@ -191,6 +194,7 @@ class RemoteHost:
         if nobody_reads:
             raise BrokenPipeError
         if not more and not self.is_over:
+            assert self._process is not None  # It has the same life as the link.
             # If no agent was started, the error message of ssh may still be on its way.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(0.2)
@@ -198,6 +202,7 @@ class RemoteHost:
             self._lose(self._describe_end())
 
     def _describe_end(self) -> str:
+        assert self._process is not None and self._link is not None
         code = self._process.poll()
         program = os.path.basename(self._command[0])
         how = f"{program} ended with exit code {code}" if code else "its agent is gone"
@@ -208,9 +213,9 @@ class RemoteHost:
     def _hear_errors(self, events: int) -> None:
         """Shows the stderr of ssh and of the agent."""
         del events
-        if self._process is None or self._process.stderr not in self._selector.get_map():
+        if self._process is None or self._stderr not in self._selector.get_map():
             return
-        descriptor = self._process.stderr.fileno()
+        descriptor = self._stderr.fileno()
         chunk = b""
         with contextlib.suppress(BlockingIOError):
             chunk = os.read(descriptor, _READ_BYTES)
@@ -286,7 +291,7 @@ class RemoteHost:
         if self._process is None or self._link is None:
             return
         self.is_over = True
-        for descriptor in (self._link.source, self._link.target, self._process.stderr.fileno()):
+        for descriptor in (self._link.source, self._link.target, self._stderr.fileno()):
             if descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
         # The link itself is closed first, since another thread may be about to write.
@@ -296,7 +301,8 @@ class RemoteHost:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             with contextlib.suppress(OSError):
-                pipe.close()
+                if pipe is not None:
+                    pipe.close()
         self._process = None
 
 

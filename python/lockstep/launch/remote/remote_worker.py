@@ -48,7 +48,7 @@ class RemoteWorker(Worker):
     @property
     def urgency(self) -> int:
         """Orders workers as `Worker.urgency`; a lost worker comes before all others."""
-        return -LOST if self._lost else self.code
+        return -LOST if self._lost else self.final_code
 
     def describe_end(self) -> str:
         """Implements `Worker.describe_end`."""
