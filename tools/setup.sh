@@ -47,6 +47,9 @@ stamp() {
   cat "$@" | cksum >"$stamp"
 }
 
+# module_names: the Python files that an editable install maps to modules; their contents don't matter to it.
+module_names() { find python -name '*.py' -not -name '*_test.py' | LC_ALL=C sort; }
+
 requirements=(requirements/build.txt "requirements/tf-$TF.txt" "requirements/tf-$TF.lock")
 
 make_empty_environment() {
@@ -84,10 +87,13 @@ need_compiler() {
     debian_packages g++ libgloo-dev
 }
 
-# The first build, and builds after a change of the build files, use pip; after that Ninja decides what to compile.
+# The first build uses pip, and so do builds after a change of the build files or after Python files came, went or moved:
+# an editable install knows each module by its path. In all other cases Ninja decides what to compile.
 make_ops() {
   need_compiler
-  local described=(pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml)
+  mkdir -p build
+  module_names >build/modules.txt
+  local described=(pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml build/modules.txt)
   if ! stamped install "${described[@]}" || [ ! -f "$BUILD/build.ninja" ]; then
     say "op library for TensorFlow $TF"
     "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . --config-settings "build-dir=$BUILD"
