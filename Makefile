@@ -14,17 +14,22 @@ cmake := $(VENV)/bin/cmake
 ctest := $(VENV)/bin/ctest
 cpp_files := git ls-files '*.h' '*.cc'
 
+# configured,FOLDER,OPTIONS: writes the files of a build.
+define configured
+$(cmake) -S . -B $(1) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) \
+  -DPython3_EXECUTABLE=$(abspath $(python)) $(2) >/dev/null
+endef
+
 # core_build,FOLDER,OPTIONS,TARGET: configures (once) and builds the core alone, or a target of it.
 define core_build
-{ test -f $(1)/build.ninja || $(cmake) -S . -B $(1) -G Ninja -DLOCKSTEP_BUILD_OPS=OFF \
-  -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV)/bin/ninja) -DPython3_EXECUTABLE=$(abspath $(python)) $(2) >/dev/null; } && \
+{ test -f $(1)/build.ninja || $(call configured,$(1),-DLOCKSTEP_BUILD_OPS=OFF $(2)); } && \
 $(cmake) --build $(1) -j $(JOBS) $(if $(3),--target $(3)) -- --quiet
 endef
 
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
-	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz), MINUTES=30 SEED=number (make soak)'
+	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test, make test-python), FILTER="Rendezvous*" (make test-core: a pattern of GoogleTest), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz), MINUTES=30 SEED=number (make soak)'
 
 .PHONY: setup
 setup: ## the virtual environment with TensorFlow, the op library and the façades
@@ -42,20 +47,39 @@ train: check-workers setup ## train a ranking model on WORKERS workers: on gener
 
 # The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
 # REDUCED=1 runs the tests that another version of TensorFlow could break (conftest.py defines them).
-# The core's tests mostly wait, for deadlines and for each other, so more of them run at a time than there are cores.
 .PHONY: test
 test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh core tests
 	@tools/setup.sh python & environment=$$!; core=0; \
-	$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON) || core=$$?; \
+	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
 	@tools/setup.sh ops $(if $(REDUCED),,spark)
 	@core=0; python=0; \
-	$(ctest) --test-dir build/core-tf-$(TF) --output-on-failure --no-tests=error -j $$((2 * $(JOBS))) $(if $(REDUCED),-R columnar) || core=$$?; \
-	tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS) || python=$$?; \
+	$(core_tests) '' $(if $(REDUCED),-R columnar) || core=$$?; \
+	$(python_tests) || python=$$?; \
 	echo "TensorFlow $(TF): core tests $$([ $$core = 0 ] && echo passed || echo FAILED)," \
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
 	exit $$((core || python))
+
+core_tests_build = $(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
+core_tests = tools/test_core.sh build/core-tf-$(TF)
+python_tests = tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS)
+
+.PHONY: check-filter
+check-filter:
+	@[[ '$(FILTER)' =~ ^[A-Za-z0-9_.*?:/-]*$$ ]] || \
+	  { echo "make test-core: FILTER=$(FILTER): wanted a pattern of GoogleTest, such as Rendezvous*" >&2; exit 2; }
+
+.PHONY: test-core
+test-core: check-filter ## the core's tests; FILTER selects some
+	@tools/setup.sh core tests
+	@$(core_tests_build)
+	@$(core_tests) '$(FILTER)'
+
+.PHONY: test-python
+test-python: ## Python's tests; TESTS selects some
+	@tools/setup.sh ops
+	@$(python_tests)
 
 # Programs for emulated hosts: the engine's tests, and the switch for slow and lossy cables.
 define hosts_setup
@@ -120,6 +144,8 @@ format: ## format C++ and Python
 	$(cpp_files) | xargs -r clang-format -i
 	$(python) -m ruff check -q --fix . ; $(python) -m ruff format -q .
 
+# The commands that compile tf/ come from a build folder that is only configured, without precompiled headers: clang does
+# not read those of GCC.
 .PHONY: lint
 lint: ## formatting, common mistakes, layers and types, of C++ and Python
 	@tools/setup.sh python lint tests
@@ -127,8 +153,10 @@ lint: ## formatting, common mistakes, layers and types, of C++ and Python
 	$(python) -m ruff check . && $(python) -m ruff format --check .
 	$(python) -m mypy
 	$(cpp_files) | xargs -r clang-format --dry-run -Werror
-	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
+	@$(core_tests_build)
 	git ls-files 'core/*.cc' | xargs -r -n 4 -P $(JOBS) clang-tidy --quiet -p build/core-tf-$(TF)
+	@$(call configured,build/lint-tf-$(TF),-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
+	git ls-files 'tf/*.cc' | xargs -r -n 2 -P $(JOBS) clang-tidy --quiet -p build/lint-tf-$(TF)
 
 .PHONY: clean
 clean: ## remove all built files; virtual environments stay
