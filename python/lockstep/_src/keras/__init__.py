@@ -1,1 +1,1 @@
-"""Keras 3 on all workers of a job: layers of dynamic tables, exports, and below them models and replacements."""
+"""Keras 3 on all workers of a job: layers with dynamic tables and exports; in subpackages, models and replacements."""

@@ -43,7 +43,7 @@ class _TableWeight(backend.Variable):
     def _deferred_initialize(self) -> None:
         """Does nothing: the table exists already when Keras creates variables of a traced model."""
 
-    # Errors of these methods would otherwise look to Keras like those of a variable that only has a value.
+    # Keras' own methods take a NotImplementedError as the sign of a variable that has only a value. These pass it on.
     def _serialize_to_tensors(self) -> Any:
         return self._value._serialize_to_tensors()
 

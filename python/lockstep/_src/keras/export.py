@@ -67,7 +67,7 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
 
 
 class _Initializer(lookup_ops.TableInitializerBase):
-    """Fills a hash table with row numbers by key, read from a variable, because constants in a graph must be small."""
+    """An initializer of a hash table: row numbers by key. A variable has the keys, because constants must be small."""
 
     def __init__(self, keys: tf.Variable) -> None:
         super().__init__(keys.dtype, tf.int64)

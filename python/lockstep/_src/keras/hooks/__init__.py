@@ -1,1 +1,1 @@
-"""Replacements inside Keras 3 while a scope is open."""
+"""Functions that replace symbols of Keras 3 while a scope is open."""

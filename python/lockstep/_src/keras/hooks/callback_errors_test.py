@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from lockstep._src.scope import scope
 
-pytestmark = pytest.mark.skipif(not keras.__version__.startswith("3"), reason="Keras 3 alone ends an epoch so")
+pytestmark = pytest.mark.skipif(not keras.__version__.startswith("3"), reason="only Keras 3 ends an epoch so")
 
 
 class _Writes(keras.callbacks.Callback):

@@ -136,7 +136,7 @@ def _by_chief(function: Callable[..., Any], *args: Any) -> Any:
 
 
 class _Restoring(threading.local):
-    """The state of `BackupAndRestore` while it restores: either all workers load the weights, or none."""
+    """The restore of a `BackupAndRestore`: if one worker cannot load the weights, all workers raise an error."""
 
     inside = False
 
@@ -167,8 +167,8 @@ class _Restoring(threading.local):
                     load(model, filepath, *args, **kwargs)
             except Exception as error:
                 failure = error
-            told = agreement.of_all(failure and f"{type(failure).__name__}: {failure}", "callback_loaded")
-            for rank, text in enumerate(told):
+            failures = agreement.of_all(failure and f"{type(failure).__name__}: {failure}", "callback_loaded")
+            for rank, text in enumerate(failures):
                 if text is not None:
                     raise failure or OSError(f"load_weights: worker {rank} failed: {text}")
 
@@ -190,20 +190,20 @@ def _wrap_begin(tell: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(tell)
     def wrapped(self: CallbackList, *args: Any, **kwargs: Any) -> None:
-        # Some versions of Keras 3 do not have it.
-        of_jax = getattr(callbacks, "OrbaxCheckpoint", ())
-        if any(isinstance(callback, of_jax) for callback in self.callbacks):
+        # Early versions of Keras 3 do not have it.
+        orbax = getattr(callbacks, "OrbaxCheckpoint", ())
+        if any(isinstance(callback, orbax) for callback in self.callbacks):
             raise NotImplementedError(
                 f"fit: OrbaxCheckpoint is not implemented for a job of {context.world_size} workers; use "
                 "BackupAndRestore or ModelCheckpoint"
             )
         mine = sorted(type(callback).__name__ for callback in self.callbacks if isinstance(callback, _SAVERS))
-        everyones = agreement.of_all(mine, "callbacks")
-        for rank, names in enumerate(everyones):
-            if names != everyones[0]:
+        names_by_rank = agreement.of_all(mine, "callbacks")
+        for rank, names in enumerate(names_by_rank):
+            if names != names_by_rank[0]:
                 raise ValueError(
-                    f"fit: callbacks that save models are {everyones[0] or 'none'} on rank 0 and {names or 'none'} on "
-                    f"rank {rank}; give the same ones to all workers, although only worker 0 writes the files"
+                    f"fit: callbacks that save models are {names_by_rank[0] or 'none'} on rank 0 and {names or 'none'} "
+                    f"on rank {rank}; give the same ones to all workers, although only worker 0 writes the files"
                 )
         tell(self, *args, **kwargs)
 

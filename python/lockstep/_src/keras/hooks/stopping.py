@@ -1,4 +1,4 @@
-"""Makes `fit`, `evaluate` and `predict` of Keras 3 end on all workers after the same batch if a callback requests it.
+"""Stop requests of Keras 3 callbacks: `fit`, `evaluate` and `predict` end after the same batch on all workers.
 
 Callbacks end a pass over data by `model.stop_training` (`stop_evaluating`, `stop_predicting`), which Keras reads after
 each batch and after each epoch. A worker's request is cleared before Keras reads it. It is then sent with the exchange

@@ -2,7 +2,7 @@
 
 | replaced | result |
 | --- | --- |
-| batches | all workers have a next batch, or none has: workers exchange how many rows their next batches have |
+| batches | all workers take a batch, or none does: each first sends the number of rows of its next batch |
 | the loss's gradient | is weighted by rows, so that the mean over workers is the mean over all rows |
 | `optimizer.apply` | exchanges gradients first (`in_scope.py`), and sums slices of one row, also on one worker |
 | moments of batch normalization | are those of the rows of all workers |
@@ -128,7 +128,8 @@ class _Step(threading.local):
     def next_of_all(self, iterator: Any, is_share: bool) -> _Batch | None:
         """Returns the next batch of this worker.
 
-        The batch has no rows if only other workers have some left. The result is None if all workers stop.
+        The batch has no rows if this worker's data has ended and other workers still have batches. The result is None
+        if all workers stop.
 
         Args:
           iterator: the iterator of this worker's data.
@@ -140,12 +141,12 @@ class _Step(threading.local):
         is_first = not self._compared and context.options.mode == "train"
         compared = sharing.fingerprint(batch) if is_first and batch is not None and not is_share else sharing.NOTHING
         # The number of rows, or -1 for no batch; whether a callback requested the end; the first batch's fingerprint.
-        said = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
-        everyones = ordered.allgather(tf.constant(said, tf.int64), name="rows_of_batches").numpy()
-        rows, asked = everyones[:, 0], everyones[:, 1]
+        sent = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
+        all_sent = ordered.allgather(tf.constant(sent, tf.int64), name="rows_of_batches").numpy()
+        rows, asked = all_sent[:, 0], all_sent[:, 1]
         if is_first:
             self._compared = True
-            sharing.compare([everyones[:, 2]])
+            sharing.compare([all_sent[:, 2]])
         if this is not None:
             this.agree(asked.any())
         until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder
@@ -163,12 +164,12 @@ class _Step(threading.local):
                 self.weight.assign(batch.weight)
                 yield batch.data
         finally:
-            # After an interrupt, this may run when TensorFlow and this module's globals are gone.
+            # After an interrupt, Python may close this generator when TensorFlow and this module's globals are gone.
             if not is_finalizing():
                 self.weight.assign(1.0)
 
     def wrap_scale_loss(self, scale_loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the method between the loss that Keras reports and the loss whose gradient it computes."""
+        """Wraps the method to which Keras passes the reported loss before it takes the gradient of the result."""
 
         @functools.wraps(scale_loss)
         def wrapped(optimizer: Any, loss: Any) -> Any:
@@ -197,7 +198,7 @@ class _Step(threading.local):
         return wrapped
 
     def wrap_mean(self, update_state: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `Mean.update_state`: Keras passes no weight in a graph that does not know a batch's rows."""
+        """Wraps `Mean.update_state`: adds the weight that Keras omits if a graph does not know the number of rows."""
 
         @functools.wraps(update_state)
         def wrapped(metric: Any, values: Any, sample_weight: Any = None) -> Any:
@@ -220,7 +221,7 @@ def _wrap_supports_jit(supports_jit: Callable[[Any], bool]) -> Callable[[Any], b
 
 
 def _wrap_reduction(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the reduction of the losses of a batch's rows: without rows, Keras' result is an empty vector, here 0."""
+    """Wraps the reduction of a batch's losses: the loss of no rows is 0, where Keras returns an empty vector."""
 
     @functools.wraps(reduce_values)
     def wrapped(values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size") -> Any:
@@ -274,7 +275,7 @@ def _moments_of_all(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tu
     Args:
       layer: the `BatchNormalization` layer.
       inputs: [B, ..., C].
-      mask: [B, ...], which values count; None: all.
+      mask: [B, ...], true for the values that count; None: all count.
     """
     axes, epsilon = layer._reduction_axes, 0.0
     weights = tf.ones_like(inputs)
@@ -330,11 +331,11 @@ class _Applying(threading.local):
 
 
 # Optimizers of Keras that compute with a whole variable; a worker has only a part of a sharded one.
-_OF_WHOLE_VARIABLES = ("Adafactor", "Lamb", "Muon")
+_NEED_WHOLE_VARIABLES = ("Adafactor", "Lamb", "Muon")
 
 
 def _check_can_shard(optimizer: Any) -> None:
-    if any(cls.__name__ in _OF_WHOLE_VARIABLES for cls in type(optimizer).__mro__):
+    if any(cls.__name__ in _NEED_WHOLE_VARIABLES for cls in type(optimizer).__mro__):
         raise NotImplementedError(
             f"{optimizer.name}: computes with norms or means of a whole variable, and is not implemented for sharded "
             "tables, which are spread over the workers; use another optimizer, or do not shard tables"

@@ -147,10 +147,10 @@ def intercept_variables(interception: Interception) -> None:
 
 @contextlib.contextmanager
 def _outside_of_functions() -> Iterator[None]:
-    """Makes variables be created eagerly and by the scope's creator inside, also while a `tf.function` is traced.
+    """Makes the scope's creator create variables eagerly inside the block, even while a `tf.function` is traced.
 
-    In `tf.init_scope`, the graph of the function stays the default one. Its own creator would create the variables, and
-    does not call other creators.
+    `tf.init_scope` alone does not suffice. The function's graph stays the default graph in it, and the graph's variable
+    creator, which calls no other creator, would create the variables.
     """
     with tf.init_scope():
         _, creator = min(ops.get_default_graph()._variable_creator_stack, key=lambda entry: entry[0])
@@ -166,7 +166,8 @@ def _outside_of_functions() -> Iterator[None]:
 def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(initialize)
     def wrapped(self: Any, value: Any) -> None:
-        # Layers may be built while a step is traced. Values that are computed there are initialized by that graph.
+        # A layer may be built while a step is traced. If its initial value is a tensor of that graph, the graph itself
+        # initializes the variable.
         is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
         before, _making.variable = _making.variable, True
         try:

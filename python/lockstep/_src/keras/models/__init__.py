@@ -1,1 +1,1 @@
-"""Models that open the scope themselves: of Keras 3, and of Keras' interface in graphs of TensorFlow 1."""
+"""Models that open the scope themselves: models of Keras 3, and models with Keras' interface in TensorFlow 1 graphs."""

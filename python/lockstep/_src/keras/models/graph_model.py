@@ -151,7 +151,7 @@ class Model:
         self._compiled = Compiled(optimizer, Loss(loss), list(metrics or ()), target_tensors, clipnorm, clipvalue)
 
     def load_weights(self, checkpoint_dir: str, scope: str | None = None, skip_mismatched: bool = True) -> None:
-        """Makes variables begin with the values of a checkpoint, by name, unless training continues from its own one.
+        """Initializes variables from a checkpoint, by name, unless the model's own checkpoint directory has one.
 
         Args:
           checkpoint_dir: the directory of the checkpoint, or the checkpoint's prefix.
@@ -239,8 +239,8 @@ class Model:
             def train(session: Any) -> None:
                 for epoch in range(initial_epoch, epochs):
                     calls.tell("on_epoch_begin", epoch)
-                    anew = steps_per_epoch is None or not history.epoch
-                    values = training.run(session, steps_per_epoch, anew, calls.batch)
+                    restart = steps_per_epoch is None or not history.epoch
+                    values = training.run(session, steps_per_epoch, restart, calls.batch)
                     if values is None:
                         no_data("fit", history)
                         break
@@ -488,7 +488,7 @@ class Model:
 
 
 def _intercept_models(interception: Interception) -> None:
-    """Makes the `Model` of Keras 2 this library's, in graphs of TensorFlow 1."""
+    """Replaces the `Model` of Keras 2 by this library's, in graphs of TensorFlow 1."""
     if loaded_keras_2() is not None and not tf.executing_eagerly():
         interception.replace(symbols.KERAS_2_MODEL, lambda _: Model)
 

@@ -87,7 +87,7 @@ _SAVERS = ("BackupAndRestore", "ModelCheckpoint")
 
 
 class Callbacks:
-    """Calls Keras' callbacks; those that write logs are called on worker 0 only.
+    """Keras' callbacks of one `fit`. Callbacks that write logs are called on worker 0 only.
 
     Raises:
       NotImplementedError: a callback saves models of Keras.
