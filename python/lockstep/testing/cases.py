@@ -1,4 +1,4 @@
-"""Runs the cases of a test one after the other on the workers of one job."""
+"""Cases of a test that run one after the other on the workers of one job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills a test's own process at a named point of the engine's work (core/base/crash_point.h)."""
+"""Crash points for tests: a test kills its own process at a named point of the engine (core/base/crash_point.h)."""
 
 from __future__ import annotations
 

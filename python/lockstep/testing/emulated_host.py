@@ -33,7 +33,7 @@ _CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC, _CLONE_NEWPID, _CLONE_NEWNET = (
     0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000,
 )  # fmt: skip
 # The namespaces of process numbers and files come last: setns moves only children of this process into the former.
-_KINDS = ("net", "uts", "ipc", "pid", "mnt")
+_NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")
 _PR_SET_PDEATHSIG = 1
 _MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 
@@ -50,7 +50,7 @@ def _mount(source: str, target: str, kind: str, flags: int = 0) -> None:
     _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, None), f"mount {source} on {target}")
 
 
-def _live(name: str, hosts_file: str) -> None:
+def _be_first_process(name: str, hosts_file: str) -> None:
     """Sets up the host in its first process, and waits until standard input ends."""
     # The following mounts are visible only on this host.
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
@@ -76,8 +76,8 @@ def run_on(pid: int, folder: str, body: Callable[[], None]) -> NoReturn:
       body: the function; the new process exits with 0 if it returns.
     """
     # All namespaces are opened before the first is entered, because afterwards /proc is the host's.
-    spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _KINDS]
-    for kind, space in zip(_KINDS, spaces, strict=True):
+    spaces = [os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _NAMESPACES]
+    for kind, space in zip(_NAMESPACES, spaces, strict=True):
         _checked(_libc.setns(space, 0), f"setns {kind}")
     child = os.fork()
     if child == 0:
@@ -124,7 +124,7 @@ def main() -> None:
     _checked(_libc.unshare(spaces), "unshare")
     first = os.fork()
     if first == 0:
-        _live(name, hosts_file)
+        _be_first_process(name, hosts_file)
         os._exit(0)
     print(first, flush=True)
     os.waitpid(first, 0)

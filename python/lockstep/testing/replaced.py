@@ -1,4 +1,4 @@
-"""Compares the table of replaced symbols with the symbols that are actually replaced in TensorFlow and Keras."""
+"""A comparison of the table of replaced symbols with what is really replaced in TensorFlow and Keras."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = tuple[int, str]
 
 
 def keras_2() -> str | None:
-    """Returns the installed package of Keras 2: `keras` with old TensorFlow versions, or `tf_keras` with Keras 3."""
+    """Returns the installed package of Keras 2: `keras` of old TensorFlow, `tf_keras` beside Keras 3, or None."""
     if not HAS_KERAS_3:
         return "keras"
     return None if importlib.util.find_spec("tf_keras") is None else "tf_keras"
@@ -48,10 +48,10 @@ class Snapshot:
         self._before = {id(owner): (owner, dict(vars(owner))) for owner in _owners()}
 
     def replaced(self) -> dict[Place, str]:
-        """Returns the attributes that differ now, with a text for messages.
+        """Returns the places whose value has changed since, each with a text for messages.
 
-        An attribute that a class had inherited, and now holds itself, counts as different. New submodules and new
-        attributes of modules do not count.
+        This includes an attribute that a class inherited before and now holds itself. It does not include submodules
+        that were loaded since, nor names that were added to modules.
         """
         found = {}
         for owner, before in self._before.values():
@@ -63,11 +63,11 @@ class Snapshot:
         return found
 
     def differences(self, *periods: str, only: Container[str] = ("",)) -> tuple[list[str], list[str]]:
-        """Returns the replaced symbols that are in no row, and the symbols of rows that are not replaced.
+        """Returns the symbols that are replaced but in no row, and those that are in a row but not replaced.
 
         Args:
-          *periods: the names of the periods that have begun since the snapshot.
-          only: the values of `Hook.only` whose conditions are true.
+          *periods: names of the periods that have begun since the snapshot.
+          only: the conditions that hold, of those that rows name.
         """
         replaced, listed = self.replaced(), _places(periods, only)
         unlisted = sorted(replaced[place] for place in replaced.keys() - listed.keys())
@@ -76,7 +76,7 @@ class Snapshot:
 
 
 def _places(periods: tuple[str, ...], only: Container[str]) -> dict[Place, str]:
-    """Returns the places of the table's rows. Rows of Keras refer to the package `keras`, which scopes use first."""
+    """Returns the places of the rows. For Keras, only the package `keras` counts, which scopes look for first."""
     found = {}
     for hook in installed_hooks():
         is_other_keras = hook.symbol.startswith("tf_keras.")

@@ -29,9 +29,9 @@ from typing import Any
 
 # The time in seconds between SIGTERM and SIGKILL for a worker.
 _KILL_AFTER_S = 2.0
-# Tests give the time that workers may take on a quiet machine. On a busy machine, they get _BUSY times as much, but at
-# most _MOST_S seconds, because pytest ends a test after 600 s.
-_BUSY, _MOST_S = 4, 540.0
+# Tests give the time that workers may take on a quiet machine. On a busy machine, workers get this many times as much,
+# but at most 540 s, because pytest ends a test after 600 s.
+_BUSY_FACTOR, _MAX_TIMEOUT_S = 4, 540.0
 
 
 class WorkerError(AssertionError):
@@ -279,7 +279,7 @@ def _outcome(rank: int, exit_code: int | None, base: Path) -> Outcome:
 
 def _deadline_s(timeout_s: float) -> float:
     """Returns the seconds after which workers are killed, for the `timeout_s` that a test gives."""
-    return max(timeout_s, min(timeout_s * _BUSY, _MOST_S))
+    return max(timeout_s, min(timeout_s * _BUSY_FACTOR, _MAX_TIMEOUT_S))
 
 
 def _await(polls: Sequence[Callable[[], int | None]], timeout_s: float, fail_fast: bool) -> list[int | None]:
@@ -295,7 +295,7 @@ def _await(polls: Sequence[Callable[[], int | None]], timeout_s: float, fail_fas
             return codes
         if fail_fast and not failed and any(codes):
             failed = True
-            end = min(end, time.monotonic() + 10 * _BUSY)
+            end = min(end, time.monotonic() + 10 * _BUSY_FACTOR)
         if time.monotonic() > end:
             return codes
         time.sleep(0.01)
