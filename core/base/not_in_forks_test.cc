@@ -15,7 +15,7 @@
 namespace lockstep {
 namespace {
 
-// A child that lives until it is let go; its exit code carries its result.
+// A child process that runs until the test releases it. Its exit code is its result.
 class Child {
  public:
   template <typename Body>

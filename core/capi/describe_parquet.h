@@ -4,8 +4,8 @@
 #pragma GCC visibility push(default)
 extern "C" {
 
-// Tells Python the columns of a Parquet file while a graph is being built, where no op can run. Reads the file's footer
-// and no data.
+// Describes the columns of a Parquet file for Python, which needs them while it builds a graph and cannot run ops yet.
+// Reads the file's footer and no data.
 //
 // Returns the columns of the first file that the `count` strings of `names` match (columnar/paths.h defines names), as
 // JSON in the file's order.

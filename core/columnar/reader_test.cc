@@ -232,8 +232,8 @@ TEST_F(ReaderTest, AnErrorComesBehindTheBatchesBeforeItAndStays) {
 }
 
 // Reading a file with any content gives rows or an error that names it. A flip in a value gives another value, so
-// not every round has an error. Some rounds must have one, or the damage would have no effect. Sanitizers see what else
-// goes wrong.
+// not every round has an error. Some rounds must have one, or the damage would have no effect. Sanitizers find other
+// faults.
 TEST_F(ReaderTest, DamagedFilesAreErrorsAndNeverCrashes) {
   const std::string path = Write("a", 0, 300, 70);
   std::ifstream in(path, std::ios::binary);

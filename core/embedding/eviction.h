@@ -16,10 +16,10 @@ namespace lockstep {
 // of further keys if needed. So evicted keys are among the coldest, but not always the coldest of all. This is the
 // usual approximation; it needs no ordered list that every lookup would have to update.
 //
-// With a budget and kLfu, frequencies age. Otherwise a full table would keep former frequent keys for ever, and no new
-// key could live to be seen twice. When the number of keys evicted for the budget reaches the budget, the next sweep
-// halves the frequencies of all keys. The frequency of a key that is not seen any more falls to 0 when the table's keys
-// have been replaced log2(its frequency) + 1 times.
+// With a budget and kLfu, frequencies age. Otherwise a full table would keep former frequent keys for ever, and remove
+// each new key before it is seen twice. When the number of keys evicted for the budget reaches the budget, the next
+// sweep halves the frequencies of all keys. The frequency of a key that is not seen any more falls to 0 when the
+// table's keys have been replaced log2(its frequency) + 1 times.
 struct EvictionOptions {
   enum class Order : uint8_t {
     kLru,  // the least recently seen first

@@ -113,7 +113,7 @@ bool KeyIndex::Erase(int64_t key, uint32_t expected) {
   if (bucket == nullptr || bucket->values[entry] != expected) return false;
   const uint32_t state = bucket->state.load(std::memory_order_relaxed);
   bucket->state.store((state & ~(1u << entry)) + Bucket::kRemovalUnit, std::memory_order_release);
-  // This comes last, so that a search for a key behind them never ends too early.
+  // The buckets that the key passed change last, so that a search for a key behind them never ends too early.
   for (auto* passed = const_cast<Bucket*>(place.home); passed != bucket; passed = Next(place.array, passed)) {
     passed->state.store(PassedOneLess(passed->state), std::memory_order_release);
   }

@@ -2,10 +2,11 @@
 //
 //   x_fuzz [--seed 1] [--first 0] [--inputs N] [--seconds S] [FILE...]
 //
-// Runs as many inputs as asked for, or for as long as asked for. Without either option it runs 100000 inputs for at
-// most 1.5 s, which is a target's share of `make test`. With files, it runs these alone: inputs that libFuzzer has
-// kept. It ends with one line that sums up the run. If the target dies on an input, or takes longer than 20 s, the
-// driver names the input's number, by which the run can be repeated. An input that takes too much memory dies of it.
+// Runs N inputs, or inputs for S seconds. Without either option it runs 100000 inputs for at most 1.5 s, which is a
+// target's share of `make test`. With files, it runs only these: inputs that libFuzzer has kept. It ends with one line
+// that sums up the run. If the target dies on an input, or takes longer than 20 s, the driver prints the input's
+// number, with which the run can be repeated. The driver limits the memory, so that an input that takes too much dies,
+// too.
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>

@@ -140,8 +140,8 @@ void DynamicTableResource::EndStep(int64_t step, int64_t run) {
     gone.swap(before_);
     before_.swap(batches_);
     unadmitted.swap(unadmitted_);
-    // The clock was behind, as for a table that is new in a program or was restored. Keys seen in this step were seen
-    // in the step before the next one.
+    // The table's clock is behind the program's if the table is new in the program or was restored. Keys that were seen
+    // in this step get the step before the next one.
     const int64_t present = step_;
     if (step > present + 1) {
       for (const ResolvedKeys& batch : before_) table_->Stamp(batch, {step - 1, now().seconds});

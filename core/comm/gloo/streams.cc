@@ -118,7 +118,7 @@ class Streams::Waiting {
     const std::lock_guard lock(mutex_);
     return error_;
   }
-  // The peer whose time has passed, and the operation that waits for it.
+  // The peer that did not send or receive in time, and the operation that waits for it.
   struct Late {
     int peer;
     std::string operation;

@@ -19,7 +19,8 @@ namespace lockstep {
 //
 // A program that got the error of a collective may have caught it, and decides itself: it is not ended, whatever else
 // is lost. This is known for the whole process, which may have several communicators that see the same death. A program
-// that has left the job is not ended either. If ranks are threads of one process, one of them ends them all.
+// that has left the job is not ended either. If ranks are threads of one process, the first one to end it ends them
+// all.
 //
 // One thread calls Lost and Tick; any thread calls the others.
 class AfterLoss {

@@ -1,5 +1,5 @@
-// Lanes whose peer sends something else or lies. It has proved that it knows the job's secret. So it may end the lane,
-// by an error that names it, but not the process.
+// Lanes whose peer sends invalid or false messages. The peer has proven that it knows the job's secret. So it may end
+// the lane, with an error that names it, but not the process.
 #include <gtest/gtest.h>
 
 #include <chrono>

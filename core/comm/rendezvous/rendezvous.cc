@@ -209,9 +209,9 @@ class Host {
     return text;
   }
 
-  // Sends the result to all ranks that are here. Returns the first failure, after all have been told. (If the answer
-  // was good but one guest did not get it, the others assume a job that rank 0 has given up. They learn it as soon as
-  // they try to reach rank 0.)
+  // Sends the result to all ranks that are here. Returns the first failure, after it has sent the result to all. (If
+  // the answer was good but one guest did not get it, the others assume that the job begins, but rank 0 has given up.
+  // They notice this as soon as they try to reach rank 0.)
   Status Tell(const wire::Answer& answer) {
     const std::string body = wire::Encode(answer);
     const Digest digest = Sha256(body);
@@ -264,7 +264,7 @@ class Host {
       std::string banner(wire::kMagic);
       for (int i = 0; i < 4; ++i) banner += static_cast<char>(wire::kVersion >> (8 * i));
       banner += connection.host_nonce;
-      // An empty socket buffer takes these few bytes at once; a caller whose buffer does not take them is no loss.
+      // An empty socket buffer takes these few bytes at once. A caller whose buffer does not take them is disconnected.
       if (!wire::SendAll(connection.socket.get(), banner, Deadline::After(0)).ok()) continue;
       const auto unproven = [](const Connection& c) { return !c.proven; };
       if (static_cast<size_t>(std::count_if(connections_.begin(), connections_.end(), unproven)) >=
