@@ -61,8 +61,8 @@ class Model:
       inputs: for a model of tensors: a tensor or a structure of tensors, such as an iterator's features.
       outputs: the tensor that is computed from them. Give both or neither.
       name: the name for `summary`.
-      train_drop_remainder: whether an epoch ends with the data of the first worker or of the last one; None: according
-        to option `data_sync_drop_remainder`.
+      train_drop_remainder: True: an epoch ends when the first worker has no more data. False: it ends when no worker
+        has data. None: the option `data_sync_drop_remainder` decides.
       eval_drop_remainder: accepted without effect: all data is evaluated.
       predict_drop_remainder: accepted without effect: all data is predicted.
 
@@ -155,12 +155,12 @@ class Model:
 
         Args:
           checkpoint_dir: the directory of the checkpoint, or the checkpoint's prefix.
-          scope: if given, only variables below this name are loaded.
+          scope: if given, only variables whose names begin with this text are loaded.
           skip_mismatched: whether to skip variables that the checkpoint lacks or has in another shape, with a warning.
 
         Raises:
-          ValueError: there is no checkpoint. When the values are loaded: with `skip_mismatched=False`, the checkpoint
-            lacks variables.
+          ValueError: there is no checkpoint. With `skip_mismatched=False`, `fit`, `evaluate` and `predict` raise it
+            later if the checkpoint lacks variables.
         """
         path = latest.latest_checkpoint(checkpoint_dir) or os.fspath(checkpoint_dir)
         if not tf.io.gfile.exists(f"{path}.index"):
@@ -205,7 +205,7 @@ class Model:
           validation_steps: the largest number of batches that a worker takes; None: all of them.
           checkpoint_dir: where a checkpoint is saved after each epoch; None: a temporary directory.
           keep_checkpoint_max: how many checkpoints are kept; None: 5.
-          keep_checkpoint_every_n_hours: keeps another checkpoint each time so many hours have passed.
+          keep_checkpoint_every_n_hours: also keeps one checkpoint of each period of this length.
           monitor: the value that decides whether an epoch was the best. If there is no value of this name, each epoch
             is saved, with a warning.
           save_best_only: saves only after epochs that were better than all before, and keeps one checkpoint.

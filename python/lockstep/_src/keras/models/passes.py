@@ -38,7 +38,7 @@ class Loss:
 
 
 class Measures(NamedTuple):
-    """The metrics of a pass.
+    """The loss and the metrics of a pass.
 
     Attributes:
       updates: operations that count a batch.
@@ -127,7 +127,7 @@ def feeding(inputs: Any, outputs: Any, batch: Any) -> Callable[[Any], dict[tf.Te
       batch: the other data's tensors.
 
     Returns:
-      A function of the session that takes a batch, and returns the feeds.
+      A function that takes a batch with the given session, and returns the values to feed.
 
     Raises:
       ValueError: the data has neither structure.
