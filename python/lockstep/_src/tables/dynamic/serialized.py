@@ -178,5 +178,5 @@ def _check_is_eager(table: Any) -> None:
     if not tf.executing_eagerly():
         raise NotImplementedError(
             f"table '{table.logical_name}': tf.train.Checkpoint and Keras' files cannot save dynamic tables of a "
-            "graph; use tf.compat.v1.train.Saver"
+            "graph; tf.compat.v1.train.Saver saves them"
         )

@@ -18,7 +18,7 @@ from lockstep._src.tables.features import columns_test, group_lookup_test
 from lockstep.testing import call_workers
 
 _branches = control_flow_test.test_lookups_in_branches_train_what_they_train_of_a_variable
-_columns = columns_test.test_a_dynamic_table_is_read_and_trained_as_one_with_a_vocabulary
+_columns = columns_test.test_a_table_that_grows_is_read_and_trained_as_one_with_a_vocabulary
 # A test and its arguments.
 TESTS = [
     *((_branches, 1, where) for where in control_flow_test.BRANCHES),

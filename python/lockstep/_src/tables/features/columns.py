@@ -258,7 +258,8 @@ def shared_embedding_columns(
         return _tf1.feature_column.shared_embedding_columns(categorical_columns, **arguments)
     if tf.executing_eagerly():
         raise RuntimeError(
-            "shared_embedding_columns: got eager execution, but it works in graphs only, as TensorFlow's; use a tf.Graph"
+            "shared_embedding_columns: got eager execution, but like TensorFlow's function it works only in graphs; "
+            "use a tf.Graph"
         )
     names = sorted(column.name for column in categorical_columns)
     first = next(column for column in dynamic if column is not None)

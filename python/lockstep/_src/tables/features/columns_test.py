@@ -131,7 +131,7 @@ def _equal(outputs, expected):
 
 @pytest.mark.parametrize("keys", [SPREAD, WORDS], ids=["integers", "strings"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_dynamic_table_is_read_and_trained_as_one_with_a_vocabulary(layout, keys):
+def test_a_table_that_grows_is_read_and_trained_as_one_with_a_vocabulary(layout, keys):
     expected = _train(layout, _plain(keys), keys, _batches(0))
     assert not np.allclose(expected[0], expected[-1])
     _equal(_train(layout, _dynamic(keys), keys, _batches(0)), expected)
