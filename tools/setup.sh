@@ -96,7 +96,8 @@ make_ops() {
   local described=(pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml build/modules.txt)
   if ! stamped install "${described[@]}" || [ ! -f "$BUILD/build.ninja" ]; then
     say "op library for TensorFlow $TF"
-    "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . --config-settings "build-dir=$BUILD"
+    "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . --config-settings "build-dir=$BUILD" \
+      --config-settings install.strip=false
     local facade facades=()
     for facade in python/*/pyproject.toml; do facades+=(-e "$(dirname "$facade")"); done
     "$VENV/bin/pip" install -q --no-build-isolation --no-deps "${facades[@]}"
