@@ -7,6 +7,7 @@ same two wrappers replace `compute_gradients` and `apply_gradients`.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,6 +70,19 @@ def _wrap_once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _WRAPS = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
 
 
+def _late(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that exchanges, and calls the method that its class has at that time.
+
+    A dynamic table that is made after the optimizer replaces methods of the class as well.
+    """
+
+    @functools.wraps(method)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _WRAPS[name](getattr(type(self), name))(self, *args, **kwargs)
+
+    return call
+
+
 def intercept_optimizers(interception: Interception) -> None:
     """Makes every `tf.compat.v1.train.Optimizer` exchange its gradients during the interception.
 
@@ -95,8 +109,8 @@ def intercept_optimizers(interception: Interception) -> None:
             original(self, *args, **kwargs)
             self.__dict__.setdefault("_lockstep_lazy", context.options.grad_lazy_sync)
             for name in _WRAPS:
-                # This binds the method to the object, which keeps it when the class gets its own method back.
-                setattr(self, name, getattr(self, name))
+                # The object keeps this method when the class gets its own method back.
+                setattr(self, name, types.MethodType(_late(name, getattr(type(self), name)), self))
 
         return wrapped
 

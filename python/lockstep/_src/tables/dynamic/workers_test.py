@@ -247,3 +247,21 @@ def test_norms_of_lookups_in_a_branch_are_those_of_the_whole_gradient(workers, v
     assert rows.keys() == times.keys()
     for key, row in rows.items():
         np.testing.assert_allclose(row, 1 - 0.1 * times[key] / 8 / norm, rtol=1e-6)
+
+
+def train_with_an_optimizer_made_before_its_table():
+    with tf.Graph().as_default(), scope():
+        optimizer = v1.train.AdagradOptimizer(0.1)
+        table = dynamic.get_embedding_variable("late", DIM, initializer=1.0)
+        rows = tf.nn.embedding_lookup(table, tf.constant([1, 2, 3], tf.int64))
+        train = optimizer.minimize(tf.reduce_sum(rows))
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run(train)
+            return session.run(table.export().values)
+
+
+def test_an_optimizer_made_before_the_first_table_of_a_scope_trains_it():
+    parts = call_workers(train_with_an_optimizer_made_before_its_table, 2, timeout_s=120)
+    rows = np.concatenate(parts)
+    assert rows.shape == (3, DIM) and (rows < 1.0).all()
