@@ -59,7 +59,7 @@ class ByteReader {
   bool Complete() const { return good_ && bytes_.empty(); }
   bool good() const { return good_; }
   // Marks the message as damaged, for a caller that read an impossible value.
-  void Spoil() { good_ = false; }
+  void MarkDamaged() { good_ = false; }
 
  private:
   // Returns a view of the next `size` bytes.
@@ -87,7 +87,7 @@ inline void WriteStatus(const Status& status, ByteWriter& writer) {
 inline Status ReadStatus(ByteReader& reader) {
   const auto code = reader.Number<uint32_t>();
   std::string message = reader.String();
-  if (code > static_cast<uint32_t>(StatusCode::kDataLoss)) reader.Spoil();
+  if (code > static_cast<uint32_t>(StatusCode::kDataLoss)) reader.MarkDamaged();
   if (code == 0 || !reader.good()) return OkStatus();
   return Status(static_cast<StatusCode>(code), std::move(message));
 }

@@ -9,15 +9,15 @@
 namespace lockstep {
 namespace {
 
-struct Asked {
+struct PendingCrash {
   std::mutex mutex;
   std::string name;  // guarded by mutex
   int passes = 0;    // guarded by mutex; the passes that are left
 };
 
-Asked& TheAsked() {
-  static Asked* const asked = new Asked;
-  return *asked;
+PendingCrash& GlobalPendingCrash() {
+  static PendingCrash* const pending = new PendingCrash;
+  return *pending;
 }
 
 }  // namespace
@@ -27,9 +27,9 @@ namespace internal {
 std::atomic<bool> crash_asked_for{false};
 
 void PassAskedFor(const char* name) {
-  Asked& asked = TheAsked();
-  std::lock_guard lock(asked.mutex);
-  if (asked.name == name && --asked.passes == 0) kill(getpid(), SIGKILL);
+  PendingCrash& pending = GlobalPendingCrash();
+  std::lock_guard lock(pending.mutex);
+  if (pending.name == name && --pending.passes == 0) kill(getpid(), SIGKILL);
 }
 
 }  // namespace internal
@@ -37,10 +37,10 @@ void PassAskedFor(const char* name) {
 Status CrashAt(std::string name, int passes) {
   if (passes < 1)
     return InvalidArgument("crash point '" + name + "': pass " + std::to_string(passes) + ", wanted 1 or more");
-  Asked& asked = TheAsked();
-  std::lock_guard lock(asked.mutex);
-  asked.name = std::move(name);
-  asked.passes = passes;
+  PendingCrash& pending = GlobalPendingCrash();
+  std::lock_guard lock(pending.mutex);
+  pending.name = std::move(name);
+  pending.passes = passes;
   internal::crash_asked_for.store(true, std::memory_order_release);
   return OkStatus();
 }

@@ -36,7 +36,7 @@ struct Piece {
   // Returns the number of rows that the columns have before position `row`.
   int64_t KeptBefore(int64_t row) const;
   // Returns the position after the columns' row `index`; no row between the two is kept.
-  int64_t Behind(int64_t index) const { return (kept ? (*kept)[index] : index) + 1; }
+  int64_t End(int64_t index) const { return (kept ? (*kept)[index] : index) + 1; }
 };
 
 // Decodes ahead of its consumer in its own threads. A unit of work is one column of one piece, so that files of any

@@ -42,7 +42,7 @@ class FewestRows {
     for (int64_t worker = 0; worker < workers; ++worker) queue_.push({0, worker});
   }
 
-  int64_t Give(int64_t rows) {
+  int64_t Assign(int64_t rows) {
     auto [held, worker] = queue_.top();
     queue_.pop();
     queue_.push({held + rows, worker});
@@ -97,7 +97,7 @@ Result<RowPlan> RowPlan::Make(const std::vector<std::vector<int64_t>>& group_row
       if (options.partition_by == PartitionBy::kRows) {
         first = std::clamp<int64_t>(begin - start, 0, rows);
         last = std::clamp<int64_t>(end - start, 0, rows);
-      } else if (options.partition_by == PartitionBy::kRowGroups && owners.Give(rows) != options.partition_index) {
+      } else if (options.partition_by == PartitionBy::kRowGroups && owners.Assign(rows) != options.partition_index) {
         last = 0;
       }
       if (last > first) segments->push_back({file, group, first, last - first});

@@ -81,7 +81,7 @@ Result<std::vector<Reader::Part>> Reader::NextParts() {
     int64_t rows = piece->KeptBefore(position + passed) - first;
     if (rows >= missing) {
       rows = missing;
-      passed = piece->Behind(first + rows - 1) - position;
+      passed = piece->End(first + rows - 1) - position;
     }
     Count(piece->refused, position, passed);
     // Ranges end with row groups, not with pieces.

@@ -39,7 +39,7 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
 
 // Reads a file's footer and compares it with the fields. A piece has at least 1024 rows, even if rows are very wide.
 // Two pieces of the best size are decoded ahead (Decoder).
-Result<Source::File> LookThrough(const std::string& path, const SourceOptions& options) {
+Result<Source::File> ReadFooter(const std::string& path, const SourceOptions& options) {
   const Result<std::shared_ptr<ParquetFile>> opened = ParquetFile::Open(path);
   if (options.skip_corrupted && opened.status().code() == StatusCode::kDataLoss) {
     return Source::File{path, {}, {}, 1, 1, 0, opened.status()};
@@ -127,7 +127,7 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
     while (!failed) {
       const size_t i = next++;
       if (i >= paths.size()) return;
-      results[i].emplace(LookThrough(paths[i], source->options_));
+      results[i].emplace(ReadFooter(paths[i], source->options_));
       if (!results[i]->ok()) failed = true;
     }
   };

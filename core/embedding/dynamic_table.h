@@ -230,24 +230,24 @@ class DynamicTable {
   Status CheckSlot(int slot) const;
 
   // Restoring (snapshot.cc).
-  struct Gone;
+  struct Removed;
   Status CheckShape(const TableRows& part, bool admitted) const;
-  Status RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Inserter* rows, Gone* gone);
+  Status RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Inserter* rows, Removed* removed);
 
   // Removes the key if it has this value; adds what has to be reclaimed to the lists.
-  struct Gone {
+  struct Removed {
     std::vector<uint32_t> rows, candidates;
     std::vector<int64_t> keys;
   };
-  void TakeOut(int64_t key, uint32_t value, Gone* gone);
-  void Reclaim(Gone gone);
+  void RemoveKey(int64_t key, uint32_t value, Removed* removed);
+  void Reclaim(Removed removed);
   // Eviction (table_eviction.cc).
-  struct Looked;
+  struct Examined;
   std::vector<bool> PinnedRows() const;
   int64_t MostKeys() const;
   void Age(uint32_t row);
-  bool HasToGo(uint32_t value, const StepInfo& now) const;
-  void LookAt(const StepInfo& now, const std::vector<bool>& pinned, Gone* gone);
+  bool IsExpired(uint32_t value, const StepInfo& now) const;
+  void LookAt(const StepInfo& now, const std::vector<bool>& pinned, Removed* removed);
 
   const DynamicTableOptions options_;
   const InitialValues initial_;

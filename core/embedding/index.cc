@@ -12,8 +12,12 @@ constexpr int kEntries = Bucket::kEntries;
 constexpr uint32_t kTaken = Bucket::kTaken, kPassed = Bucket::kPassed;
 
 // A count that has reached its maximum stays there: searches then pass the bucket until the shard grows.
-uint32_t PassedOneMore(uint32_t state) { return (state & kPassed) == kPassed ? state : state + Bucket::kPassedUnit; }
-uint32_t PassedOneLess(uint32_t state) { return (state & kPassed) == kPassed ? state : state - Bucket::kPassedUnit; }
+uint32_t IncrementOverflow(uint32_t state) {
+  return (state & kPassed) == kPassed ? state : state + Bucket::kPassedUnit;
+}
+uint32_t DecrementOverflow(uint32_t state) {
+  return (state & kPassed) == kPassed ? state : state - Bucket::kPassedUnit;
+}
 
 // The number of keys that an array of this length holds before it grows, and the most that it holds if it cannot grow.
 int64_t WantedKeys(int64_t length) { return length * kEntries * 3 / 4; }
@@ -69,7 +73,7 @@ void KeyIndex::Put(char* array, Bucket* home, int64_t key, uint32_t value) {
   Bucket* bucket = home;
   uint32_t state = bucket->state.load(std::memory_order_relaxed);
   while ((state & kTaken) == kTaken) {
-    bucket->state.store(PassedOneMore(state), std::memory_order_release);
+    bucket->state.store(IncrementOverflow(state), std::memory_order_release);
     bucket = Next(array, bucket);
     state = bucket->state.load(std::memory_order_relaxed);
   }
@@ -115,7 +119,7 @@ bool KeyIndex::Erase(int64_t key, uint32_t expected) {
   bucket->state.store((state & ~(1u << entry)) + Bucket::kRemovalUnit, std::memory_order_release);
   // The buckets that the key passed change last, so that a search for a key behind them never ends too early.
   for (auto* passed = const_cast<Bucket*>(place.home); passed != bucket; passed = Next(place.array, passed)) {
-    passed->state.store(PassedOneLess(passed->state), std::memory_order_release);
+    passed->state.store(DecrementOverflow(passed->state), std::memory_order_release);
   }
   --shard.size;
   size_.fetch_sub(1, std::memory_order_relaxed);

@@ -122,7 +122,7 @@ Status DynamicTable::ResolveNew(const Batch& batch, int64_t place, uint32_t valu
 
 Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> places) {
   Inserter rows(*this, *admitted_);
-  Gone gone;
+  Removed removed;
   Status status;
   for (const uint32_t place : places) {
     const int64_t key = batch.keys[place];
@@ -150,7 +150,7 @@ Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> pl
         admitted_->SetCounts(value, static_cast<uint32_t>(count), batch.step.step, batch.step.seconds);
         if (counted_as != KeyIndex::kAbsent) {
           candidates_->End(NumberOf(counted_as));
-          gone.candidates.push_back(NumberOf(counted_as));
+          removed.candidates.push_back(NumberOf(counted_as));
         }
       }
     }
@@ -161,7 +161,7 @@ Status DynamicTable::JudgeRange(const Batch& batch, std::span<const uint32_t> pl
       std::fill_n(batch.out + place * options_.dim, options_.dim, options_.default_value);
     }
   }
-  Reclaim(std::move(gone));
+  Reclaim(std::move(removed));
   return status;
 }
 

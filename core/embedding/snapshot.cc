@@ -127,18 +127,18 @@ Status DynamicTable::Restore(const TableRows& part, const RestoreOptions& option
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(part, options.admitted));
   // Without exact counting, nothing is kept for keys that are not admitted.
   if (!options.admitted && candidates_ == nullptr) return OkStatus();
-  Gone gone;
+  Removed removed;
   Status status;
   Inserter rows(*this, options.admitted ? *admitted_ : *candidates_, options.changed);
   for (int64_t i = 0; i < part.size() && status.ok(); ++i) {
-    if (!options.owns || options.owns(part.keys[i])) status = RestoreRow(part, i, options, &rows, &gone);
+    if (!options.owns || options.owns(part.keys[i])) status = RestoreRow(part, i, options, &rows, &removed);
   }
-  Reclaim(std::move(gone));
+  Reclaim(std::move(removed));
   return status;
 }
 
 Status DynamicTable::RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Inserter* rows,
-                                Gone* gone) {
+                                Removed* removed) {
   const int64_t key = part.keys[i];
   RowStore& store = options.admitted ? *admitted_ : *candidates_;
   uint32_t value = index_.Find(key);
@@ -149,7 +149,7 @@ Status DynamicTable::RestoreRow(const TableRows& part, int64_t i, const RestoreO
     LOCKSTEP_ASSIGN_OR_RETURN(value, rows->Insert(key, counted_as));
     if (IsCandidate(counted_as)) {
       candidates_->End(NumberOf(counted_as));
-      gone->candidates.push_back(NumberOf(counted_as));
+      removed->candidates.push_back(NumberOf(counted_as));
     }
   } else {
     store.BeforeChange(NumberOf(value), options.changed);

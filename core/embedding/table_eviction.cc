@@ -19,39 +19,39 @@ constexpr int64_t kIndexBytes = 24;
 
 // A key that was examined and may be evicted for the budget; the coldest compare least. The key comes last, so that the
 // order never depends on row numbers.
-struct DynamicTable::Looked {
+struct DynamicTable::Examined {
   int64_t first;   // frequency, or version
   int64_t second;  // version, or nothing
   int64_t key;
   uint32_t value;
 
-  bool operator<(const Looked& other) const {
+  bool operator<(const Examined& other) const {
     return std::tie(first, second, key) < std::tie(other.first, other.second, other.key);
   }
 };
 
-void DynamicTable::TakeOut(int64_t key, uint32_t value, Gone* gone) {
+void DynamicTable::RemoveKey(int64_t key, uint32_t value, Removed* removed) {
   RowStore& store = StoreOf(value);
   const uint32_t number = NumberOf(value);
   store.BeforeChange(number);
   if (!index_.Erase(key, value)) return;  // another thread removed it
   store.End(number);
-  (IsRow(value) ? gone->rows : gone->candidates).push_back(number);
-  gone->keys.push_back(key);
+  (IsRow(value) ? removed->rows : removed->candidates).push_back(number);
+  removed->keys.push_back(key);
 }
 
-void DynamicTable::Reclaim(Gone gone) {
-  if (tracks_changes_ && !gone.keys.empty()) {
+void DynamicTable::Reclaim(Removed removed) {
+  if (tracks_changes_ && !removed.keys.empty()) {
     const std::lock_guard lock(removed_mutex_);
-    if (changes_known_) removed_.insert(removed_.end(), gone.keys.begin(), gone.keys.end());
+    if (changes_known_) removed_.insert(removed_.end(), removed.keys.begin(), removed.keys.end());
     // Without snapshots the list would outgrow the table. Then the next snapshot covers the whole table.
     if (static_cast<int64_t>(removed_.size()) > (1 << 20) + 2 * index_.size()) {
       changes_known_ = false;
       removed_ = {};
     }
   }
-  if (gone.rows.empty() && gone.candidates.empty()) return;
-  row_epochs_.Retire([this, rows = std::move(gone.rows), candidates = std::move(gone.candidates)] {
+  if (removed.rows.empty() && removed.candidates.empty()) return;
+  row_epochs_.Retire([this, rows = std::move(removed.rows), candidates = std::move(removed.candidates)] {
     if (!rows.empty()) admitted_->slab().Give(rows);
     if (!candidates.empty()) candidates_->slab().Give(candidates);
   });
@@ -60,14 +60,14 @@ void DynamicTable::Reclaim(Gone gone) {
 int64_t DynamicTable::Remove(std::span<const int64_t> keys) {
   const std::shared_lock gate(gate_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
-  Gone gone;
+  Removed removed;
   for (const int64_t key : keys) {
     const KeyIndex::ReadGuard guard = index_.Read();
     const uint32_t value = index_.Find(key);
-    if (value != KeyIndex::kAbsent) TakeOut(key, value, &gone);
+    if (value != KeyIndex::kAbsent) RemoveKey(key, value, &removed);
   }
-  const auto count = static_cast<int64_t>(gone.keys.size());
-  Reclaim(std::move(gone));
+  const auto count = static_cast<int64_t>(removed.keys.size());
+  Reclaim(std::move(removed));
   return count;
 }
 
@@ -96,7 +96,7 @@ int64_t DynamicTable::MostKeys() const {
   return most;
 }
 
-bool DynamicTable::HasToGo(uint32_t value, const StepInfo& now) const {
+bool DynamicTable::IsExpired(uint32_t value, const StepInfo& now) const {
   const EvictionOptions& options = options_.eviction;
   const RowStore& store = StoreOf(value);
   const uint32_t number = NumberOf(value);
@@ -119,7 +119,7 @@ void DynamicTable::Age(uint32_t row) {
 }
 
 // Examines the next keys_per_call keys: removes expired keys, and the coldest of the others if there are too many.
-void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, Gone* gone) {
+void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, Removed* removed) {
   // The range of hashes in which that many keys are expected. It does not get wider before the sweep through the table
   // ends: removed keys are missing in the part behind, not in the part ahead.
   const uint64_t all = std::numeric_limits<uint64_t>::max();
@@ -134,12 +134,12 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
 
   std::vector<std::pair<int64_t, uint32_t>> found;
   index_.Visit(begin, end, [&](int64_t key, uint32_t value) { found.emplace_back(key, value); });
-  std::vector<Looked> others;
+  std::vector<Examined> others;
   for (const auto& [key, value] : found) {
     if (sweep_.ages && IsRow(value)) Age(value);
     if (IsRow(value) && value < pinned.size() && pinned[value]) continue;
-    if (HasToGo(value, now)) {
-      TakeOut(key, value, gone);
+    if (IsExpired(value, now)) {
+      RemoveKey(key, value, removed);
     } else if (IsRow(value)) {
       const int64_t version = admitted_->version(value);
       others.push_back({lfu ? admitted_->frequency(value) : version, lfu ? version : 0, key, value});
@@ -149,7 +149,7 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
   if (!options_.eviction.budget() || too_many <= 0 || others.empty()) return;
   const auto going = std::min<int64_t>(too_many, (static_cast<int64_t>(others.size()) + 7) / 8);
   std::nth_element(others.begin(), others.begin() + going - 1, others.end());
-  for (int64_t i = 0; i < going; ++i) TakeOut(others[i].key, others[i].value, gone);
+  for (int64_t i = 0; i < going; ++i) RemoveKey(others[i].key, others[i].value, removed);
   sweep_.went += going;
 }
 
@@ -170,18 +170,18 @@ std::vector<int64_t> DynamicTable::Evict(const StepInfo& now) {
   const std::lock_guard lock(evict_mutex_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   const std::vector<bool> pinned = PinnedRows();
-  Gone gone;
-  LookAt(now, pinned, &gone);
+  Removed removed;
+  LookAt(now, pinned, &removed);
   // Examines more keys to keep the budget, if possible; all remaining keys may be in use.
   const int64_t round = 2 * (index_.size() / options_.eviction.keys_per_call + 1);
   for (int64_t idle = 0; options_.eviction.budget() && admitted_->live() > MostKeys() && idle < round; ++idle) {
-    const size_t before = gone.keys.size();
-    LookAt(now, pinned, &gone);
-    if (gone.keys.size() > before) idle = 0;
+    const size_t before = removed.keys.size();
+    LookAt(now, pinned, &removed);
+    if (removed.keys.size() > before) idle = 0;
   }
-  std::sort(gone.keys.begin(), gone.keys.end());
-  std::vector<int64_t> keys = gone.keys;
-  Reclaim(std::move(gone));
+  std::sort(removed.keys.begin(), removed.keys.end());
+  std::vector<int64_t> keys = removed.keys;
+  Reclaim(std::move(removed));
   return keys;
 }
 

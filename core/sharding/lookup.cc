@@ -31,9 +31,9 @@ int64_t Sum(std::span<const int64_t> values) { return std::accumulate(values.beg
 // Checks an id; the message names position and range, so that the input can be found. Every id is checked here and
 // nowhere later in the core: an owner trusts the local rows that it gets.
 Status CheckId(const LookupIds& lookup, int64_t id, int64_t place) {
-  if ((id >= 0 && id < lookup.rows) || lookup.rows < 0) return OkStatus();
+  if (!lookup.rows || (id >= 0 && id < *lookup.rows)) return OkStatus();
   return InvalidArgument(StrCat("table '", lookup.table, "': id ", id, " at position ", place,
-                                " of the lookup is out of range: the table has rows [0, ", lookup.rows, ")"));
+                                " of the lookup is out of range: the table has rows [0, ", *lookup.rows, ")"));
 }
 
 // Positions of ids are int32, as in TensorFlow's unique. That halves the memory of `inverse`, and no batch is larger.
@@ -46,7 +46,7 @@ Status CheckCount(const LookupIds& lookup) {
 int64_t TimesOf(const LookupIds& lookup, int64_t place) { return lookup.times == nullptr ? 1 : lookup.times[place]; }
 
 // Returns the number of int64 values that are sent for an id.
-int WidthOf(const LookupIds& lookup) { return lookup.rows == kCountedKeys ? 2 : 1; }
+int WidthOf(const LookupIds& lookup) { return lookup.counted ? 2 : 1; }
 
 // Plans a lookup with one rank. Every id is its own local row, so a pass over distinct ids would not pay. Duplicates
 // stay in the gather and in the sparse gradient, as in TensorFlow without sharding.
@@ -72,12 +72,12 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
   if (size == 1) return PlanAlone<Id>(lookup, local_rows, send);
 
-  const bool keys = lookup.rows < 0;
+  const bool keys = !lookup.rows;
   const int width = WidthOf(lookup);
-  const bool carried = !lookup.carriers.empty();
+  const bool relayed = !lookup.relay_ranks.empty();
   const auto owner = [&](int64_t id) {
     const int rank = keys ? OwnerOfKey(id, size) : Owner(id, size);
-    return carried ? lookup.carriers[rank] : rank;
+    return relayed ? lookup.relay_ranks[rank] : rank;
   };
   // First pass: `inverse` holds the number of each id in the order of appearance.
   const Id* ids = static_cast<const Id*>(lookup.ids);
@@ -105,7 +105,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   local_rows->assign(distinct.size() * width, 0);
   for (size_t u = 0; u < distinct.size(); ++u) {
     place[u] = static_cast<int32_t>(next_place[owner(distinct[u])]++);
-    (*local_rows)[place[u] * width] = keys || carried ? distinct[u] : LocalRow(distinct[u], size);
+    (*local_rows)[place[u] * width] = keys || relayed ? distinct[u] : LocalRow(distinct[u], size);
   }
   // Third pass: from the order of appearance to the order of owners.
   for (int64_t i = 0; i < lookup.count; ++i) {

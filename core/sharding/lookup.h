@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -44,7 +45,7 @@
 //     --combine-->
 //
 // In the first stage an id is sent unchanged to the owner's relay rank: the rank of the same host that sends to that
-// owner (Communicator::carriers). In the second stage the relay rank drops the duplicates of its host and sends the
+// owner (Communicator::relay_ranks). In the second stage the relay rank drops the duplicates of its host and sends the
 // others to the owner. Gradients are summed on each rank, and then on its relay rank in the order of the host's ranks.
 // The owner gets them once from each host, in the order of the relay ranks.
 //
@@ -72,24 +73,21 @@ struct Splits {
   std::vector<int64_t> recv;
 };
 
-// Marks a dynamic table, in place of a number of rows: any int64 is a key. OwnerOfKey gives a key's owner, and keys are
-// sent unchanged instead of local rows.
-inline constexpr int64_t kAnyKey = -1;
-// The same with counts: with every key, the number of its lookups is sent. An item is two numbers, the key and its
-// count.
-inline constexpr int64_t kCountedKeys = -2;
-
 // The ids that this rank looks up in one table.
 struct LookupIds {
   std::string_view table;  // for messages
-  int64_t rows;            // of the whole table: ids are in [0, rows); or kAnyKey, kCountedKeys
-  DType dtype;             // kInt32 or kInt64
-  const void* ids;         // [N]
-  int64_t count;           // N, at most 2^31 - 1
-  int32_t* inverse;        // [N], written: the index of each id among the U distinct ones, sorted by owner
+  // Of the whole table: ids are in [0, rows). Nothing for a dynamic table, in which any int64 is a key: OwnerOfKey
+  // gives its owner, and keys are sent unchanged instead of local rows.
+  std::optional<int64_t> rows;
+  DType dtype;       // kInt32 or kInt64
+  const void* ids;   // [N]
+  int64_t count;     // N, at most 2^31 - 1
+  int32_t* inverse;  // [N], written: the index of each id among the U distinct ones, sorted by owner
   // For a route in two stages, see above. [R]: the relay rank of each owner; empty: ids are sent to the owner itself.
-  std::span<const int> carriers = {};
+  std::span<const int> relay_ranks = {};
   const int64_t* times = nullptr;  // [N], for counted keys: how often each was looked up; null: once each
+  // For keys: whether the number of its lookups is sent with each. An item is then two numbers, the key and its count.
+  bool counted = false;
 };
 
 // The part of route that a rank computes without its peers. Owns its vectors: 8 bytes for each distinct id.
@@ -98,7 +96,7 @@ struct RoutePlan {
   // at sum(send[0..r)).
   std::vector<std::vector<int64_t>> local_rows;  // for each lookup: [U * width], by owner
   std::vector<std::vector<int64_t>> send;        // for each lookup: [R]
-  std::vector<int> widths;                       // for each lookup: int64 values per item, 2 for kCountedKeys, else 1
+  std::vector<int> widths;                       // for each lookup: int64 values per item, 2 for counted keys, else 1
 };
 
 // Drops duplicates and sorts by owner. Writes `inverse` of each lookup. With one rank nothing has to be sent, and ids

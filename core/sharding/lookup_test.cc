@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -109,11 +110,11 @@ std::vector<Table> Tables(size_t count) {
 
 // 4 ranks on 2 hosts; on the first one, ranks 0 and 1 are the relay ranks for ranks 2 and 3.
 TEST(PlanRoute, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
-  const std::vector<int> carriers = {0, 1, 0, 1};
+  const std::vector<int> relay_ranks = {0, 1, 0, 1};
   const std::vector<int64_t> ids = {7, 4, 6, 7, 0};
   std::vector<int32_t> inverse(ids.size());
   LookupIds lookup{"t", 10, DType::kInt64, ids.data(), 5, inverse.data()};
-  lookup.carriers = carriers;
+  lookup.relay_ranks = relay_ranks;
   const Result<RoutePlan> first = PlanRoute(4, {&lookup, 1});
   ASSERT_TRUE(first.ok());
   // Ids are unchanged and sorted by relay rank: ids of owners 0 and 2 go to rank 0.
@@ -123,7 +124,7 @@ TEST(PlanRoute, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
 
   // Two ranks ask rank 0 for keys with counts. It sends each key with its total count to the owner.
   const std::vector<int64_t> asked = {4, 6, 6, 4, 8}, times = {1, 2, 3, 4, 5};
-  lookup = {"t", kCountedKeys, DType::kInt64, asked.data(), 5, inverse.data(), {}, times.data()};
+  lookup = {"t", std::nullopt, DType::kInt64, asked.data(), 5, inverse.data(), {}, times.data(), true};
   const Result<RoutePlan> second = PlanRoute(4, {&lookup, 1});
   ASSERT_TRUE(second.ok());
   std::map<int64_t, int64_t> counted;
@@ -373,7 +374,7 @@ TEST(Lookup, KeysOfDynamicTablesTravelAsTheyAre) {
       std::vector<int64_t> rows = {5, 4, 5};
       std::vector<int32_t> inverse(asked[rank].size()), inverse_of_rows(rows.size());
       const LookupIds lookups[] = {
-          {"keys", kCountedKeys, DType::kInt64, asked[rank].data(), 200, inverse.data()},
+          {"keys", std::nullopt, DType::kInt64, asked[rank].data(), 200, inverse.data(), {}, nullptr, true},
           {"rows", 6, DType::kInt64, rows.data(), 3, inverse_of_rows.data()},
       };
       const Result<RoutePlan> plan = PlanRoute(size, lookups);

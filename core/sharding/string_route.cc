@@ -114,7 +114,7 @@ Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFinge
       distinct.push_back(string);
       times.push_back(0);
       const int owner = OwnerOfKey(key, size);
-      owners.push_back(lookup.carriers.empty() ? owner : lookup.carriers[owner]);
+      owners.push_back(lookup.relay_ranks.empty() ? owner : lookup.relay_ranks[owner]);
       ++plan.send[owners.back()];
     }
     times[lookup.inverse[i]] += lookup.times == nullptr ? 1 : lookup.times[i];

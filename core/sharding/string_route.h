@@ -35,7 +35,7 @@ struct StringLookup {
   std::string_view table;                 // for messages
   std::span<const std::string_view> ids;  // [N]; any bytes, less than 2^32 of them; N at most 2^31 - 1
   int32_t* inverse;                       // [N], written: the index of each among the U distinct ones, sorted by owner
-  std::span<const int> carriers = {};     // as in LookupIds
+  std::span<const int> relay_ranks = {};  // as in LookupIds
   const int64_t* times = nullptr;         // [N]: how often each was looked up; null: once each
 };
 

@@ -175,16 +175,16 @@ TEST(StringRoute, SendsEachStringOnceAndHowOftenItWasThere) {
 
 TEST(PlanStrings, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
   const std::vector<std::string_view> ids = {"a", "b", "a", "c"};
-  const std::vector<int> carriers = {1, 1, 0};
+  const std::vector<int> relay_ranks = {1, 1, 0};
   const std::vector<int64_t> times = {2, 3, int64_t{1} << 32, 4};
   std::vector<int32_t> inverse(ids.size());
-  const Result<StringPlan> plan = PlanStrings(3, {"t", ids, inverse.data(), carriers, times.data()});
+  const Result<StringPlan> plan = PlanStrings(3, {"t", ids, inverse.data(), relay_ranks, times.data()});
   ASSERT_TRUE(plan.ok());
   const std::map<std::string_view, uint32_t> wanted = {{"a", UINT32_MAX}, {"b", 3}, {"c", 4}};
   std::vector<int64_t> send(3);
   for (size_t u = 0; u < plan->strings.size(); ++u) {
     EXPECT_EQ(plan->times[u], wanted.at(plan->strings[u]));
-    ++send[carriers[OwnerOfString(plan->strings[u], 3)]];
+    ++send[relay_ranks[OwnerOfString(plan->strings[u], 3)]];
   }
   EXPECT_EQ(plan->strings.size(), 3);
   EXPECT_EQ(plan->send, send);

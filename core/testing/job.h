@@ -135,7 +135,7 @@ class Job {
   Job(const JobShape& shape, const Joining& joining)
       : here_(shape.RanksHere()),
         processes_(static_cast<int>(here_.size()),
-                   [=, this, address = testing::NextMeetingAddress()](int i, const testing::Ranks::Report& report) {
+                   [=, this, address = testing::NextRendezvousAddress()](int i, const testing::Ranks::Report& report) {
                      const std::string error = joining(JobOptions(shape, address, here_[i]));
                      report(error);
                      return error.empty() ? 0 : 1;
@@ -171,7 +171,7 @@ inline void ExpectAllWell(const JobShape& shape, const Part& part) { Job(shape, 
 // The same with threads of one process, each with a communicator of its own. The process is a fork again, so that a
 // hang ends at the deadline and the test stays without threads.
 inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part, const Adjust& adjust = {}) {
-  const std::string address = testing::NextMeetingAddress();
+  const std::string address = testing::NextRendezvousAddress();
   const auto body = [&](int, const testing::Ranks::Report& report) {
     std::vector<std::string> errors(shape.size);
     std::vector<std::thread> threads;

@@ -31,7 +31,7 @@ const std::optional<Site>& Site::OfThisProcess() {
   return *site;
 }
 
-std::string NextMeetingAddress() {
+std::string NextRendezvousAddress() {
   const std::optional<Site>& site = Site::OfThisProcess();
   if (!site) return FreeLocalAddress();
   static int jobs = 0;

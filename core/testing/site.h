@@ -25,6 +25,6 @@ struct Site {
 
 // Returns the address of the rendezvous of a test's next job: the site's next port or, without a site, a local port
 // that was free a moment ago.
-std::string NextMeetingAddress();
+std::string NextRendezvousAddress();
 
 }  // namespace lockstep::testing

@@ -45,17 +45,30 @@ namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
+// The values of the attribute num_rows, in graphs, that are no numbers of rows: a negative one marks a dynamic table,
+// and this one a dynamic table whose keys are sent with counts. TableAttributes converts them.
+constexpr int64_t kCountedKeysInGraphs = -2;
+
 // The attributes for the check of ids and for messages. The number of rows is that of the whole table, which the
 // shard's shape does not tell.
 struct TableAttributes {
+  TableAttributes() = default;
+  TableAttributes(std::string table, int64_t num_rows)
+      : name(std::move(table)), counted(num_rows == kCountedKeysInGraphs) {
+    if (num_rows >= 0) rows = num_rows;
+  }
+
   // Points into `ids` and `inverse`; `inverse` is null if it is not to be written.
   LookupIds Lookup(const tf::Tensor& ids, int32_t* inverse) const {
     const DType dtype = ids.dtype() == tf::DT_INT32 ? DType::kInt32 : DType::kInt64;
-    return {name, rows, dtype, Data(ids), ids.NumElements(), inverse};
+    LookupIds lookup{name, rows, dtype, Data(ids), ids.NumElements(), inverse};
+    lookup.counted = counted;
+    return lookup;
   }
 
   std::string name;
-  int64_t rows = 0;
+  std::optional<int64_t> rows;  // nothing for a dynamic table
+  bool counted = false;
 };
 
 // Returns splits, which should be [R]; the core checks that.
@@ -104,7 +117,7 @@ class RouteKernel : public CollectiveKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &rows));
     OP_REQUIRES_OK(construction, ReadStage(construction, &stage_));
     const auto count = static_cast<size_t>(construction->num_outputs() / 4);
-    const auto counted = static_cast<size_t>(std::count(rows.begin(), rows.end(), kCountedKeys));
+    const auto counted = static_cast<size_t>(std::count(rows.begin(), rows.end(), kCountedKeysInGraphs));
     const auto seen =
         static_cast<size_t>(construction->num_inputs()) - std::min<size_t>(construction->num_inputs(), count);
     OP_REQUIRES(construction,
@@ -115,8 +128,8 @@ class RouteKernel : public CollectiveKernel {
                     names.size(), " tables, ", rows.size(), " num_rows, N = ", count, " and S = ", seen)));
     int next_seen = static_cast<int>(count);
     for (size_t i = 0; i < count; ++i) {
-      const int own = seen > 0 && rows[i] == kCountedKeys ? next_seen++ : -1;
-      tables_.push_back({std::move(names[i]), rows[i]});
+      const int own = seen > 0 && rows[i] == kCountedKeysInGraphs ? next_seen++ : -1;
+      tables_.emplace_back(std::move(names[i]), rows[i]);
       seen_.push_back(own);
     }
   }
@@ -126,7 +139,7 @@ class RouteKernel : public CollectiveKernel {
     tf::OpKernelContext* const context = call.context;
     const int size = call.engine.communicator().size();
     const int count = static_cast<int>(tables_.size());
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto carriers, CarriersOf(stage_, call.engine.communicator()));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto relay_ranks, RelayRanksOf(stage_, call.engine.communicator()));
     RoutePlan plan;
     plan.local_rows.resize(count);
     plan.send.resize(count);
@@ -138,7 +151,7 @@ class RouteKernel : public CollectiveKernel {
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(context, 2 * count + i, {size}));
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(context, 3 * count + i, {size}));
       LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
-      lookup.carriers = carriers;
+      lookup.relay_ranks = relay_ranks;
       if (seen_[i] >= 0) {
         LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(context->input(seen_[i]), ids, tables_[i].name));
       }
@@ -287,8 +300,11 @@ class CombineGradientKernel : public CollectiveKernel {
 class CheckIdsKernel : public tf::OpKernel {
  public:
   explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("table", &table_.name));
-    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &table_.rows));
+    std::string name;
+    int64_t rows = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("table", &name));
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &rows));
+    table_ = {std::move(name), rows};
   }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -311,7 +327,7 @@ absl::Status RouteShapes(InferenceContext* c) {
   std::vector<int64_t> rows;
   TF_RETURN_IF_ERROR(c->GetAttr("num_rows", &rows));
   for (int i = 0; i < count; ++i) {
-    const bool counted = i < static_cast<int>(rows.size()) && rows[i] == kCountedKeys;
+    const bool counted = i < static_cast<int>(rows.size()) && rows[i] == kCountedKeysInGraphs;
     c->set_output(i, counted ? c->Matrix(c->UnknownDim(), 2) : c->Vector(c->UnknownDim()));
     c->set_output(count + i, c->input(i));
     c->set_output(2 * count + i, c->Vector(c->UnknownDim()));

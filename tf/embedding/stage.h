@@ -33,12 +33,12 @@ inline absl::Status ReadStage(::tensorflow::OpKernelConstruction* construction, 
 
 // Returns the relay rank of each owner, [R], in the stage kHost; empty in others: ids go to the owners.
 // FAILED_PRECONDITION if the job has no relay ranks.
-inline Result<std::span<const int>> CarriersOf(Stage stage, const Communicator& communicator) {
+inline Result<std::span<const int>> RelayRanksOf(Stage stage, const Communicator& communicator) {
   if (stage != Stage::kHost) return std::span<const int>();
-  if (communicator.carriers().empty()) {
+  if (communicator.relay_ranks().empty()) {
     return FailedPrecondition("a lookup in two stages needs a job of several hosts, one of them with several ranks");
   }
-  return communicator.carriers();
+  return communicator.relay_ranks();
 }
 
 // Returns the counts of `ids`. INVALID_ARGUMENT for another shape, or a number out of range.

@@ -95,7 +95,7 @@ class RouteStringsKernel : public CollectiveKernel {
     std::vector<std::string_view> views(strings.size());
     for (int64_t k = 0; k < strings.size(); ++k) views[k] = {strings(k).data(), strings(k).size()};
     StringLookup lookup = {tables_[i], views, static_cast<int32_t*>(Data(*inverse))};
-    LOCKSTEP_ASSIGN_OR_RETURN(lookup.carriers, CarriersOf(stage_, call.engine.communicator()));
+    LOCKSTEP_ASSIGN_OR_RETURN(lookup.relay_ranks, RelayRanksOf(stage_, call.engine.communicator()));
     if (call.context->num_inputs() > count) {
       LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(call.context->input(count + i), ids, tables_[i]));
     }

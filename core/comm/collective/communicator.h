@@ -108,7 +108,7 @@ class Communicator {
   // Returns the relay rank for each rank: the rank of this host that sends to it the common data of this host's ranks.
   // A rank of this host is its own relay rank. It has R entries on all ranks, or none on all ranks: if all ranks are on
   // one host or each is on its own, there is nothing to relay.
-  virtual std::span<const int> carriers() const { return {}; }
+  virtual std::span<const int> relay_ranks() const { return {}; }
 
   // Sets out[i] = in_0[i] op in_1[i] op ...; `count` elements, equal on all ranks. in, out: [count]; `in` may be `out`.
   // It is fastest if both lie in one SharedBuffer of this communicator, on all ranks.

@@ -395,7 +395,7 @@ TEST_P(ConformanceTest, CarriersAreOfTheOwnHostAndReachEverybody) {
   const bool wanted = hosts.size() > 1 && several;
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     if (c.num_hosts() != static_cast<int>(hosts.size())) return StrCat(c.num_hosts(), " hosts");
-    if (c.carriers().empty() == wanted) return StrCat("carriers of ", c.carriers().size(), " ranks");
+    if (c.relay_ranks().empty() == wanted) return StrCat("carriers of ", c.relay_ranks().size(), " ranks");
     if (!wanted) return "";
     const auto& own = *std::find_if(hosts.begin(), hosts.end(), [&](const std::vector<int>& ranks) {
       return std::find(ranks.begin(), ranks.end(), c.rank()) != ranks.end();
@@ -403,9 +403,9 @@ TEST_P(ConformanceTest, CarriersAreOfTheOwnHostAndReachEverybody) {
     const auto is_here = [&](int rank) { return std::find(own.begin(), own.end(), rank) != own.end(); };
     std::vector<int64_t> sends(c.size());
     for (int r = 0; r < c.size(); ++r) {
-      const int carrier = c.carriers()[r];
-      if (!is_here(carrier) || (is_here(r) && carrier != r)) return StrCat("rank ", r, " is carried to by ", carrier);
-      ++sends[carrier];
+      const int relay = c.relay_ranks()[r];
+      if (!is_here(relay) || (is_here(r) && relay != r)) return StrCat("rank ", r, " is carried to by ", relay);
+      ++sends[relay];
     }
     // A value from each rank of the host to each rank of the job arrives at the relay rank, and nothing leaves the
     // host.

@@ -52,7 +52,7 @@ class Calls {
   // begins with a rank.
   Status Decline(std::string_view name, const Status& why, bool verbatim);
   // Sets the name that errors use for the following calls; without a value each call has its own name.
-  void ShowAs(std::optional<CallKind> kind) { shown_ = kind; }
+  void SetNameInErrors(std::optional<CallKind> kind) { shown_ = kind; }
   // Releases the memory that head and data refer to.
   Status End();
 

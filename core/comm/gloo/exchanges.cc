@@ -28,12 +28,12 @@ Status GlooCommunicator::Broadcast(std::string_view name, int root, int64_t byte
   const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
   char* const memory = static_cast<char*>(data);
   const bool by_message = bytes <= Calls::kMostBytes;
-  LOCKSTEP_RETURN_IF_ERROR(Settled(calls_.Begin(call, [&](int) {
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(calls_.Begin(call, [&](int) {
     return by_message && index_ == root ? Calls::Part{memory, bytes, 0} : Calls::Part{};
   })));
   if (by_message && index_ != root && bytes > 0) std::memcpy(memory, calls_.data(root), static_cast<size_t>(bytes));
-  LOCKSTEP_RETURN_IF_ERROR(Settled(calls_.End()));
-  return by_message || size_ == 1 ? OkStatus() : Settled(BroadcastByMemory(root, bytes, memory));
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(calls_.End()));
+  return by_message || size_ == 1 ? OkStatus() : FoldError(BroadcastByMemory(root, bytes, memory));
 }
 
 // Shares belong to all ranks except the root. Between two ranks, pieces are sent in order: the root sends the pieces of
@@ -137,15 +137,15 @@ Result<std::vector<int64_t>> GlooCommunicator::CountsOf(const std::vector<Calls:
   return counts;
 }
 
-// Memory of this function outlives Gloo's use of it: Settled releases all of it before the function returns.
+// Memory of this function outlives Gloo's use of it: FoldError releases all of it before the function returns.
 Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector<Calls::Part>& parts,
                                   const Allocate& allocate) {
   const int64_t width = item.bytes();
   Status status = calls_.Begin(call, [&](int peer) { return parts[peer]; });
-  if (!status.ok()) return Settled(status);
+  if (!status.ok()) return FoldError(status);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, CountsOf(parts, width));
   const Received received = AllocateFor(CallKindName(call.kind), call.name, counts, allocate);
-  if (streams_->broken()) return Settled(received.status);
+  if (streams_->broken()) return FoldError(received.status);
   // Without memory for the output, the peers can still send their data.
   std::unique_ptr<char[]> nowhere;
   if (received.data == nullptr) {
@@ -156,7 +156,7 @@ Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector
                                                       " bytes from the other ranks in ", streams_->Operation())));
     }
   }
-  status = Settled(MoveItems(parts, counts, width, received.data != nullptr ? received.data : nowhere.get()));
+  status = FoldError(MoveItems(parts, counts, width, received.data != nullptr ? received.data : nowhere.get()));
   return status.ok() ? received.status : status;
 }
 

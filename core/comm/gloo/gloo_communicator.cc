@@ -26,7 +26,7 @@ Status GlooCommunicator::Agree(const Call& call) {
 
 Status GlooCommunicator::Decline(std::string_view name, const Status& why, bool verbatim) {
   if (why.ok()) return InvalidArgument("Decline needs an error that says why");
-  return Settled(calls_.Decline(name, why, verbatim));
+  return FoldError(calls_.Decline(name, why, verbatim));
 }
 
 Status GlooCommunicator::ForPeers(const std::function<Status(int peer)>& work) const {

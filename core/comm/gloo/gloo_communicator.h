@@ -61,7 +61,7 @@ class GlooCommunicator final : public Communicator {
   // AllReduce with another reduction, and AllGatherV of another item, than the call that the ranks compare.
   Status AllReduceAs(const Call& call, ReduceOp op, const void* in, void* out);
   Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
-  void ShowAs(std::optional<CallKind> kind) { calls_.ShowAs(kind); }
+  void SetNameInErrors(std::optional<CallKind> kind) { calls_.SetNameInErrors(kind); }
   // `allocate` may call Break too, if the peers' announcements are impossible.
   //
   // Ends all calls; `error` is returned from then on. If it is already broken, the first error stays and is returned.
@@ -82,7 +82,7 @@ class GlooCommunicator final : public Communicator {
   Range ShareOf(int rank, int64_t count, int64_t element_bytes) const;
 
   // Returns `status`; after an error of the streams returns that error and releases all memory.
-  Status Settled(const Status& status) { return streams_->broken() ? streams_->Forget() : status; }
+  Status FoldError(const Status& status) { return streams_->broken() ? streams_->Forget() : status; }
   Status ForPeers(const std::function<Status(int peer)>& work) const;
 
   // reductions.cc

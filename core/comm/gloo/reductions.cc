@@ -45,14 +45,14 @@ Status GlooCommunicator::AllReduceAs(const Call& call, ReduceOp op, const void* 
   const int64_t bytes = call.count * width;
   const char* const from = static_cast<const char*>(in);
   char* const to = static_cast<char*>(out);
-  if (bytes * (size_ - 1) <= kMostBesideHeads) return Settled(ReduceBesideHeads(call, reduce, from, to));
+  if (bytes * (size_ - 1) <= kMostBesideHeads) return FoldError(ReduceBesideHeads(call, reduce, from, to));
   if (ShareOf(0, call.count, width).count * width <= Calls::kMostBytes) {
-    return Settled(AllReduceByMessages(call, reduce, from, to));
+    return FoldError(AllReduceByMessages(call, reduce, from, to));
   }
   std::vector<Range> shares;
   for (int r = 0; r < size_; ++r) shares.push_back(ShareOf(r, call.count, width));
   LOCKSTEP_RETURN_IF_ERROR(Agree(call));
-  return Settled(ReduceByMemory(reduce, width, shares, from, to + shares[index_].begin * width, to));
+  return FoldError(ReduceByMemory(reduce, width, shares, from, to + shares[index_].begin * width, to));
 }
 
 Status GlooCommunicator::ReduceBesideHeads(const Call& call, ReduceFunction reduce, const char* in, char* out) {
@@ -163,7 +163,7 @@ Status GlooCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType
   const char* const from = static_cast<const char*>(in);
   if (*std::max_element(counts.begin(), counts.end()) * width > Calls::kMostBytes) {
     LOCKSTEP_RETURN_IF_ERROR(Agree(call));
-    return Settled(ReduceByMemory(reduce, width, ranges, from, static_cast<char*>(out), /*out=*/nullptr));
+    return FoldError(ReduceByMemory(reduce, width, ranges, from, static_cast<char*>(out), /*out=*/nullptr));
   }
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int peer) {
     return Calls::Part{from + ranges[peer].begin * width, counts[peer] * width, 0};
@@ -171,7 +171,7 @@ Status GlooCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType
   std::vector<const void*> sources;
   for (int r = 0; r < size_; ++r) sources.push_back(r == index_ ? from + ranges[r].begin * width : calls_.data(r));
   if (counts[index_] > 0) reduce(sources.data(), size_, counts[index_], out);
-  return Settled(calls_.End());
+  return FoldError(calls_.End());
 }
 
 }  // namespace lockstep::gloo

@@ -68,12 +68,12 @@ Status HierarchicalCommunicator::Broadcast(std::string_view name, int root, int6
   const int root_host = host_of_[root];
   const std::vector<int>& with_root = place_.hosts[root_host];
   const auto root_index = static_cast<int>(std::find(with_root.begin(), with_root.end(), root) - with_root.begin());
-  if (one_each_) return Settled(across_->Broadcast(name, root_host, bytes, data));
+  if (one_each_) return FoldError(across_->Broadcast(name, root_host, bytes, data));
   LOCKSTEP_RETURN_IF_ERROR(Agree({.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes}).status());
   const bool on_roots_host = place_.host == root_host;
-  if (on_roots_host) LOCKSTEP_RETURN_IF_ERROR(Settled(local_->Broadcast(name, root_index, bytes, data)));
-  if (leads()) LOCKSTEP_RETURN_IF_ERROR(Settled(across_->Broadcast(name, root_host, bytes, data)));
-  return on_roots_host ? OkStatus() : Settled(local_->Broadcast(name, 0, bytes, data));
+  if (on_roots_host) LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->Broadcast(name, root_index, bytes, data)));
+  if (leads()) LOCKSTEP_RETURN_IF_ERROR(FoldError(across_->Broadcast(name, root_host, bytes, data)));
+  return on_roots_host ? OkStatus() : FoldError(local_->Broadcast(name, 0, bytes, data));
 }
 
 // First to the leader, then between the leaders, then from the leader to all.
@@ -81,7 +81,7 @@ Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, in
                                             const Allocate& allocate) {
   const Calling calling(*this, CallKind::kAllGatherV, name);
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return Settled(across_->AllGatherV(name, item, count, in, allocate));
+  if (one_each_) return FoldError(across_->AllGatherV(name, item, count, in, allocate));
   LOCKSTEP_RETURN_IF_ERROR(CheckAllGather(name, item, count, in));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, Agree({.kind = CallKind::kAllGatherV,
                                                                       .name = name,
@@ -91,12 +91,12 @@ Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, in
                                                                       .count_agrees = false},
                                                                      std::span(&count, 1)));
   Output output(CallKind::kAllGatherV, name, counts, item.bytes(), allocate);
-  const Room by_host = MakeRoom(ranks_follow_hosts_ ? 0 : SumOf(counts) * item.bytes());
+  const Scratch by_host = AllocateScratch(ranks_follow_hosts_ ? 0 : SumOf(counts) * item.bytes());
   char* const all = ranks_follow_hosts_ ? output.data : by_host.data;
-  Room of_host;
+  Scratch of_host;
   std::vector<int64_t> to_leader(locals().size());
   to_leader[0] = count;
-  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->AllToAllV(name, item, to_leader, in, Into(item, of_host))));
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->AllToAllV(name, item, to_leader, in, Into(item, of_host))));
   if (leads()) {
     std::vector<int64_t> of_hosts;
     for (const std::vector<int>& ranks : place_.hosts) {
@@ -105,9 +105,9 @@ Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, in
     }
     const int64_t own = of_hosts[place_.host];
     LOCKSTEP_RETURN_IF_ERROR(
-        Settled(across_->AllGatherV(name, item, own, of_host.data, Expecting(std::move(of_hosts), all))));
+        FoldError(across_->AllGatherV(name, item, own, of_host.data, Expecting(std::move(of_hosts), all))));
   }
-  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->Broadcast(name, 0, SumOf(counts) * item.bytes(), all)));
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->Broadcast(name, 0, SumOf(counts) * item.bytes(), all)));
   if (!ranks_follow_hosts_) ToRankOrder(counts, item.bytes(), all, output.data);
   return output.received.status;
 }
@@ -120,7 +120,7 @@ Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std
                                            const void* in, const Allocate& allocate) {
   const Calling calling(*this, CallKind::kAllToAllV, name);
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return Settled(across_->AllToAllV(name, item, send_counts, in, allocate));
+  if (one_each_) return FoldError(across_->AllToAllV(name, item, send_counts, in, allocate));
   LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<int64_t> sent,
@@ -130,11 +130,11 @@ Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std
   std::vector<int64_t> incoming(size_);
   for (int s = 0; s < size_; ++s) incoming[s] = sent[s * size_ + rank_];
   Output output(CallKind::kAllToAllV, name, incoming, item.bytes(), allocate);
-  Room first, second;
-  LOCKSTEP_RETURN_IF_ERROR(ToCarriers(name, item, send_counts, static_cast<const char*>(in), first));
+  Scratch first, second;
+  LOCKSTEP_RETURN_IF_ERROR(ToRelays(name, item, send_counts, static_cast<const char*>(in), first));
   if (LeavesHosts(sent)) {
     LOCKSTEP_RETURN_IF_ERROR(OverRails(name, item, sent, first, second));
-    if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromCarriers(name, item, sent, second));
+    if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromRelays(name, item, sent, second));
   }
 
   // By sender: items of this host's ranks are in `first`, each before the items to be relayed; the others are in
@@ -143,7 +143,7 @@ Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std
   const char* next = first.data;
   for (const int s : locals()) {
     from[s] = next;
-    next += (incoming[s] + (on_rail() ? CarriedBy(index_, s, sent) : 0)) * item.bytes();
+    next += (incoming[s] + (on_rail() ? RelayedBy(index_, s, sent) : 0)) * item.bytes();
   }
   next = second.data;
   for (int host = 0; host < num_hosts(); ++host) {
@@ -163,9 +163,9 @@ Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std
 }
 
 // Returns the number of items from rank s of this host for the other hosts' ranks that rank l of a host relays for.
-int64_t HierarchicalCommunicator::CarriedBy(int l, int s, std::span<const int64_t> sent) const {
+int64_t HierarchicalCommunicator::RelayedBy(int l, int s, std::span<const int64_t> sent) const {
   int64_t items = 0;
-  ForCarried(l, [&](int t) { items += sent[s * size_ + t]; });
+  ForRelayed(l, [&](int t) { items += sent[s * size_ + t]; });
   return items;
 }
 
@@ -179,24 +179,24 @@ bool HierarchicalCommunicator::LeavesHosts(std::span<const int64_t> sent) const 
 }
 
 template <typename Work>
-void HierarchicalCommunicator::ForCarried(int l, const Work& work) const {
+void HierarchicalCommunicator::ForRelayed(int l, const Work& work) const {
   for (int host = 0; host < num_hosts(); ++host) {
-    if (host != place_.host) ForCarriedOf(host, l, work);
+    if (host != place_.host) ForRelayedOf(host, l, work);
   }
 }
 
 template <typename Work>
-void HierarchicalCommunicator::ForCarriedOf(int host, int l, const Work& work) const {
+void HierarchicalCommunicator::ForRelayedOf(int host, int l, const Work& work) const {
   const std::vector<int>& ranks = place_.hosts[host];
   for (size_t t = l; t < ranks.size() && l < rails_; t += rails_) work(ranks[t]);
 }
 
 // Sends to each rank of the host the items for it, and then the items that it relays.
-Status HierarchicalCommunicator::ToCarriers(std::string_view name, Item item, std::span<const int64_t> send_counts,
-                                            const char* in, Room& out) {
+Status HierarchicalCommunicator::ToRelays(std::string_view name, Item item, std::span<const int64_t> send_counts,
+                                          const char* in, Scratch& out) {
   std::vector<int64_t> starts(size_), counts(locals().size());
   for (int t = 1; t < size_; ++t) starts[t] = starts[t - 1] + send_counts[t - 1];
-  const Room packed = MakeRoom(SumOf(send_counts) * item.bytes());
+  const Scratch packed = AllocateScratch(SumOf(send_counts) * item.bytes());
   Packer packer(packed.data);
   for (size_t l = 0; l < locals().size(); ++l) {
     const auto add = [&](int t) {
@@ -204,28 +204,28 @@ Status HierarchicalCommunicator::ToCarriers(std::string_view name, Item item, st
       counts[l] += send_counts[t];
     };
     add(locals()[l]);
-    ForCarried(static_cast<int>(l), add);
+    ForRelayed(static_cast<int>(l), add);
   }
-  return Settled(local_->AllToAllV(name, item, counts, packed.data, Into(item, out)));
+  return FoldError(local_->AllToAllV(name, item, counts, packed.data, Into(item, out)));
 }
 
 // Sends the items for other hosts to these hosts, by receiver and sender.
 Status HierarchicalCommunicator::OverRails(std::string_view name, Item item, std::span<const int64_t> sent,
-                                           const Room& carried, Room& out) {
+                                           const Scratch& relayed, Scratch& out) {
   if (!on_rail()) return OkStatus();
   // The place of each local sender's items for a receiver: after its items for this rank.
   std::vector<const char*> next;
-  const char* at = carried.data;
+  const char* at = relayed.data;
   for (const int s : locals()) {
     next.push_back(at + sent[s * size_ + rank_] * item.bytes());
-    at = next.back() + CarriedBy(index_, s, sent) * item.bytes();
+    at = next.back() + RelayedBy(index_, s, sent) * item.bytes();
   }
   std::vector<int64_t> counts(num_hosts());
-  const Room packed = MakeRoom(carried.bytes);
+  const Scratch packed = AllocateScratch(relayed.bytes);
   Packer packer(packed.data);
   for (int host = 0; host < num_hosts(); ++host) {
     if (host == place_.host) continue;
-    ForCarriedOf(host, index_, [&](int t) {
+    ForRelayedOf(host, index_, [&](int t) {
       for (size_t l = 0; l < locals().size(); ++l) {
         const int64_t items = sent[locals()[l] * size_ + t];
         packer.Add(next[l], items * item.bytes());
@@ -237,18 +237,18 @@ Status HierarchicalCommunicator::OverRails(std::string_view name, Item item, std
   std::vector<int64_t> incoming(num_hosts());
   for (int host = 0; host < num_hosts(); ++host) {
     if (host == place_.host) continue;
-    ForCarriedOf(place_.host, index_, [&](int t) {
+    ForRelayedOf(place_.host, index_, [&](int t) {
       for (const int s : place_.hosts[host]) incoming[host] += sent[s * size_ + t];
     });
   }
-  out = MakeRoom(SumOf(incoming) * item.bytes());
-  return Settled(across_->AllToAllV(name, item, counts, packed.data, Expecting(std::move(incoming), out.data)));
+  out = AllocateScratch(SumOf(incoming) * item.bytes());
+  return FoldError(across_->AllToAllV(name, item, counts, packed.data, Expecting(std::move(incoming), out.data)));
 }
 
 // Sends items from the relay ranks of this host to their receivers. `items`: the data from the rail, by host, receiver
 // and sender; becomes the data for this rank, by host and sender.
-Status HierarchicalCommunicator::FromCarriers(std::string_view name, Item item, std::span<const int64_t> sent,
-                                              Room& items) {
+Status HierarchicalCommunicator::FromRelays(std::string_view name, Item item, std::span<const int64_t> sent,
+                                            Scratch& items) {
   std::vector<int64_t> counts(locals().size());
   std::vector<std::vector<const char*>> pieces(locals().size());
   const auto for_other_hosts = [&](const auto& work) {
@@ -268,7 +268,7 @@ Status HierarchicalCommunicator::FromCarriers(std::string_view name, Item item, 
       at += items_from(senders, locals()[l]) * item.bytes();
     }
   });
-  const Room packed = MakeRoom(items.bytes);
+  const Scratch packed = AllocateScratch(items.bytes);
   Packer packer(packed.data);
   for (size_t l = 0; l < locals().size(); ++l) {
     size_t piece = 0;
@@ -279,27 +279,27 @@ Status HierarchicalCommunicator::FromCarriers(std::string_view name, Item item, 
       counts[l] += number;
     });
   }
-  Room mine;
-  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->AllToAllV(name, item, counts, packed.data, Into(item, mine))));
+  Scratch mine;
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->AllToAllV(name, item, counts, packed.data, Into(item, mine))));
   items = std::move(mine);
   return OkStatus();
 }
 
-Allocate HierarchicalCommunicator::Into(Item item, Room& room) {
-  return [this, item, &room](std::span<const int64_t> counts) -> Result<void*> {
-    room = MakeRoom(SumOf(counts) * item.bytes());
-    return static_cast<void*>(room.data);
+Allocate HierarchicalCommunicator::Into(Item item, Scratch& scratch) {
+  return [this, item, &scratch](std::span<const int64_t> counts) -> Result<void*> {
+    scratch = AllocateScratch(SumOf(counts) * item.bytes());
+    return static_cast<void*>(scratch.data);
   };
 }
 
 // Shared memory gets the same pages again each time, and the other ranks of the host read it in place.
-HierarchicalCommunicator::Room HierarchicalCommunicator::MakeRoom(int64_t bytes) {
-  Room room;
-  room.bytes = bytes;
-  if (bytes > shm::kSlotBytes) room.shared = local_->AllocateShared(bytes);
-  if (room.shared == nullptr) room.own = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(bytes));
-  room.data = room.shared != nullptr ? static_cast<char*>(room.shared->data()) : room.own.get();
-  return room;
+HierarchicalCommunicator::Scratch HierarchicalCommunicator::AllocateScratch(int64_t bytes) {
+  Scratch scratch;
+  scratch.bytes = bytes;
+  if (bytes > shm::kSlotBytes) scratch.shared = local_->AllocateShared(bytes);
+  if (scratch.shared == nullptr) scratch.own = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(bytes));
+  scratch.data = scratch.shared != nullptr ? static_cast<char*>(scratch.shared->data()) : scratch.own.get();
+  return scratch;
 }
 
 }  // namespace lockstep::hierarchical

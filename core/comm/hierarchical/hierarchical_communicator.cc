@@ -32,11 +32,11 @@ constexpr int64_t kMostPeerBytes = int64_t{1} << 42;
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> HierarchicalCommunicator::Create(const ContextOptions& options, Place place,
-                                                                       shm::Group group, Meeting meeting,
+                                                                       shm::Group group, RendezvousResult rendezvous,
                                                                        const Deadline& deadline) {
   std::unique_ptr<HierarchicalCommunicator> made(new HierarchicalCommunicator(options, std::move(place), group.index));
-  made->StartWatch(options, meeting);
-  Status status = made->Connect(options, std::move(group), meeting, deadline);
+  made->StartWatch(options, rendezvous);
+  Status status = made->Connect(options, std::move(group), rendezvous, deadline);
   if (status.ok()) {
     made->after_loss_.Begin();
     return std::unique_ptr<Communicator>(std::move(made));
@@ -47,7 +47,7 @@ Result<std::unique_ptr<Communicator>> HierarchicalCommunicator::Create(const Con
     if (const Status verdict = made->Verdict(); !verdict.ok()) status = verdict;
   }
   // The others get the reason, instead of learning that this rank left.
-  made->watch_->GiveUp(status);
+  made->watch_->ReportError(status);
   return status;
 }
 
@@ -72,10 +72,10 @@ HierarchicalCommunicator::HierarchicalCommunicator(const ContextOptions& options
     for (const int rank : place_.hosts[host]) host_of_[rank] = host;
   }
   if (one_each_) return;
-  carriers_.resize(size_);
+  relay_ranks_.resize(size_);
   for (int host = 0; host < num_hosts(); ++host) {
     for (size_t l = 0; l < place_.hosts[host].size(); ++l) {
-      carriers_[place_.hosts[host][l]] = host == place_.host ? locals()[l] : locals()[l % rails_];
+      relay_ranks_[place_.hosts[host][l]] = host == place_.host ? locals()[l] : locals()[l % rails_];
     }
   }
 }
@@ -86,7 +86,7 @@ HierarchicalCommunicator::~HierarchicalCommunicator() {
   watch_.reset();
 }
 
-void HierarchicalCommunicator::StartWatch(const ContextOptions& options, Meeting& meeting) {
+void HierarchicalCommunicator::StartWatch(const ContextOptions& options, RendezvousResult& rendezvous) {
   const auto on_verdict = [ends = ends_, rank = rank_](const Status& why) {
     const std::lock_guard lock(ends->mutex);
     ends->verdict = why.WithPrefix(StrCat("rank ", rank, ": "));
@@ -107,17 +107,17 @@ void HierarchicalCommunicator::StartWatch(const ContextOptions& options, Meeting
   };
   watch_ = std::make_unique<Watch>(WatchOptions{.rank = rank_,
                                                 .size = size_,
-                                                .key = meeting.key,
+                                                .key = rendezvous.key,
                                                 .places = place_.names,
                                                 .silence_s = options.silence_timeout_s,
                                                 .on_loss = [this](const Status& why) { after_loss_.Lost(why); }},
-                                   std::move(meeting.connections), on_verdict, on_tick);
+                                   std::move(rendezvous.connections), on_verdict, on_tick);
   const std::lock_guard lock(ends_->mutex);
   ends_->watch = watch_.get();
 }
 
-Status HierarchicalCommunicator::Connect(const ContextOptions& options, shm::Group group, const Meeting& meeting,
-                                         const Deadline& deadline) {
+Status HierarchicalCommunicator::Connect(const ContextOptions& options, shm::Group group,
+                                         const RendezvousResult& rendezvous, const Deadline& deadline) {
   group.ended = [this] { return Verdict(); };
   auto local = shm::ShmCommunicator::Create(options, std::move(group));
   if (!local.ok()) return local.status().WithPrefix("start of the job: ");
@@ -127,17 +127,17 @@ Status HierarchicalCommunicator::Connect(const ContextOptions& options, shm::Gro
     ends_->local = local_.get();
     if (!ends_->verdict.ok()) return ends_->verdict;
   }
-  LOCKSTEP_RETURN_IF_ERROR(ConnectRail(options, meeting, deadline));
+  LOCKSTEP_RETURN_IF_ERROR(ConnectRail(options, rendezvous, deadline));
   return Barrier("start of the job");
 }
 
 Status HierarchicalCommunicator::Verdict() const { return watch_->verdict().WithPrefix(StrCat("rank ", rank_, ": ")); }
 
-Status HierarchicalCommunicator::ConnectRail(const ContextOptions& options, const Meeting& meeting,
+Status HierarchicalCommunicator::ConnectRail(const ContextOptions& options, const RendezvousResult& rendezvous,
                                              const Deadline& deadline) {
   std::string mine;
   if (index_ < rails_) {
-    std::string address = meeting.own_address;
+    std::string address = rendezvous.own_address;
     if (!options.interface.empty()) {
       LOCKSTEP_ASSIGN_OR_RETURN(address, AddressOf(options.interface));
     }
@@ -156,17 +156,18 @@ Status HierarchicalCommunicator::ConnectRail(const ContextOptions& options, cons
     ends_->streams = &across_->streams();
     if (!ends_->verdict.ok()) (void)across_->Break(ends_->verdict);
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(Meeting second, Meet({.rank = rank_,
-                                                  .size = size_,
-                                                  .address = options.rendezvous,
-                                                  .secret = std::string(AsBytes(meeting.key)),
-                                                  .note = mine,
-                                                  .timeout_s = std::max(deadline.Left(), 0.1),
-                                                  .listener = options.listener,
-                                                  .listen = options.listen,
-                                                  .ended = [this] { return Verdict(); },
-                                                  .name = [this](int rank, auto) { return place_.names[rank]; },
-                                                  .keep_connections = true}));
+  LOCKSTEP_ASSIGN_OR_RETURN(RendezvousResult second,
+                            JoinRendezvous({.rank = rank_,
+                                            .size = size_,
+                                            .address = options.rendezvous,
+                                            .secret = std::string(AsBytes(rendezvous.key)),
+                                            .note = mine,
+                                            .timeout_s = std::max(deadline.Left(), 0.1),
+                                            .listener = options.listener,
+                                            .listen = options.listen,
+                                            .ended = [this] { return Verdict(); },
+                                            .name = [this](int rank, auto) { return place_.names[rank]; },
+                                            .keep_connections = true}));
   links_ = std::move(second.connections);
   {
     const std::lock_guard lock(ends_->mutex);
@@ -197,9 +198,9 @@ HierarchicalCommunicator::Calling::Calling(HierarchicalCommunicator& communicato
   communicator_.calling_.lock();
   communicator_.kind_ = kind;
   communicator_.name_ = name;
-  communicator_.local_->ShowAs(kind);
+  communicator_.local_->SetNameInErrors(kind);
   communicator_.local_->set_patience(0);
-  if (communicator_.across_ != nullptr) communicator_.across_->ShowAs(kind);
+  if (communicator_.across_ != nullptr) communicator_.across_->SetNameInErrors(kind);
 }
 
 HierarchicalCommunicator::Calling::~Calling() { communicator_.calling_.unlock(); }
@@ -210,10 +211,10 @@ Status HierarchicalCommunicator::CheckUsable() {
   const Status verdict = watch_->verdict();
   if (!verdict.ok()) [[unlikely]]
     local_->Break(verdict);
-  return Settled(OkStatus());
+  return FoldError(OkStatus());
 }
 
-Status HierarchicalCommunicator::Settled(const Status& status) {
+Status HierarchicalCommunicator::FoldError(const Status& status) {
   const bool ended = local_->broken() || (across_ != nullptr && across_->broken());
   if (!ended) [[likely]]
     return status;
@@ -229,23 +230,24 @@ Status HierarchicalCommunicator::Settled(const Status& status) {
   }
   if (across_ != nullptr) (void)across_->Break(end_);  // only the first end has an effect
   local_->Break(end_);
-  watch_->GiveUp(end_);
+  watch_->ReportError(end_);
   if (end_.code() == StatusCode::kUnavailable || !verdict.ok()) peer_end::Note(end_);
   return end_;
 }
 
-Status HierarchicalCommunicator::Lead(std::string_view name, const Status& outcome,
-                                      const std::function<Status()>& work) {
+Status HierarchicalCommunicator::RunAsLeader(std::string_view name, const Status& outcome,
+                                             const std::function<Status()>& work) {
   if (!leads() || local_->broken()) return outcome;
   // From here on the others of this host may wait for the peers that this rank waits for.
-  return Settled(outcome.ok() ? work() : across_->Decline(name, outcome, /*verbatim=*/true));
+  return FoldError(outcome.ok() ? work() : across_->Decline(name, outcome, /*verbatim=*/true));
 }
 
-Status HierarchicalCommunicator::Tell(std::string_view name, const Status& outcome, int64_t bytes, void* data) {
+Status HierarchicalCommunicator::PublishResult(std::string_view name, const Status& outcome, int64_t bytes,
+                                               void* data) {
   if (!end_.ok()) return end_;
   local_->set_patience(2 * kPatience_s);
-  if (!outcome.ok() && leads()) return Settled(local_->Decline(name, outcome, /*verbatim=*/true));
-  return Settled(local_->Broadcast(name, 0, bytes, data));
+  if (!outcome.ok() && leads()) return FoldError(local_->Decline(name, outcome, /*verbatim=*/true));
+  return FoldError(local_->Broadcast(name, 0, bytes, data));
 }
 
 Result<std::vector<int64_t>> HierarchicalCommunicator::Agree(const Call& call, std::span<const int64_t> mine) {
@@ -255,15 +257,15 @@ Result<std::vector<int64_t>> HierarchicalCommunicator::Agree(const Call& call, s
   const auto each = static_cast<int64_t>(mine.size());
   const Item item = {DType::kInt64, each};
   std::vector<int64_t> of_host(locals().size() * mine.size());
-  Status status = Settled(local_->AllGatherAs(call, item, 1, mine.data(), [&](auto) { return of_host.data(); }));
+  Status status = FoldError(local_->AllGatherAs(call, item, 1, mine.data(), [&](auto) { return of_host.data(); }));
   std::vector<int64_t> by_host(static_cast<size_t>(size_) * mine.size());
   std::vector<int64_t> sizes;
   for (const std::vector<int>& ranks : place_.hosts) sizes.push_back(static_cast<int64_t>(ranks.size()));
-  status = Lead(call.name, status, [&] {
+  status = RunAsLeader(call.name, status, [&] {
     return across_->AllGatherAs(call, item, sizes[place_.host], of_host.data(), Expecting(sizes, by_host.data()));
   });
   LOCKSTEP_RETURN_IF_ERROR(
-      Tell(call.name, status, static_cast<int64_t>(by_host.size() * sizeof(int64_t)), by_host.data()));
+      PublishResult(call.name, status, static_cast<int64_t>(by_host.size() * sizeof(int64_t)), by_host.data()));
   const int64_t most = kMostPeerBytes / std::max<int64_t>(1, Item{call.dtype, call.width}.bytes());
   for (size_t i = 0; i < by_host.size(); ++i) {
     if (by_host[i] >= 0 && by_host[i] <= most) continue;
@@ -292,13 +294,13 @@ Allocate HierarchicalCommunicator::Expecting(std::vector<int64_t> wanted, void* 
 
 Status HierarchicalCommunicator::Break(const Status& why) {
   local_->Break(why);
-  return Settled(why);
+  return FoldError(why);
 }
 
 Status HierarchicalCommunicator::Barrier(std::string_view name) {
   const Calling calling(*this, CallKind::kBarrier, name);
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return Settled(across_->Barrier(name));
+  if (one_each_) return FoldError(across_->Barrier(name));
   return Agree({.kind = CallKind::kBarrier, .name = name}).status();
 }
 
@@ -306,15 +308,15 @@ Status HierarchicalCommunicator::Decline(std::string_view name, const Status& wh
   if (why.ok()) return InvalidArgument("Decline needs an error that says why");
   const Calling calling(*this, CallKind::kDecline, name);
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return Settled(across_->Decline(name, why));
-  const Status status = Lead(name, Settled(local_->Decline(name, why)), [] { return OkStatus(); });
-  return Tell(name, status, 0, nullptr);
+  if (one_each_) return FoldError(across_->Decline(name, why));
+  const Status status = RunAsLeader(name, FoldError(local_->Decline(name, why)), [] { return OkStatus(); });
+  return PublishResult(name, status, 0, nullptr);
 }
 
 // Only the first end has an effect, with the text of the rank that saw it.
 void HierarchicalCommunicator::Abort(const Status& why) {
   const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
-  watch_->GiveUp(Cancelled(StrCat("rank ", rank_, " aborted the job: ", reason)));
+  watch_->ReportError(Cancelled(StrCat("rank ", rank_, " aborted the job: ", reason)));
   if (across_ != nullptr) (void)across_->Break(Cancelled(reason));
   local_->Abort(why);
 }

@@ -38,7 +38,7 @@ struct Place {
 //   leader      a host's first rank, which communicates for it
 //   rail        the l-th ranks of all hosts, which are connected with each other; there are as many rails as the
 //               smallest host has ranks. The leaders are rail 0.
-//   relay rank  ("carrier" in names) the rank of a host that sends and receives for another one of it: rank l mod rails
+//   relay rank  the rank of a host that sends and receives for another one of it: rank l mod rails
 //
 //   host a:  rank 0 --- shared memory --- rank 1        a call:   1. compared inside of each host
 //              |                             |                    2. compared between the leaders
@@ -60,14 +60,14 @@ class HierarchicalCommunicator final : public Communicator {
   // Makes the communicator of ranks after a rendezvous (job/bootstrap.h) that kept its connections. Makes a second
   // rendezvous, to exchange the addresses that are known only then.
   static Result<std::unique_ptr<Communicator>> Create(const ContextOptions& options, Place place, shm::Group group,
-                                                      Meeting meeting, const Deadline& deadline);
+                                                      RendezvousResult rendezvous, const Deadline& deadline);
   ~HierarchicalCommunicator() override;
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view backend() const override { return one_each_ ? "gloo" : "shm+gloo"; }
   int num_hosts() const override { return static_cast<int>(place_.hosts.size()); }
-  std::span<const int> carriers() const override { return carriers_; }
+  std::span<const int> relay_ranks() const override { return relay_ranks_; }
 
   Status AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in, void* out) override;
   Status ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts, const void* in,
@@ -103,9 +103,10 @@ class HierarchicalCommunicator final : public Communicator {
 
   HierarchicalCommunicator(const ContextOptions& options, Place place, int index);
   // The parts of Create, in this order.
-  void StartWatch(const ContextOptions& options, Meeting& meeting);
-  Status Connect(const ContextOptions& options, shm::Group group, const Meeting& meeting, const Deadline& deadline);
-  Status ConnectRail(const ContextOptions& options, const Meeting& meeting, const Deadline& deadline);
+  void StartWatch(const ContextOptions& options, RendezvousResult& rendezvous);
+  Status Connect(const ContextOptions& options, shm::Group group, const RendezvousResult& rendezvous,
+                 const Deadline& deadline);
+  Status ConnectRail(const ContextOptions& options, const RendezvousResult& rendezvous, const Deadline& deadline);
   // Returns the watch's verdict, with this rank before it.
   Status Verdict() const;
   // Returns why a connection to that rank has ended, as far as it is known.
@@ -125,7 +126,7 @@ class HierarchicalCommunicator final : public Communicator {
     HierarchicalCommunicator& communicator_;
   };
   // Handles a backend's result: an end of one backend becomes the end of all, with a text that names the call.
-  Status Settled(const Status& status);
+  Status FoldError(const Status& status);
   // Returns the end, or OK; called at the start of a call.
   Status CheckUsable();
 
@@ -138,9 +139,9 @@ class HierarchicalCommunicator final : public Communicator {
   // Ends the job for a reason that is seen here.
   Status Break(const Status& why);
   // Makes step 3: passes on the leader's result and its data for its host, [bytes].
-  Status Tell(std::string_view name, const Status& outcome, int64_t bytes, void* data);
+  Status PublishResult(std::string_view name, const Status& outcome, int64_t bytes, void* data);
   // Makes step 2 after the leader's host has come to `outcome`.
-  Status Lead(std::string_view name, const Status& outcome, const std::function<Status()>& work);
+  Status RunAsLeader(std::string_view name, const Status& outcome, const std::function<Status()>& work);
 
   // reductions.cc
   Status AllReduceSmall(const Call& call, ReduceOp op, const void* in, void* out);
@@ -148,15 +149,15 @@ class HierarchicalCommunicator final : public Communicator {
 
   // Memory between two parts of a call. It is shared with the ranks of the host if there is enough shared memory. Not
   // cleared.
-  struct Room {
+  struct Scratch {
     std::shared_ptr<SharedBuffer> shared;
     std::unique_ptr<char[]> own;
     char* data = nullptr;
     int64_t bytes = 0;
   };
-  Room MakeRoom(int64_t bytes);
-  // Returns an Allocate that makes room for received items.
-  Allocate Into(Item item, Room& room);
+  Scratch AllocateScratch(int64_t bytes);
+  // Returns an Allocate that gets scratch memory for received items.
+  Allocate Into(Item item, Scratch& scratch);
 
   // exchanges.cc
   //
@@ -164,15 +165,16 @@ class HierarchicalCommunicator final : public Communicator {
   void ToHostOrder(std::span<const int64_t> counts, int64_t width, const char* by_rank, char* by_host) const;
   void ToRankOrder(std::span<const int64_t> counts, int64_t width, const char* by_host, char* by_rank) const;
   // The three parts of AllToAllV.
-  Status ToCarriers(std::string_view name, Item item, std::span<const int64_t> send_counts, const char* in, Room& out);
-  Status OverRails(std::string_view name, Item item, std::span<const int64_t> sent, const Room& carried, Room& out);
-  Status FromCarriers(std::string_view name, Item item, std::span<const int64_t> sent, Room& items);
+  Status ToRelays(std::string_view name, Item item, std::span<const int64_t> send_counts, const char* in, Scratch& out);
+  Status OverRails(std::string_view name, Item item, std::span<const int64_t> sent, const Scratch& relayed,
+                   Scratch& out);
+  Status FromRelays(std::string_view name, Item item, std::span<const int64_t> sent, Scratch& items);
   // Call work for the ranks that the l-th rank of a host relays for: on all other hosts, or on one.
   template <typename Work>
-  void ForCarried(int l, const Work& work) const;
+  void ForRelayed(int l, const Work& work) const;
   template <typename Work>
-  void ForCarriedOf(int host, int l, const Work& work) const;
-  int64_t CarriedBy(int l, int s, std::span<const int64_t> sent) const;
+  void ForRelayedOf(int host, int l, const Work& work) const;
+  int64_t RelayedBy(int l, int s, std::span<const int64_t> sent) const;
   // Returns whether a rank sends something to another host.
   bool LeavesHosts(std::span<const int64_t> sent) const;
 
@@ -186,7 +188,7 @@ class HierarchicalCommunicator final : public Communicator {
   bool ranks_follow_hosts_ = true;  // ranks of a host are consecutive
   std::vector<int> by_host_;        // ranks, host by host
   std::vector<int> host_of_;        // [R]
-  std::vector<int> carriers_;       // [R], or empty
+  std::vector<int> relay_ranks_;    // [R], or empty
 
   // Held during a collective; Leave, which may come from another thread meanwhile, checks whether there is one.
   std::mutex calling_;

@@ -24,7 +24,7 @@ Status HierarchicalCommunicator::AllReduce(std::string_view name, ReduceOp op, D
                                            const void* in, void* out) {
   const Calling calling(*this, CallKind::kAllReduce, name);
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return Settled(across_->AllReduce(name, op, dtype, count, in, out));
+  if (one_each_) return FoldError(across_->AllReduce(name, op, dtype, count, in, out));
   LOCKSTEP_RETURN_IF_ERROR(CheckReduction("allreduce", name, op, dtype).status());
   LOCKSTEP_RETURN_IF_ERROR(CheckAllReduce(name, count, in, out));
   const Call call = {.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count};
@@ -38,9 +38,9 @@ Status HierarchicalCommunicator::AllReduceSmall(const Call& call, ReduceOp op, c
   // Separate from `out`, which may be `in`: another host may still decline.
   alignas(shm::kCacheLineBytes) std::array<char, kMostSmallBytes> memory;
   void* const sum = memory.data();
-  Status status = Settled(local_->AllReduceInSlot(call, FindReduce(part, call.dtype), in, sum));
-  status = Lead(call.name, status, [&] { return across_->AllReduceAs(call, part, sum, sum); });
-  LOCKSTEP_RETURN_IF_ERROR(Tell(call.name, status, bytes, sum));
+  Status status = FoldError(local_->AllReduceInSlot(call, FindReduce(part, call.dtype), in, sum));
+  status = RunAsLeader(call.name, status, [&] { return across_->AllReduceAs(call, part, sum, sum); });
+  LOCKSTEP_RETURN_IF_ERROR(PublishResult(call.name, status, bytes, sum));
   if (op == ReduceOp::kMean)
     Divide(call.dtype, size_, sum, call.count, out);
   else if (bytes > 0)
@@ -65,10 +65,10 @@ Status HierarchicalCommunicator::AllReduceLarge(const Call& call, ReduceOp op, c
   const int64_t own = counts[index_];
   char* const mine = static_cast<char*>(out) + begin * width;
   const ReduceOp part = WithinParts(op);
-  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->ReduceScatter(call.name, part, call.dtype, counts, in, mine)));
-  if (on_rail()) LOCKSTEP_RETURN_IF_ERROR(Settled(across_->AllReduce(call.name, part, call.dtype, own, mine, mine)));
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->ReduceScatter(call.name, part, call.dtype, counts, in, mine)));
+  if (on_rail()) LOCKSTEP_RETURN_IF_ERROR(FoldError(across_->AllReduce(call.name, part, call.dtype, own, mine, mine)));
   if (op == ReduceOp::kMean) Divide(call.dtype, size_, mine, own, mine);
-  return Settled(local_->AllGatherV(call.name, {call.dtype, 1}, own, mine, [&](auto) { return out; }));
+  return FoldError(local_->AllGatherV(call.name, {call.dtype, 1}, own, mine, [&](auto) { return out; }));
 }
 
 // Goes through the leaders: each has the sum of its host, and receives the other hosts' data for its ranks.
@@ -76,7 +76,7 @@ Status HierarchicalCommunicator::ReduceScatter(std::string_view name, ReduceOp o
                                                std::span<const int64_t> counts, const void* in, void* out) {
   const Calling calling(*this, CallKind::kReduceScatter, name);
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return Settled(across_->ReduceScatter(name, op, dtype, counts, in, out));
+  if (one_each_) return FoldError(across_->ReduceScatter(name, op, dtype, counts, in, out));
   LOCKSTEP_RETURN_IF_ERROR(CheckReduction("reducescatter", name, op, dtype).status());
   LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
   LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[rank_], out));
@@ -86,7 +86,7 @@ Status HierarchicalCommunicator::ReduceScatter(std::string_view name, ReduceOp o
           {.kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = total, .counts = counts})
           .status());
   const int64_t width = DTypeSize(dtype);
-  const Room packed = MakeRoom(ranks_follow_hosts_ ? 0 : total * width);
+  const Scratch packed = AllocateScratch(ranks_follow_hosts_ ? 0 : total * width);
   const char* from = static_cast<const char*>(in);
   if (!ranks_follow_hosts_) {
     ToHostOrder(counts, width, from, packed.data);
@@ -98,15 +98,15 @@ Status HierarchicalCommunicator::ReduceScatter(std::string_view name, ReduceOp o
     for (const int rank : place_.hosts[host]) to_hosts[host] += counts[rank];
   }
   const ReduceOp part = WithinParts(op);
-  const Room sums = MakeRoom(leads() ? total * width : 0);
-  const Room for_host = MakeRoom(leads() ? to_hosts[place_.host] * width : 0);
-  LOCKSTEP_RETURN_IF_ERROR(Settled(local_->ReduceScatter(name, part, dtype, to_leader, from, sums.data)));
+  const Scratch sums = AllocateScratch(leads() ? total * width : 0);
+  const Scratch for_host = AllocateScratch(leads() ? to_hosts[place_.host] * width : 0);
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->ReduceScatter(name, part, dtype, to_leader, from, sums.data)));
   if (leads()) {
-    LOCKSTEP_RETURN_IF_ERROR(Settled(across_->ReduceScatter(name, part, dtype, to_hosts, sums.data, for_host.data)));
+    LOCKSTEP_RETURN_IF_ERROR(FoldError(across_->ReduceScatter(name, part, dtype, to_hosts, sums.data, for_host.data)));
     for (size_t l = 0; l < locals().size(); ++l) to_locals[l] = counts[locals()[l]];
   }
   LOCKSTEP_RETURN_IF_ERROR(
-      Settled(local_->AllToAllV(name, {dtype, 1}, to_locals, for_host.data, [&](auto) { return out; })));
+      FoldError(local_->AllToAllV(name, {dtype, 1}, to_locals, for_host.data, [&](auto) { return out; })));
   if (op == ReduceOp::kMean) Divide(dtype, size_, out, counts[rank_], out);
   return OkStatus();
 }

@@ -91,12 +91,12 @@ Status CompareSettings(const std::vector<Member>& members) {
 
 // Returns the ranks of each host, in the order of their numbers; hosts are in the order of their first ranks. kApart:
 // each rank is a host of its own.
-enum class Hosts { kAsTheyAre, kApart };
+enum class Hosts { kActual, kApart };
 std::vector<std::vector<int>> GroupByHost(const std::vector<Member>& members, Hosts hosts) {
   std::vector<std::vector<int>> groups;
   for (int rank = 0; rank < static_cast<int>(members.size()); ++rank) {
     auto group = std::find_if(groups.begin(), groups.end(), [&](const std::vector<int>& ranks) {
-      return hosts == Hosts::kAsTheyAre && members[ranks.front()].host == members[rank].host;
+      return hosts == Hosts::kActual && members[ranks.front()].host == members[rank].host;
     });
     if (group == groups.end()) group = groups.insert(group, std::vector<int>());
     group->push_back(rank);
@@ -153,19 +153,19 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(group.mesh, shm::Mesh::Listen());
   const Member self = {SettingsLine(options), options.host.empty() ? ThisHost() : options.host, NameOfThisHost(),
                        static_cast<uint64_t>(getpid()), group.mesh->name()};
-  LOCKSTEP_ASSIGN_OR_RETURN(Meeting meeting, Meet({.rank = options.rank,
-                                                   .size = options.size,
-                                                   .address = options.rendezvous,
-                                                   .secret = options.secret,
-                                                   .note = Encode(self),
-                                                   .timeout_s = options.rendezvous_timeout_s,
-                                                   .listener = options.listener,
-                                                   .listen = options.listen,
-                                                   .name = NameByNote,
-                                                   .keep_connections = true}));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(meeting.notes));
+  LOCKSTEP_ASSIGN_OR_RETURN(RendezvousResult rendezvous, JoinRendezvous({.rank = options.rank,
+                                                                         .size = options.size,
+                                                                         .address = options.rendezvous,
+                                                                         .secret = options.secret,
+                                                                         .note = Encode(self),
+                                                                         .timeout_s = options.rendezvous_timeout_s,
+                                                                         .listener = options.listener,
+                                                                         .listen = options.listen,
+                                                                         .name = NameByNote,
+                                                                         .keep_connections = true}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(rendezvous.notes));
   LOCKSTEP_RETURN_IF_ERROR(CompareSettings(members));
-  const auto groups = GroupByHost(members, options.backend == "gloo" ? Hosts::kApart : Hosts::kAsTheyAre);
+  const auto groups = GroupByHost(members, options.backend == "gloo" ? Hosts::kApart : Hosts::kActual);
   LOCKSTEP_RETURN_IF_ERROR(CheckHosts(options, members, groups));
 
   hierarchical::Place place;
@@ -177,15 +177,15 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
     group.ranks = groups[host];
   }
   for (const int rank : group.ranks) group.sockets.push_back(members[rank].socket);
-  group.key = meeting.key;
+  group.key = rendezvous.key;
   if (groups.size() == 1) return OnOneHost(options, std::move(group));
   place.hosts = groups;
   group.host = members[options.rank].host_name;
   for (int rank = 0; rank < options.size; ++rank) {
     place.names.push_back(Name(rank, members[rank]));
   }
-  return hierarchical::HierarchicalCommunicator::Create(options, std::move(place), std::move(group), std::move(meeting),
-                                                        deadline);
+  return hierarchical::HierarchicalCommunicator::Create(options, std::move(place), std::move(group),
+                                                        std::move(rendezvous), deadline);
 }
 
 }  // namespace lockstep

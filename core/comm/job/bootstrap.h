@@ -16,7 +16,7 @@ namespace lockstep {
 //
 // All ranks have to pass the same settings; otherwise FAILED_PRECONDITION shows both. Blocks for up to
 // rendezvous_timeout_s and a little longer. `options` are valid (Validate) and are not kept. Returns the errors of
-// Meet, and of the parts. After an error all connections of this rank are closed, which the others notice.
+// JoinRendezvous, and of the parts. After an error all connections of this rank are closed, which the others notice.
 Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options);
 
 // Returns the identity of the host: ranks with the same one can share memory. It is made of the machine's boot id and

@@ -11,14 +11,14 @@ namespace lockstep {
 namespace {
 
 // The process whose program knows of a loss; a fork of it has its own program.
-std::atomic<pid_t>& WhoKnows() {
-  static std::atomic<pid_t> who = 0;
-  return who;
+std::atomic<pid_t>& InformedProcess() {
+  static std::atomic<pid_t> process = 0;
+  return process;
 }
 
 }  // namespace
 
-void AfterLoss::ProgramKnows() { WhoKnows() = getpid(); }
+void AfterLoss::ProgramKnows() { InformedProcess() = getpid(); }
 
 void AfterLoss::Lost(const Status& why) {
   if (seconds_ <= 0 || end_) return;
@@ -27,7 +27,7 @@ void AfterLoss::Lost(const Status& why) {
 }
 
 void AfterLoss::Tick() {
-  if (!end_ || !end_->Passed() || !runs_ || WhoKnows() == getpid()) return;
+  if (!end_ || !end_->Passed() || !runs_ || InformedProcess() == getpid()) return;
   // If stderr is a full pipe that no process reads, this process ends without a message.
   constexpr int kReader_ms = 200;
   pollfd stderr_entry = {STDERR_FILENO, POLLOUT, 0};

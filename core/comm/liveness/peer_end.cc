@@ -11,15 +11,15 @@ namespace {
 // Each communicator and each lane ends once, and in few ways; but a program may make any number of them.
 constexpr size_t kMostNoted = 64;
 
-struct Noted {
+struct Record {
   std::mutex mutex;
   std::vector<std::string> texts;  // guarded by mutex
 };
 
 // Never destroyed: threads of the engine may outlive static objects.
-Noted& TheNoted() {
-  static Noted* const noted = new Noted;
-  return *noted;
+Record& GlobalRecord() {
+  static Record* const record = new Record;
+  return *record;
 }
 
 }  // namespace
@@ -27,21 +27,21 @@ Noted& TheNoted() {
 void Note(const Status& why) {
   if (why.code() != StatusCode::kUnavailable && why.code() != StatusCode::kCancelled) return;
   if (why.message().empty()) return;
-  const std::lock_guard lock(TheNoted().mutex);
-  std::vector<std::string>& texts = TheNoted().texts;
+  const std::lock_guard lock(GlobalRecord().mutex);
+  std::vector<std::string>& texts = GlobalRecord().texts;
   if (texts.size() < kMostNoted && std::find(texts.begin(), texts.end(), why.message()) == texts.end()) {
     texts.emplace_back(why.message());
   }
 }
 
 void Forget() {
-  const std::lock_guard lock(TheNoted().mutex);
-  TheNoted().texts.clear();
+  const std::lock_guard lock(GlobalRecord().mutex);
+  GlobalRecord().texts.clear();
 }
 
 std::string In(std::string_view text) {
-  const std::lock_guard lock(TheNoted().mutex);
-  const std::vector<std::string>& texts = TheNoted().texts;
+  const std::lock_guard lock(GlobalRecord().mutex);
+  const std::vector<std::string>& texts = GlobalRecord().texts;
   const auto found = std::find_if(texts.begin(), texts.end(),
                                   [&](const std::string& noted) { return text.find(noted) != std::string_view::npos; });
   return found == texts.end() ? "" : *found;

@@ -124,27 +124,28 @@ class WatchJob {
 
  private:
   static std::string Play(int rank, int size, const std::string& address, Board* board, const ScenePart& part) {
-    Result<Meeting> meeting = Meet({.rank = rank,
-                                    .size = size,
-                                    .address = address,
-                                    .secret = "the secret of the tests",
-                                    .note = StrCat("rank ", rank, " of the test (process ", getpid(), ")"),
-                                    .timeout_s = 30,
-                                    .keep_connections = true});
-    if (!meeting.ok()) return meeting.status().ToString();
-    Scene scene = {.rank = rank, .size = size, .board = board, .places = meeting->notes};
-    for (const UniqueFd& socket : meeting->connections) {
+    Result<RendezvousResult> rendezvous =
+        JoinRendezvous({.rank = rank,
+                        .size = size,
+                        .address = address,
+                        .secret = "the secret of the tests",
+                        .note = StrCat("rank ", rank, " of the test (process ", getpid(), ")"),
+                        .timeout_s = 30,
+                        .keep_connections = true});
+    if (!rendezvous.ok()) return rendezvous.status().ToString();
+    Scene scene = {.rank = rank, .size = size, .board = board, .places = rendezvous->notes};
+    for (const UniqueFd& socket : rendezvous->connections) {
       scene.raw.emplace_back(socket.valid() ? fcntl(socket.get(), F_DUPFD_CLOEXEC, 0) : -1);
     }
     Watch watch(
         {.rank = rank,
          .size = size,
-         .key = meeting->key,
-         .places = meeting->notes,
+         .key = rendezvous->key,
+         .places = rendezvous->notes,
          .silence_s = kSilence_s,
          .beat_s = kBeat_s,
          .leave_s = kWatchDeadline_s},
-        std::move(meeting->connections),
+        std::move(rendezvous->connections),
         [&](const Status& why) {
           const std::lock_guard lock(scene.mutex);
           scene.verdicts.push_back(why);

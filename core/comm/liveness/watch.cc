@@ -72,13 +72,13 @@ class Watch::Impl {
     thread_.join();
   }
 
-  void GiveUp(const Status& why) {
+  void ReportError(const Status& why) {
     {
       const std::lock_guard lock(mutex_);
       if (why.ok() || !verdict_.ok() || leaving_ || fates_[options_.rank] != Fate::kRunning) return;
       fates_[options_.rank] = Fate::kLost;
       gave_up_ = true;
-      last_words_ = watch::Cut(why, watch::kMaxWordsBytes);
+      unsent_error_ = watch::Cut(why, watch::kMaxWordsBytes);
       changed_.notify_all();
     }
     Wake();
@@ -141,9 +141,9 @@ class Watch::Impl {
     t_watch = this;
     Clock::time_point last = Clock::now();
     double since_beat_s = options_.beat_s;
-    while (ObeyCallers()) {
+    while (RunRequests()) {
       if (since_beat_s >= options_.beat_s) {
-        Beat();
+        SendBeats();
         since_beat_s = 0;
       }
       for (Link& link : links_) link.Flush();
@@ -160,14 +160,14 @@ class Watch::Impl {
   }
 
   // Sends the messages of callers. Returns false at the end.
-  bool ObeyCallers() {
+  bool RunRequests() {
     std::optional<Status> words;
     bool leaving;
     std::string how;
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return false;
-      words.swap(last_words_);
+      words.swap(unsent_error_);
       leaving = leaving_;
       how = farewells_[options_.rank];
     }
@@ -208,7 +208,7 @@ class Watch::Impl {
 
   // A rank that was given up gets beats too, so that it does not find us silent while it reads the reason. If the last
   // beat has not left yet, another one would add nothing.
-  void Beat() {
+  void SendBeats() {
     for (Link& link : links_) {
       if (link.flushed()) link.Send({Message::Kind::kBeat, 0, OkStatus()});
     }
@@ -242,7 +242,7 @@ class Watch::Impl {
       const auto message = link.Receive();
       if (!message.ok()) return Lose(link, HowLost(link, message.status()));
       if (!message->has_value()) return;
-      if (!MaySay(link, **message))
+      if (!IsAllowed(link, **message))
         return Lose(link, HowLost(link, DataLoss("a message that this rank must not send")));
       link.heard_s = clock_s_;
       Hear(link, **message);
@@ -256,7 +256,7 @@ class Watch::Impl {
     return Unavailable(StrCat(Place(link.rank()), " died: ", why.message(), " without a farewell"));
   }
 
-  bool MaySay(const Link& link, const Message& message) const {
+  bool IsAllowed(const Link& link, const Message& message) const {
     if (message.kind == Message::Kind::kBeat) return true;
     return link.rank() == 0 ? message.rank < static_cast<uint32_t>(options_.size)
                             : message.rank == static_cast<uint32_t>(link.rank());
@@ -343,7 +343,7 @@ class Watch::Impl {
   std::vector<Fate> fates_;             // guarded by mutex_, [R]
   std::vector<std::string> farewells_;  // guarded by mutex_
   Status verdict_;                      // guarded by mutex_
-  std::optional<Status> last_words_;    // guarded by mutex_: not yet sent
+  std::optional<Status> unsent_error_;  // guarded by mutex_: not yet sent
   bool gave_up_ = false;                // guarded by mutex_
   bool leaving_ = false;                // guarded by mutex_
   bool left_ = false;                   // guarded by mutex_; written only by the thread
@@ -363,8 +363,8 @@ Watch::~Watch() {
   if (guard_.InFork()) (void)impl_.release();
 }
 
-void Watch::GiveUp(const Status& why) {
-  if (!guard_.InFork()) impl_->GiveUp(why);
+void Watch::ReportError(const Status& why) {
+  if (!guard_.InFork()) impl_->ReportError(why);
 }
 
 void Watch::Leave(std::string_view how) {

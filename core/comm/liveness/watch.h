@@ -43,17 +43,18 @@ struct WatchOptions {
 //       2 -- 0 -- 3   2 gives up:  tells 0 the reason, 0 tells 1 and 3
 //                     0 dies:  1, 2 and 3 see it themselves
 //
-//   Watch watch({.rank = rank, .size = size, .key = meeting.key, .places = places}, std::move(meeting.connections),
+//   Watch watch({.rank = rank, .size = size, .key = rendezvous.key, .places = places},
+//               std::move(rendezvous.connections),
 //               [&](const Status& why) { EndAllWaits(why); }, [&] { EndLateWaits(); });
 //   ...
-//   watch.GiveUp(status);  // or
+//   watch.ReportError(status);  // or
 //   watch.Leave();
 //
 // The events that end the job:
 //
 //   a connection that ends without a farewell   UNAVAILABLE "... died ..."            at once
 //   nothing for silence_s                       UNAVAILABLE "... is silent for ..."   cut off, or frozen
-//   a rank's error message (GiveUp)             its code and text, with its name      at once
+//   a rank's error message (ReportError)        its code and text, with its name      at once
 //   data that the other end did not send        DATA_LOSS                             forged, repeated or damaged
 // The first event that this rank learns is its verdict; there is at most one. All ranks learn rank 0's observations
 // with the same text, including the rank that it is about: a rank that was frozen and resumes learns that it was given
@@ -80,9 +81,10 @@ class Watch {
     kLost,  // died, cut off, silent, or gave up
   };
 
-  // `connections`: [R], as in `Meeting::connections`. `on_verdict`: called once, when the job cannot continue, with the
-  // result of verdict() from then on. It is not called for this rank's own GiveUp, and not after Leave. `on_tick`:
-  // called at least every 0.1 s, for deadlines of other waits. Either may be null. The first action is a beat.
+  // `connections`: [R], as in `RendezvousResult::connections`. `on_verdict`: called once, when the job cannot continue,
+  // with the result of verdict() from then on. It is not called for this rank's own ReportError, and not after Leave.
+  // `on_tick`: called at least every 0.1 s, for deadlines of other waits. Either may be null. The first action is a
+  // beat.
   Watch(WatchOptions options, std::vector<UniqueFd> connections, std::function<void(const Status&)> on_verdict,
         std::function<void()> on_tick);
   // Leaves, then ends the thread.
@@ -92,14 +94,14 @@ class Watch {
 
   // Tells all ranks, through rank 0, this rank's error (not OK), which becomes their verdict. Only the first call has
   // an effect, and none after a verdict or Leave. Does not wait: the thread sends. Text beyond 2 KiB is cut off.
-  void GiveUp(const Status& why);
+  void ReportError(const Status& why);
 
   // Leaves in good order: tells all that this rank leaves, so that the ends of its connections are no verdict. Returns
-  // when the others' machines have the message (and an earlier GiveUp too), or after 2 s. From a callback it does not
-  // wait. `how` is its farewell message; text beyond 2 KiB is cut off.
+  // when the others' machines have the message (and an earlier ReportError too), or after 2 s. From a callback it does
+  // not wait. `how` is its farewell message; text beyond 2 KiB is cut off.
   void Leave(std::string_view how = {});
 
-  // Returns the fate of `rank`. For this rank: kLost after GiveUp, or if the others have given it up.
+  // Returns the fate of `rank`. For this rank: kLost after ReportError, or if the others have given it up.
   Fate fate(int rank) const;
   // Returns the farewell message of a rank that has left; "" if it has not, or sent none.
   std::string farewell(int rank) const;
@@ -108,7 +110,7 @@ class Watch {
 
   // Waits until there is a verdict, fate(rank) is not kRunning, or nothing more will be known of it, at most `seconds`.
   // It is for code that sees another connection to that rank end: the watch soon knows whether the rank died, and a
-  // verdict tells more than GiveUp could. From a callback it does not wait.
+  // verdict tells more than ReportError could. From a callback it does not wait.
   void AwaitFate(int rank, double seconds);
 
  private:

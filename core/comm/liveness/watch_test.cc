@@ -239,7 +239,7 @@ TEST(WatchTest, AForkOfARankIsNoPartOfTheWatch) {
       scene.raw.clear();
       const pid_t child = fork();
       if (child == 0) {
-        scene.watch->GiveUp(Aborted("a fork"));
+        scene.watch->ReportError(Aborted("a fork"));
         scene.watch->Leave();
         scene.watch->AwaitFate(0, 60);
         scene.watch->~Watch();

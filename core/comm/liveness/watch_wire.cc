@@ -38,9 +38,9 @@ std::optional<Message> Decode(std::string_view bytes) {
     case Message::Kind::kEnd:
       message.rank = reader.Number<uint32_t>();
       message.status = ReadStatus(reader);
-      if (message.status.ok()) reader.Spoil();
+      if (message.status.ok()) reader.MarkDamaged();
       break;
-    default: reader.Spoil();
+    default: reader.MarkDamaged();
   }
   if (!reader.Complete()) return std::nullopt;
   return message;

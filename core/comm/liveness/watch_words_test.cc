@@ -7,7 +7,7 @@
 #include "core/comm/liveness/watch.h"
 #include "core/comm/liveness/watch_wire.h"
 
-// Ends with a message: errors of GiveUp, and farewells; and their encoding.
+// Ends with a message: errors of ReportError, and farewells; and their encoding.
 
 namespace lockstep {
 namespace {
@@ -23,7 +23,7 @@ TEST_P(WatchWordsTest, LastWordsReachAllWithTheirCodeAndWhoSaidThem) {
       const std::lock_guard lock(scene.mutex);
       scene.also_on_verdict = [&] {
         scene.watch->AwaitFate(scene.rank, kWatchDeadline_s);
-        scene.watch->GiveUp(Internal("too late"));
+        scene.watch->ReportError(Internal("too late"));
         scene.watch->Leave();
       };
     }
@@ -37,8 +37,8 @@ TEST_P(WatchWordsTest, LastWordsReachAllWithTheirCodeAndWhoSaidThem) {
       ++scene.board->done;
       return error;
     }
-    scene.watch->GiveUp(OutOfRange("no data"));
-    scene.watch->GiveUp(Internal("second thoughts"));
+    scene.watch->ReportError(OutOfRange("no data"));
+    scene.watch->ReportError(Internal("second thoughts"));
     Board::Await(scene.board->done, 2);
     if (scene.watch->fate(giver) != Watch::Fate::kLost) return "who gave up is not lost";
     return scene.watch->verdict().message();
@@ -53,7 +53,7 @@ TEST_P(WatchWordsTest, LastWordsOfARankThatLeavesAtOnceReachAll) {
     if (scene.rank != giver) {
       return ExpectEnd(scene, StatusCode::kDataLoss, scene.places[giver] + " gave up: a broken file", kAtOnce_s);
     }
-    scene.watch->GiveUp(DataLoss("a broken file"));
+    scene.watch->ReportError(DataLoss("a broken file"));
     return "";
   });
   job.ExpectWell();
@@ -63,7 +63,7 @@ TEST(WatchWordsTest, OfTwoThatGiveUpAtOnceTheOthersHearOneAndItIsTheSame) {
   WatchJob job(8, [](Scene& scene) -> std::string {
     scene.board->Now();
     if (scene.rank == 3 || scene.rank == 5) {
-      scene.watch->GiveUp(Aborted("words"));
+      scene.watch->ReportError(Aborted("words"));
       Board::Await(scene.board->done, scene.size - 2);
       return "";
     }
@@ -86,7 +86,7 @@ TEST(WatchWordsTest, LongWordsAreCutBetweenCharacters) {
     std::string words = "x";
     while (words.size() < 10000) words += "\u00e4";
     if (scene.rank == 2) {
-      scene.watch->GiveUp(Internal(words));
+      scene.watch->ReportError(Internal(words));
       Board::Await(scene.board->done, 2);
       return "";
     }
@@ -138,7 +138,7 @@ TEST(WatchWordsTest, LeavingDoesNotWaitForWhoIsFrozen) {
 TEST(WatchWordsTest, EightThatLeaveAtOnceDoNotDisturbEachOther) {
   WatchJob job(8, [](Scene& scene) -> std::string {
     scene.watch->Leave();
-    scene.watch->GiveUp(Internal("too late"));
+    scene.watch->ReportError(Internal("too late"));
     const Status verdict = scene.watch->verdict();
     return verdict.ok() && scene.watch->fate(scene.rank) == Watch::Fate::kLeft ? "" : verdict.ToString();
   });

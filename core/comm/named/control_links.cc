@@ -159,7 +159,7 @@ bool ControlLinks::Push(double seconds) {
   }
 }
 
-void ControlLinks::Doze(double seconds) {
+void ControlLinks::WaitForWake(double seconds) {
   pollfd wake = {wake_.get(), POLLIN, 0};
   if (poll(&wake, 1, PollMs(seconds)) > 0) ForgetWakes();
 }

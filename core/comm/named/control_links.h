@@ -56,9 +56,9 @@ class ControlLinks {
   bool Push(double seconds);
 
   // Waits for Wake or for `seconds`, without reading. May run beside an Await; then a Wake ends one of the two.
-  void Doze(double seconds);
+  void WaitForWake(double seconds);
 
-  // Ends the current Await or Doze, or the next one.
+  // Ends the current Await or WaitForWake, or the next one.
   void Wake();
 
   // Whether everything has been sent.

@@ -70,7 +70,7 @@ NamedBatch ReadNamedBatch(ByteReader& reader, int ranks) {
   const auto count = reader.Number<uint32_t>();
   const auto read_rows = [&] {
     const auto rows = static_cast<int64_t>(reader.Number<uint64_t>());
-    if (rows < 0) reader.Spoil();
+    if (rows < 0) reader.MarkDamaged();
     return rows;
   };
   for (uint32_t i = 0; i < count && reader.good(); ++i) {
@@ -84,7 +84,7 @@ NamedBatch ReadNamedBatch(ByteReader& reader, int ranks) {
         for (int64_t& rows : from) rows = read_rows();
       }
     }
-    if (batch.error.ok() && reader.good() && !CanBeDone(batch, entry)) reader.Spoil();
+    if (batch.error.ok() && reader.good() && !CanBeDone(batch, entry)) reader.MarkDamaged();
     batch.entries.push_back(std::move(entry));
   }
   return batch;

@@ -70,7 +70,7 @@ void ScaleBefore(const NamedRequest& request, const void* in, int64_t count, voi
 }
 
 // The steps after the reduction: from ComputedIn to the request's type. If these types differ, `in` is overwritten.
-void ScaleBehind(const NamedRequest& request, int ranks, void* in, int64_t count, void* out) {
+void ScaleAfter(const NamedRequest& request, int ranks, void* in, int64_t count, void* out) {
   const DType computed = ComputedIn(request);
   void* const to = IsWidened(request) ? in : out;
   void* from = in;
@@ -165,7 +165,7 @@ void NamedExchange::AllocateOut(Part& part, std::span<const int64_t> shape) {
 }
 
 void NamedExchange::Deliver(const Part& part, char* result, int64_t count) const {
-  if (part.wanted()) ScaleBehind(part.entry.request, communicator_.size(), result, count, part.out);
+  if (part.wanted()) ScaleAfter(part.entry.request, communicator_.size(), result, count, part.out);
 }
 
 char* NamedExchange::Scratch(int64_t bytes) {
@@ -181,7 +181,7 @@ char* NamedExchange::Scratch(int64_t bytes) {
   return private_.get();
 }
 
-Status NamedExchange::TellNoMemory() {
+Status NamedExchange::DeclineNoMemory() {
   return communicator_.Decline(name_, ResourceExhausted(StrCat("'", name_, "': no memory to exchange it in")));
 }
 
@@ -206,7 +206,7 @@ Status NamedExchange::AllReduce(std::span<Part> parts) {
   const DType dtype = ComputedIn(request);
   const int64_t size = DTypeSize(dtype);
   char* const buffer = Scratch(total * size);
-  if (buffer == nullptr) return TellNoMemory();
+  if (buffer == nullptr) return DeclineNoMemory();
   char* at = buffer;
   for (const Part& part : parts) {
     const int64_t count = part.entry.request.Elements();
@@ -237,7 +237,7 @@ Status NamedExchange::Adasum(std::span<Part> parts) {
   const DType dtype = parts.front().entry.request.dtype;
   const int64_t size = DTypeSize(dtype);
   char* const buffer = Scratch(total * size);
-  if (buffer == nullptr) return TellNoMemory();
+  if (buffer == nullptr) return DeclineNoMemory();
   char* at = buffer;
   for (const Part& part : parts) {
     const int64_t count = part.entry.request.Elements();
@@ -272,7 +272,7 @@ Status NamedExchange::ReduceScatter(std::span<Part> parts) {
   const bool in_place = parts.size() == 1 && first.prescale == 1 && !IsWidened(first);
   const bool out_place = parts.size() == 1 && parts.front().wanted() && !IsWidened(first);
   char* const buffer = in_place && out_place ? nullptr : Scratch((total + counts[own]) * size);
-  if (buffer == nullptr && !(in_place && out_place)) return TellNoMemory();
+  if (buffer == nullptr && !(in_place && out_place)) return DeclineNoMemory();
   const void* in = in_place ? parts.front().work->in : buffer;
   char* const out = out_place ? parts.front().out : buffer + total * size;
   char* to = buffer;
@@ -320,7 +320,7 @@ Status NamedExchange::Gather(std::span<Part> parts) {
   const int64_t outgoing = std::accumulate(sent.begin(), sent.end(), int64_t{0});
   const bool alone = parts.size() == 1;
   char* const buffer = alone ? nullptr : Scratch(outgoing + incoming);
-  if (buffer == nullptr && !alone) return TellNoMemory();
+  if (buffer == nullptr && !alone) return DeclineNoMemory();
   const void* in = alone ? parts.front().work->in : buffer;
   char* const out = alone ? parts.front().out : buffer + outgoing;
   char* to = buffer;
@@ -377,7 +377,7 @@ Status NamedExchange::Broadcast(std::span<Part> parts) {
   char* buffer = nullptr;
   if (!alone) {
     buffer = Scratch(total);
-    if (buffer == nullptr) return TellNoMemory();
+    if (buffer == nullptr) return DeclineNoMemory();
   } else if (sends) {
     buffer = const_cast<char*>(static_cast<const char*>(parts.front().work->in));  // it is only read
   } else {

@@ -75,9 +75,9 @@ class NamedExchange {
   Status Barrier(std::span<Part> parts);
   Status Join(std::span<Part> parts);
   // Returns at least so many bytes, which are kept for the next time, in shared memory if there is room. Null if there
-  // is no memory at all: then TellNoMemory takes the place of the exchange, and all ranks get its error.
+  // is no memory at all: then DeclineNoMemory takes the place of the exchange, and all ranks get its error.
   char* Scratch(int64_t bytes);
-  Status TellNoMemory();
+  Status DeclineNoMemory();
 
   Communicator& communicator_;
   std::string name_;  // the name of the current batch

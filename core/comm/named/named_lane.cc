@@ -115,7 +115,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
     }
     Send(std::move(requests));
     if (drives) driven_ = true;
-    wake = GoOn();
+    wake = ResumeDriver();
   }
   // Wakes it here, so that the thread does not wake only to wait for the lock.
   if (wake) links_.Wake();
@@ -185,7 +185,7 @@ void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
     CancelLocked(ticket, why);
-    wake = GoOn();
+    wake = ResumeDriver();
   }
   if (wake) links_.Wake();
 }
@@ -197,7 +197,7 @@ void NamedLane::CancelJoin(const std::string& why) {
     const std::lock_guard lock(mutex_);
     if (!join_) return;
     CancelLocked(*join_, why);
-    wake = GoOn();
+    wake = ResumeDriver();
   }
   if (wake) links_.Wake();
 }

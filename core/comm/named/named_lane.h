@@ -133,7 +133,7 @@ class NamedLane {
   void Run();
   // With mutex_ held, after something new: sends the complete requests if the driver has nothing to do. Returns whether
   // to wake the thread.
-  bool GoOn();
+  bool ResumeDriver();
   // With mutex_ held: whether the thread is needed.
   bool HasWork() const;
   // A caller's turn to drive, until its requests have ended; driven_ is set for it.
@@ -142,10 +142,10 @@ class NamedLane {
   static bool& ThisThreadDrives();
   // The thread's wait, with mutex_ held at its start and end. True: there is work and no driver. False: it is time to
   // read what the peers sent.
-  bool Park(std::unique_lock<std::mutex>& lock);
+  bool WaitForWork(std::unique_lock<std::mutex>& lock);
   // While answers are awaited, looks for events for a moment before the thread sleeps. Sets `seconds` to 0 if there is
   // something to do.
-  std::vector<ControlLinks::Event> LookOut(double* seconds);
+  std::vector<ControlLinks::Event> SpinForEvents(double* seconds);
   // Handles a message that arrived. The batches in it are added to todo_.
   void Handle(const ControlLinks::Event& event);
   // The error with which this message, or the closed link, ends the lane; nothing if it does not end it.

@@ -15,11 +15,11 @@ namespace lockstep {
 namespace {
 
 // How long the driver looks for an answer: the thread before it sleeps, a caller before it leaves that to the thread.
-constexpr double kLookOut_s = 100e-6;
+constexpr double kSpin_s = 100e-6;
 // The most bytes that a caller exchanges itself: it is a thread of TensorFlow, which has other things to do.
 constexpr int64_t kCallersBytes = int64_t{256} << 10;
 // How often the thread reads what the peers sent while this rank waits for nothing.
-constexpr double kPark_s = 0.1;
+constexpr double kWorkWait_s = 0.1;
 // How often a thread whose peers take no data checks whether it has to leave.
 constexpr double kPush_s = 0.1;
 // How often a thread whose requests wait for others checks whether one of these is stopped.
@@ -41,7 +41,7 @@ bool NamedLane::HasWork() const { return leaves_ || !works_.empty() || !todo_.em
 
 // A driver that has something to do checks by itself when that is done. A thread that sleeps is woken even if it has
 // nothing to do yet, so that it looks for the answer.
-bool NamedLane::GoOn() {
+bool NamedLane::ResumeDriver() {
   if (!driven_) return true;
   if (!idle_) return false;
   if (rank() == 0) Sequence();
@@ -55,7 +55,7 @@ bool& NamedLane::ThisThreadDrives() {
 }
 
 void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
-  const double end = Now() + kLookOut_s;
+  const double end = Now() + kSpin_s;
   ThisThreadDrives() = true;
   while (true) {
     {
@@ -81,12 +81,12 @@ void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
 
 // A Wake that a driving caller consumes is not lost: that caller wakes the thread at its end if there is something to
 // do.
-bool NamedLane::Park(std::unique_lock<std::mutex>& lock) {
-  for (double end = Now() + kPark_s, left = kPark_s; driven_ || !HasWork(); left = end - Now()) {
+bool NamedLane::WaitForWork(std::unique_lock<std::mutex>& lock) {
+  for (double end = Now() + kWorkWait_s, left = kWorkWait_s; driven_ || !HasWork(); left = end - Now()) {
     if (left <= 0 && !driven_) return false;
-    if (left <= 0) end = Now() + (left = kPark_s);
+    if (left <= 0) end = Now() + (left = kWorkWait_s);
     lock.unlock();
-    links_.Doze(left);
+    links_.WaitForWake(left);
     lock.lock();
   }
   return true;
@@ -94,8 +94,8 @@ bool NamedLane::Park(std::unique_lock<std::mutex>& lock) {
 
 // A thread that gave up its core needs some 20 us to come back; after a yield, if others want the core, it needs
 // milliseconds. So the driver keeps the core for as long as an exchange takes, and no longer.
-std::vector<ControlLinks::Event> NamedLane::LookOut(double* seconds) {
-  const double end = Now() + kLookOut_s;
+std::vector<ControlLinks::Event> NamedLane::SpinForEvents(double* seconds) {
+  const double end = Now() + kSpin_s;
   while (true) {
     std::vector<ControlLinks::Event> events = links_.Await(0);
     if (!events.empty()) return events;
@@ -114,12 +114,12 @@ void NamedLane::Run() {
   while (true) {
     std::vector<std::string> warnings;
     double seconds = 0;
-    bool looks_out = false, waits = false;
+    bool spins = false, waits = false;
     {
       std::unique_lock lock(mutex_);
       if (rank() == 0) Sequence();
       if (drives && !HasWork()) drives = driven_ = false;
-      const bool is_wanted = drives || Park(lock);
+      const bool is_wanted = drives || WaitForWork(lock);
       drives = driven_ = true;
       if (leaves_) break;
       if (rank() == 0) Sequence();
@@ -128,14 +128,14 @@ void NamedLane::Run() {
       if (waits) seconds = seconds < 0 ? kLookForStops_s : std::min(seconds, kLookForStops_s);
       if (!is_wanted) seconds = 0;
       // From here on, every thread that brings work wakes this one.
-      looks_out = idle_ = seconds != 0;
+      spins = idle_ = seconds != 0;
     }
     for (const std::string& warning : warnings) {
       options_.warn(StrCat(options_.label, options_.label.empty() ? "" : ": ", warning));
     }
     DoAll();
     std::vector<ControlLinks::Event> events;
-    if (looks_out) events = LookOut(&seconds);
+    if (spins) events = SpinForEvents(&seconds);
     if (events.empty()) events = links_.Await(seconds);
     {
       const std::lock_guard lock(mutex_);

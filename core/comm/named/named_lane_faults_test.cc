@@ -32,7 +32,7 @@ class NamedLanePairFaultsTest : public ::testing::TestWithParam<JobShape> {};
 
 // The others learn of an end from rank 0. So rank 0 stays until all survivors have; `heard` counts them. Ranks on other
 // hosts cannot report it.
-void StayUntilAllHaveHeard(int rank, int survivors, std::atomic<int>& heard) {
+void WaitForSurvivors(int rank, int survivors, std::atomic<int>& heard) {
   ++heard;
   if (rank != 0) return;
   if (testing::Site::OfThisProcess()) {
@@ -56,7 +56,7 @@ TEST_P(NamedLaneFaultsTest, EndsForAllWhenARankLeaves) {
       EXPECT_TRUE(Contains(status, StrCat("rank ", leaver, " left the job"))) << status.ToString();
       EXPECT_TRUE(Contains(status, ": it finished its program")) << status.ToString();
     }
-    StayUntilAllHaveHeard(options.rank, options.size - 1, heard);
+    WaitForSurvivors(options.rank, options.size - 1, heard);
   });
 }
 
@@ -89,7 +89,7 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatLeavesAnExchange) {
         EXPECT_TRUE(rank == leaver || Contains(end, StrCat("rank ", leaver, " left the job"))) << end.ToString();
       }
       if (leaves.joinable()) leaves.join();
-      if (rank != leaver) StayUntilAllHaveHeard(rank, options.size - 1, heard);
+      if (rank != leaver) WaitForSurvivors(rank, options.size - 1, heard);
     });
   }
 }
@@ -109,7 +109,7 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatDied) {
                  [&](std::unique_ptr<NamedLane> lane) -> std::string {
                    if (lane->rank() == victim) raise(SIGKILL);
                    const Status status = Await(*lane, Barrier("x"));
-                   StayUntilAllHaveHeard(lane->rank(), lane->size() - 1, *heard);
+                   WaitForSurvivors(lane->rank(), lane->size() - 1, *heard);
                    return NamesTheDead(status, victim) ? "" : status.ToString();
                  },
                  {victim});
@@ -120,7 +120,7 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatDied) {
 Status AwaitBreak(const NamedLane& lane, std::atomic<int>& heard) {
   for (int i = 0; i < 600 && lane.broken().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const Status broken = lane.broken();
-  StayUntilAllHaveHeard(lane.rank(), lane.size() - 1, heard);
+  WaitForSurvivors(lane.rank(), lane.size() - 1, heard);
   return broken;
 }
 
@@ -174,7 +174,7 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatIsStopped) {
         [&](std::unique_ptr<NamedLane> lane) -> std::string {
           if (lane->rank() == victim) testing::FreezeNow();
           const Status status = Await(*lane, Barrier("x"));
-          StayUntilAllHaveHeard(lane->rank(), lane->size() - 1, *heard);
+          WaitForSurvivors(lane->rank(), lane->size() - 1, *heard);
           const bool named = Contains(status, StrCat("rank ", victim, " (process ")) &&
                              (Contains(status, ") has been stopped for 0.5 s") || !GetParam().hosts.empty());
           return status.code() == StatusCode::kUnavailable && named ? "" : status.ToString();

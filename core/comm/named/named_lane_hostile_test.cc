@@ -21,9 +21,9 @@ namespace {
 
 constexpr double kPatience_s = 60;
 
-// The liar's message, after it has received the request of the other's lane (nothing if that is rank 0, which sends
-// none).
-using Lie = std::function<std::string(std::string_view heard)>;
+// The forged peer's message, after it has received the request of the other's lane (nothing if that is rank 0, which
+// sends none).
+using ForgedMessage = std::function<std::string(std::string_view heard)>;
 
 NamedRequest Sum(std::vector<int64_t> shape) {
   NamedRequest request;
@@ -33,30 +33,30 @@ NamedRequest Sum(std::vector<int64_t> shape) {
   return request;
 }
 
-// The result of a sum of four numbers that a lane requests. The other one of the two ranks, `liar`, is no lane.
-Status AskALiar(int liar, const Lie& lie) {
+// The result of a sum of four numbers that a lane requests. The other one of the two ranks, `forged_peer`, is no lane.
+Status RunWithForgedPeer(int forged_peer, const ForgedMessage& forged) {
   const std::string address = testing::FreeLocalAddress();
   std::promise<Status> outcome;
   std::future<Status> ended = outcome.get_future();
   std::promise<void> judged;
   std::thread other([&, may_go = judged.get_future().share()] {
-    ContextOptions options = JobOptions({"shm", 2}, address, liar);
+    ContextOptions options = JobOptions({"shm", 2}, address, forged_peer);
     options.purpose = "named lane";  // as lanes have it
     auto communicator = CreateCommunicator(options);
     ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
     std::vector<int> sockets(2, -1);
-    sockets[1 - liar] = (*communicator)->Link(1 - liar);
+    sockets[1 - forged_peer] = (*communicator)->Link(1 - forged_peer);
     ControlLinks links(sockets);
     std::string heard;
-    if (liar == 0) {
+    if (forged_peer == 0) {
       for (const auto& event : links.Await(kPatience_s)) heard = event.message;
     }
-    links.Send(1 - liar, lie(heard));
+    links.Send(1 - forged_peer, forged(heard));
     EXPECT_TRUE(links.Push(kPatience_s));
     may_go.wait();
   });
   {
-    auto lane = NamedLane::Create(JobOptions({"shm", 2}, address, 1 - liar), {});
+    auto lane = NamedLane::Create(JobOptions({"shm", 2}, address, 1 - forged_peer), {});
     EXPECT_TRUE(lane.ok()) << lane.status().ToString();
     const std::vector<float> in(4, 1);
     std::vector<float> out(4);
@@ -84,7 +84,7 @@ TEST(NamedLaneHostile, RankZeroSurvivesWhatIsNoRequest) {
   for (const std::string& message :
        {std::string(), std::string("?"), std::string("b\1\0\0\0", 5), Requests({Sum({4})}).substr(0, 20),
         Requests({huge}), Requests({member, member})}) {
-    const Status status = AskALiar(1, [&](std::string_view) { return message; });
+    const Status status = RunWithForgedPeer(1, [&](std::string_view) { return message; });
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status.ToString();
     EXPECT_NE(status.message().find("rank 1 sent a message to rank 0 that cannot be read"), std::string::npos)
         << status.ToString();
@@ -96,7 +96,7 @@ TEST(NamedLaneHostile, RankZeroRefusesRequestsThatCannotBeRight) {
   NamedRequest wrong = Sum({4});
   wrong.kind = NamedKind::kBroadcast;
   wrong.root = 7;
-  const Status status = AskALiar(1, [&](std::string_view) { return Requests({wrong}); });
+  const Status status = RunWithForgedPeer(1, [&](std::string_view) { return Requests({wrong}); });
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("rank 1: broadcast 'sum': root is 7"), std::string::npos) << status.ToString();
 }
@@ -113,7 +113,7 @@ TEST(NamedLaneHostile, ARankDoesOnlyWhatItHasAskedFor) {
       [](NamedRequest& request) { request.name = "another"; },
   };
   for (const auto& change : lies) {
-    const Status status = AskALiar(0, [&](std::string_view heard) {
+    const Status status = RunWithForgedPeer(0, [&](std::string_view heard) {
       NamedRequest request = named_messages::ReadRequests(heard)->front();
       const uint64_t ticket = request.ticket;
       change(request);
@@ -129,7 +129,7 @@ TEST(NamedLaneHostile, ARankDoesOnlyWhatItHasAskedFor) {
 
 TEST(NamedLaneHostile, ARankSurvivesWhatIsNoBatch) {
   for (const std::string& message : {std::string(), std::string("r\0\0\0\0", 5), std::string("b\xFF\xFF\xFF\xFF", 5)}) {
-    const Status status = AskALiar(0, [&](std::string_view) { return message; });
+    const Status status = RunWithForgedPeer(0, [&](std::string_view) { return message; });
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
     EXPECT_NE(status.message().find("rank 0 sent a message to rank 1 that cannot be read"), std::string::npos)
         << status.ToString();

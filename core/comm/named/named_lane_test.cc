@@ -253,7 +253,7 @@ TEST_P(NamedLaneTest, GivesTheSameBitsWhateverTheModeOfItsCallers) {
 
 // The callbacks of a request may make more requests, to this lane and to others, whose drivers may do the same.
 TEST_P(NamedLanePairTest, MayBeAskedForMoreByWhatItAnswers) {
-  const std::string other_address = testing::NextMeetingAddress();
+  const std::string other_address = testing::NextRendezvousAddress();
   RunRanks(GetParam(), [&](NamedLane& lane) {
     NamedLaneOptions options;
     options.label = "other";

@@ -24,13 +24,13 @@ void WriteNumbers(const std::vector<int64_t>& numbers, ByteWriter& writer) {
 std::vector<int64_t> ReadNumbers(ByteReader& reader, uint32_t most) {
   const auto count = reader.Number<uint32_t>();
   if (count > most || count * sizeof(uint64_t) > reader.left()) {
-    reader.Spoil();
+    reader.MarkDamaged();
     return {};
   }
   std::vector<int64_t> numbers(count);
   for (int64_t& number : numbers) {
     number = static_cast<int64_t>(reader.Number<uint64_t>());
-    if (number < 0) reader.Spoil();
+    if (number < 0) reader.MarkDamaged();
   }
   return numbers;
 }
@@ -39,7 +39,7 @@ template <typename T>
 T ReadEnum(ByteReader& reader, int count) {
   const auto value = reader.Number<uint8_t>();
   if (value >= count) {
-    reader.Spoil();
+    reader.MarkDamaged();
     return T{};
   }
   return static_cast<T>(value);
@@ -61,7 +61,7 @@ struct Trait {
   std::function<std::string(const NamedRequest&)> value;
 };
 
-std::vector<int64_t> BehindRows(const NamedRequest& request) {
+std::vector<int64_t> RowShape(const NamedRequest& request) {
   return request.shape.empty() ? std::vector<int64_t>{}
                                : std::vector<int64_t>(request.shape.begin() + 1, request.shape.end());
 }
@@ -74,7 +74,7 @@ std::vector<Trait> TraitsOf(NamedKind kind) {
   static const Trait postscale = {"postscale factor", [](const NamedRequest& r) { return Digits(r.postscale); }};
   static const Trait shape = {"shape", [](const NamedRequest& r) { return ShapeText(r.shape); }};
   static const Trait dims = {"number of dimensions", [](const NamedRequest& r) { return StrCat(r.shape.size()); }};
-  static const Trait behind = {"shape of a row", [](const NamedRequest& r) { return ShapeText(BehindRows(r)); }};
+  static const Trait behind = {"shape of a row", [](const NamedRequest& r) { return ShapeText(RowShape(r)); }};
   static const Trait root = {"root", [](const NamedRequest& r) { return StrCat(r.root); }};
   static const Trait group = {"group", [](const NamedRequest& r) {
                                 return r.group.empty() ? std::string("1 tensor alone")
@@ -231,7 +231,7 @@ NamedRequest ReadNamedRequest(ByteReader& reader) {
   request.group = reader.String();
   request.group_size = reader.Number<uint32_t>();
   request.refusal = ReadStatus(reader);
-  if (!HasPossibleSize(request, request.rows())) reader.Spoil();
+  if (!HasPossibleSize(request, request.rows())) reader.MarkDamaged();
   return request;
 }
 

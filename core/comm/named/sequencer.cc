@@ -71,7 +71,7 @@ Status Sequencer::Add(int rank, NamedRequest request, double now) {
 }
 
 std::vector<NamedBatch> Sequencer::Take() {
-  Settle();
+  CollectComplete();
   std::vector<NamedBatch> batches;
   std::vector<int64_t> bytes, wire_bytes;
   for (NamedBatch& ready : std::exchange(ready_, {})) {
@@ -134,12 +134,12 @@ double Sequencer::WaitingSince() const {
 }
 
 void Sequencer::Fail(const std::string& name, const Status& why) {
-  Settle();
+  CollectComplete();
   if (pending_.count(name) > 0) FailWhole(name, why);
 }
 
 void Sequencer::Cancel(int rank, const std::string& name, uint64_t ticket, const Status& why) {
-  Settle();
+  CollectComplete();
   if (HasJoined(rank) && joins_[rank] == ticket) {
     joins_[rank] = kNoTicket;
     // Requests that were complete without this rank, and wait for their group, now miss the rank.
@@ -169,9 +169,9 @@ bool Sequencer::IsComplete(const Pending& pending) const {
 }
 
 // Called when everything that came together has been added, so that no member comes after the others of a failed group.
-void Sequencer::Settle() {
+void Sequencer::CollectComplete() {
   for (const std::string& name : std::exchange(complete_, {})) Complete(name);
-  for (const std::string& group : std::exchange(touched_groups_, {})) EndIfSpoilt(group);
+  for (const std::string& group : std::exchange(touched_groups_, {})) FailIfInconsistent(group);
 }
 
 void Sequencer::Complete(const std::string& name) {
@@ -179,7 +179,7 @@ void Sequencer::Complete(const std::string& name) {
   // It may have failed with its group, and may even have been requested again.
   if (found == pending_.end() || !found->second.complete) return;
   const Pending& pending = found->second;
-  if (const Status status = Judge(pending); !status.ok()) return FailWhole(name, status);
+  if (const Status status = CheckComplete(pending); !status.ok()) return FailWhole(name, status);
   const auto made = std::find(pending.made.begin(), pending.made.end(), true) - pending.made.begin();
   const NamedRequest& request = pending.requests[made];
   if (request.group.empty()) return Ready({name}, OkStatus());
@@ -191,7 +191,7 @@ void Sequencer::Complete(const std::string& name) {
   Ready(names, OkStatus());
 }
 
-void Sequencer::EndIfSpoilt(const std::string& group_name) {
+void Sequencer::FailIfInconsistent(const std::string& group_name) {
   const auto found = groups_.find(group_name);
   if (found == groups_.end()) return;
   const Group& group = found->second;
@@ -309,7 +309,7 @@ void Sequencer::Answer(int rank, NamedRequest request, const Status& error) {
   ready_.push_back({{std::move(entry)}, error});
 }
 
-Status Sequencer::Judge(const Pending& pending) const {
+Status Sequencer::CheckComplete(const Pending& pending) const {
   std::vector<const NamedRequest*> requests(options_.ranks, nullptr);
   std::vector<int> joined;
   for (int rank = 0; rank < options_.ranks; ++rank) {
@@ -344,7 +344,7 @@ Status Sequencer::Join(int rank, NamedRequest request) {
   for (const auto& [name, group] : groups_) touched_groups_.push_back(name);
   if (std::find(joins_.begin(), joins_.end(), kNoTicket) != joins_.end()) return OkStatus();
   // Everything that was requested comes before the end of the joins; nothing is left over.
-  Settle();
+  CollectComplete();
   late_groups_.clear();
   late_numbers_.clear();
   NamedBatch batch;

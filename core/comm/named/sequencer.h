@@ -88,10 +88,10 @@ class Sequencer {
   bool HasJoined(int rank) const { return joins_[rank] != NamedBatch::kNoTicket; }
   bool IsComplete(const Pending& pending) const;
   // Moves on what has become complete: to the ready entries if it fails, or if its group is complete as well.
-  void Settle();
+  void CollectComplete();
   void Complete(const std::string& name);
   // Ends a group whose members cannot become complete any more: all ranks have brought theirs, and they differ.
-  void EndIfSpoilt(const std::string& group_name);
+  void FailIfInconsistent(const std::string& group_name);
   // The members of a group that some ranks have and others lack, for messages.
   std::string DifferenceIn(const Group& group) const;
   // Ends a request and its whole group.
@@ -103,7 +103,7 @@ class Sequencer {
   // An answer to one rank alone.
   void Answer(int rank, NamedRequest request, const Status& error);
   // The error that prevents a complete request; OK if there is none.
-  Status Judge(const Pending& pending) const;
+  Status CheckComplete(const Pending& pending) const;
   Status Join(int rank, NamedRequest request);
   NamedBatch::Entry EntryOf(const Pending& pending) const;
 
@@ -112,7 +112,7 @@ class Sequencer {
   std::map<std::string, Group> groups_;
   std::map<std::string, Late> late_groups_;   // failed, with members to come
   std::map<std::string, Late> late_numbers_;  // failed numbered requests that not all ranks have asked for
-  std::vector<std::string> complete_;         // pending ones that Settle has to check
+  std::vector<std::string> complete_;         // pending ones that CollectComplete has to check
   std::vector<std::string> touched_groups_;   // likewise
   std::vector<NamedBatch> ready_;             // each holds one entry, or those of a group
   std::vector<uint64_t> joins_;               // [R]: the ticket of the rank's join; kNoTicket: it has not joined

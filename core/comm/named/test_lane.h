@@ -120,7 +120,7 @@ inline const auto kLanesOfSeveral =
 
 // Each rank that runs here, on its own thread, with the options with which it joins.
 inline void RunThreads(const JobShape& shape, const std::function<void(const ContextOptions& options)>& rank) {
-  const std::string address = testing::NextMeetingAddress();
+  const std::string address = testing::NextRendezvousAddress();
   std::vector<std::thread> threads;
   for (const int here : shape.RanksHere()) {
     threads.emplace_back([&, here] { rank(JobOptions(shape, address, here)); });

@@ -46,7 +46,7 @@ constexpr double kReturn_s = 5;
 
 // It is made from a nonce of the host that only the answer contains. So each rendezvous has another key, even if the
 // same secret is used again.
-Digest MeetingKey(std::string_view secret, std::string_view nonce) {
+Digest RendezvousKey(std::string_view secret, std::string_view nonce) {
   return HmacSha256(secret, StrCat("lockstep meeting:", nonce));
 }
 
@@ -96,13 +96,13 @@ class Host {
     if (options_.listener < 0 && listener_.valid()) shutdown(listener_.get(), SHUT_RDWR);
   }
 
-  Result<Meeting> Run() {
+  Result<RendezvousResult> Run() {
     const std::string& where = options_.listen.empty() ? options_.address : options_.listen;
     LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener < 0 ? wire::Listen(where) : Borrow());
     while (!MissingRanks().empty()) {
       if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       Status status = deadline_.Passed() ? Late() : ServeOnce();
-      if (status.ok()) status = NotBack();
+      if (status.ok()) status = CheckReturned();
       if (!status.ok()) {
         (void)Tell({status, "", {}, {}});  // ranks that are gone need not know
         return status;
@@ -126,22 +126,22 @@ class Host {
       return status;
     }
     LOCKSTEP_RETURN_IF_ERROR(Tell(answer));
-    return TakeHome(std::move(answer));
+    return BuildResult(std::move(answer));
   }
 
  private:
-  Meeting TakeHome(wire::Answer answer) {
-    Meeting meeting = {.notes = std::move(answer.notes),
-                       .key = MeetingKey(options_.secret, answer.nonce),
-                       .addresses = std::move(answer.addresses)};
-    if (const Connection* first = FindRank(1)) meeting.own_address = LocalAddress(first->socket.get());
-    meeting.addresses[0] = meeting.own_address;
-    if (!options_.keep_connections) return meeting;
-    meeting.connections.resize(options_.size);
+  RendezvousResult BuildResult(wire::Answer answer) {
+    RendezvousResult result = {.notes = std::move(answer.notes),
+                               .key = RendezvousKey(options_.secret, answer.nonce),
+                               .addresses = std::move(answer.addresses)};
+    if (const Connection* first = FindRank(1)) result.own_address = LocalAddress(first->socket.get());
+    result.addresses[0] = result.own_address;
+    if (!options_.keep_connections) return result;
+    result.connections.resize(options_.size);
     for (Connection& guest : connections_) {
-      if (guest.hello) meeting.connections[guest.hello->rank] = std::move(guest.socket);
+      if (guest.hello) result.connections[guest.hello->rank] = std::move(guest.socket);
     }
-    return meeting;
+    return result;
   }
 
   // Uses the caller's listener; it does not block when there are no callers.
@@ -172,12 +172,12 @@ class Host {
     const std::vector<int> missing = MissingRanks();
     return DeadlineExceeded(StrCat(missing.size() == 1 ? "rank " : "ranks ", JoinWithAnd(missing), " of ",
                                    options_.size, " did not come to the rendezvous at '", options_.address, "' within ",
-                                   options_.timeout_s, " s", WhoTheyAre(missing)));
+                                   options_.timeout_s, " s", DescribeMissing(missing)));
   }
 
   // An error if a rank has been away for too long. It names all ranks that are away, because a host that died has
   // several.
-  Status NotBack() const {
+  Status CheckReturned() const {
     std::vector<int> away;
     bool too_long = false;
     for (const int rank : MissingRanks()) {
@@ -189,11 +189,11 @@ class Host {
     if (!too_long) return OkStatus();
     return Unavailable(StrCat(away.size() == 1 ? "rank " : "ranks ", JoinWithAnd(away), " of ", options_.size,
                               " went away from the rendezvous at '", options_.address,
-                              "' and did not come back within ", kReturn_s, " s", WhoTheyAre(away)));
+                              "' and did not come back within ", kReturn_s, " s", DescribeMissing(away)));
   }
 
   // The known facts about them: they may have been here, or in another rendezvous.
-  std::string WhoTheyAre(const std::vector<int>& missing) const {
+  std::string DescribeMissing(const std::vector<int>& missing) const {
     std::string text;
     for (const int rank : missing) {
       const auto left = left_.find(rank);
@@ -345,7 +345,7 @@ class Host {
     return true;
   }
 
-  // Outlives the host, which lives during Meet.
+  // Outlives the host, which lives during JoinRendezvous.
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd listener_;
@@ -359,11 +359,11 @@ class Guest {
  public:
   explicit Guest(const RendezvousOptions& options) : options_(options), deadline_(Deadline::After(options.timeout_s)) {}
 
-  Result<Meeting> Run() {
-    Result<Meeting> meeting = Unavailable("not connected");
+  Result<RendezvousResult> Run() {
+    Result<RendezvousResult> result = Unavailable("not connected");
     do {
       // A caller that watches rank 0 by other means knows better.
-      const bool went = met_ && !options_.ended;
+      const bool went = peer_seen_ && !options_.ended;
       const Deadline patience = Deadline::After(went ? std::min(kReturn_s, deadline_.Left()) : deadline_.Left());
       Result<UniqueFd> socket = wire::Connect(options_.address, patience, "rank 0", options_.ended);
       if (socket.status().code() == StatusCode::kDeadlineExceeded) {
@@ -373,23 +373,23 @@ class Guest {
         return status.WithPrefix(StrCat("rank ", options_.rank, ": rendezvous: "));
       }
       LOCKSTEP_ASSIGN_OR_RETURN(socket_, std::move(socket));
-      meeting = Talk();
-      if (meeting.ok()) return meeting;
+      result = Talk();
+      if (result.ok()) return result;
       if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       // The host closes connections that have not proven themselves; among many, it may have taken ours for one of
       // these. After the welcome, a closed connection means that the host is gone.
-      if (welcome_ || meeting.status().code() != StatusCode::kUnavailable) break;
+      if (welcome_ || result.status().code() != StatusCode::kUnavailable) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     } while (!deadline_.Passed());
     // The host's answer speaks for the job; an error of the connection concerns this rank only.
-    if (answered_) return meeting;
-    return meeting.status().WithPrefix(
+    if (answered_) return result;
+    return result.status().WithPrefix(
         StrCat("rank ", options_.rank, ": rendezvous with rank 0 at '", options_.address, "': "));
   }
 
  private:
   // The version is checked before any proof: another version may prove in another way.
-  Result<Meeting> Talk() {
+  Result<RendezvousResult> Talk() {
     LOCKSTEP_RETURN_IF_ERROR(wire::AwaitReadable(socket_.get(), deadline_, options_.ended));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string banner,
                               wire::ReceiveExactly(socket_.get(), wire::kBannerBytes, deadline_));
@@ -401,7 +401,7 @@ class Guest {
     if (version != wire::kVersion) {
       return FailedPrecondition(StrCat("it speaks version ", version, " of the protocol, this is ", wire::kVersion));
     }
-    met_ = true;
+    peer_seen_ = true;
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string nonce, wire::MakeNonce());
     // The guest gives its proof first, to any program that listens there. This is safe, as the two proofs are made from
     // different words: the guest's proof cannot be sent back to it as the host's proof.
@@ -424,7 +424,7 @@ class Guest {
     return AwaitAnswer(keys);
   }
 
-  Result<Meeting> AwaitAnswer(const wire::Keys& keys) {
+  Result<RendezvousResult> AwaitAnswer(const wire::Keys& keys) {
     // Rank 0's deadline began at another time, but before it welcomed us; its error has more details than ours.
     const Deadline patience =
         Deadline::After(std::min(deadline_.Left() + kHandshakeTimeout_s, options_.timeout_s + kReport_s));
@@ -440,29 +440,29 @@ class Guest {
       return DataLoss(StrCat("rendezvous: rank 0's answer has ", answer->notes.size(), " notes and ",
                              answer->addresses.size(), " addresses, wanted ", size, " of each"));
     }
-    Meeting meeting = {.notes = std::move(answer->notes),
-                       .key = MeetingKey(options_.secret, answer->nonce),
-                       .addresses = std::move(answer->addresses),
-                       .own_address = LocalAddress(socket_.get())};
-    meeting.addresses[0] = PeerAddress(socket_.get());
+    RendezvousResult result = {.notes = std::move(answer->notes),
+                               .key = RendezvousKey(options_.secret, answer->nonce),
+                               .addresses = std::move(answer->addresses),
+                               .own_address = LocalAddress(socket_.get())};
+    result.addresses[0] = PeerAddress(socket_.get());
     if (options_.keep_connections) {
-      meeting.connections.resize(options_.size);
-      meeting.connections[0] = std::move(socket_);
+      result.connections.resize(options_.size);
+      result.connections[0] = std::move(socket_);
     }
-    return meeting;
+    return result;
   }
 
   const RendezvousOptions& options_;
   const Deadline deadline_;
   UniqueFd socket_;
-  bool met_ = false;       // a program with this protocol was there
-  bool welcome_ = false;   // the host knows the secret, and knows that we do
-  bool answered_ = false;  // the host's answer has come
+  bool peer_seen_ = false;  // a program with this protocol was there
+  bool welcome_ = false;    // the host knows the secret, and knows that we do
+  bool answered_ = false;   // the host's answer has come
 };
 
 }  // namespace
 
-Result<Meeting> Meet(const RendezvousOptions& options) {
+Result<RendezvousResult> JoinRendezvous(const RendezvousOptions& options) {
   if (options.note.size() > kMaxNoteBytes) {
     return InvalidArgument(StrCat("rendezvous: a note of ", options.note.size(), " bytes, at most ", kMaxNoteBytes));
   }

@@ -37,7 +37,7 @@ struct RendezvousOptions {
   std::string secret;       // of the job
   std::string note;         // at most kMaxNoteBytes
   double timeout_s = 60;    // the time for all ranks to come
-  int listener = -1;        // for rank 0: the caller's socket, which listens at `address` already; -1: Meet makes one
+  int listener = -1;        // for rank 0: the caller's socket, which listens at `address` already; -1: one is made
   std::string listen = {};  // for rank 0: where it listens, "[::]:port" for all its addresses; "": at `address`
   // Another condition that ends the wait. If it is not null, it is called some times a second; if it returns an error,
   // that is the result. (The others in the rendezvous are not told: it is for callers that watch them by other means.)
@@ -45,7 +45,7 @@ struct RendezvousOptions {
   // The name of a missing rank in rank 0's error, such as "rank 3 (process 12 on host b)". `note` is the note that the
   // rank brought before it left ("": it had not come). Returns "" if nothing but its number is known. May be null.
   std::function<std::string(int rank, std::string_view note)> name = {};
-  // Whether the connections outlive the rendezvous, as `Meeting::connections`; the same on all ranks.
+  // Whether the connections outlive the rendezvous, as `RendezvousResult::connections`; the same on all ranks.
   bool keep_connections = false;
 };
 
@@ -55,7 +55,7 @@ inline constexpr size_t kMaxNoteBytes = 16 << 10;
 
 // The result for one rank. Addresses are numeric and without a port: "10.0.0.1", "fe80::1%eth0". The scope of a
 // link-local address is an interface of the machine that recorded it.
-struct Meeting {
+struct RendezvousResult {
   std::vector<std::string> notes = {};  // one of each rank, [R]
   Digest key = {};                      // known only to these ranks: they prove themselves with it later
   // The address of each rank as rank 0 sees it, [R]. The entry for rank 0 is its address as this rank sees it; on rank
@@ -84,6 +84,6 @@ struct Meeting {
 // `address` cannot be parsed or resolved, or the note is too long, or all notes together are. DATA_LOSS: the received
 // data is not what was sent. The host returns an error only if the job cannot start; a guest also if it alone was
 // refused.
-Result<Meeting> Meet(const RendezvousOptions& options);
+Result<RendezvousResult> JoinRendezvous(const RendezvousOptions& options);
 
 }  // namespace lockstep

@@ -49,14 +49,14 @@ class Host {
  public:
   Host()
       : listener_(Listen()), thread_([this] {
-          (void)Meet({.rank = 0,
-                      .size = 2,
-                      .address = listener_.address,
-                      .secret = kSecret,
-                      .note = "",
-                      .timeout_s = 1e6,
-                      .listener = listener_.socket.get(),
-                      .keep_connections = true});
+          (void)JoinRendezvous({.rank = 0,
+                                .size = 2,
+                                .address = listener_.address,
+                                .secret = kSecret,
+                                .note = "",
+                                .timeout_s = 1e6,
+                                .listener = listener_.socket.get(),
+                                .keep_connections = true});
         }) {}
   ~Host() { thread_.join(); }
 
@@ -125,16 +125,16 @@ void AnswerGuest(bool knows_secret, std::string_view bytes) {
   // It has its own listener: a guest that was disconnected connects again, and must not be taken for the next one.
   const Listener listener = Listen();
   std::thread guest([&] {
-    const auto meeting = Meet({.rank = 1,
-                               .size = 2,
-                               .address = listener.address,
-                               .secret = kSecret,
-                               .note = "",
-                               .timeout_s = 0.02,
-                               .keep_connections = true});
-    if (!meeting.ok()) return;
-    Require(meeting->notes.size() == 2 && meeting->addresses.size() == 2, "something of each rank");
-    Require(meeting->connections.size() == 2 && meeting->connections[0].valid(), "the connection to rank 0");
+    const auto result = JoinRendezvous({.rank = 1,
+                                        .size = 2,
+                                        .address = listener.address,
+                                        .secret = kSecret,
+                                        .note = "",
+                                        .timeout_s = 0.02,
+                                        .keep_connections = true});
+    if (!result.ok()) return;
+    Require(result->notes.size() == 2 && result->addresses.size() == 2, "something of each rank");
+    Require(result->connections.size() == 2 && result->connections[0].valid(), "the connection to rank 0");
   });
   const Deadline deadline = Deadline::After(kPatience_s);
   const UniqueFd caller(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

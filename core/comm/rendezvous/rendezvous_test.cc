@@ -33,11 +33,11 @@ RendezvousOptions Options(int rank, int size, const std::string& address) {
 }
 
 // Lets each of `all` join the rendezvous in its own thread.
-std::vector<Result<Meeting>> MeetAll(const std::vector<RendezvousOptions>& all) {
-  std::vector<Result<Meeting>> results;
+std::vector<Result<RendezvousResult>> JoinAll(const std::vector<RendezvousOptions>& all) {
+  std::vector<Result<RendezvousResult>> results;
   for (size_t i = 0; i < all.size(); ++i) results.emplace_back(Internal("did not run"));
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < all.size(); ++i) threads.emplace_back([&, i] { results[i] = Meet(all[i]); });
+  for (size_t i = 0; i < all.size(); ++i) threads.emplace_back([&, i] { results[i] = JoinRendezvous(all[i]); });
   for (std::thread& thread : threads) thread.join();
   return results;
 }
@@ -49,27 +49,27 @@ std::vector<RendezvousOptions> WholeJob(int size, const std::string& address) {
   return all;
 }
 
-void ExpectMet(const Result<Meeting>& result, int size) {
+void ExpectMet(const Result<RendezvousResult>& result, int size) {
   ASSERT_TRUE(result.ok()) << result.status().ToString();
   for (int rank = 0; rank < size; ++rank) EXPECT_EQ(result->notes[rank], StrCat("note of ", rank));
 }
 
 TEST(RendezvousTest, EveryRankGetsAllNotesAndTheSameKey) {
-  const auto results = MeetAll(WholeJob(5, FreeLocalAddress()));
+  const auto results = JoinAll(WholeJob(5, FreeLocalAddress()));
   for (const auto& result : results) {
     ExpectMet(result, 5);
     EXPECT_EQ(result->key, results[0]->key);
   }
-  const auto again = MeetAll(WholeJob(2, FreeLocalAddress()));
+  const auto again = JoinAll(WholeJob(2, FreeLocalAddress()));
   EXPECT_NE(again[0]->key, results[0]->key) << "each meeting has a key of its own";
 }
 
 TEST(RendezvousTest, GuestsMayComeBeforeRankZeroListens) {
   const std::string address = FreeLocalAddress();
-  Result<Meeting> guest = Internal("did not run");
-  std::thread thread([&] { guest = Meet(Options(1, 2, address)); });
+  Result<RendezvousResult> guest = Internal("did not run");
+  std::thread thread([&] { guest = JoinRendezvous(Options(1, 2, address)); });
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  const Result<Meeting> host = Meet(Options(0, 2, address));
+  const Result<RendezvousResult> host = JoinRendezvous(Options(0, 2, address));
   thread.join();
   ExpectMet(host, 2);
   ExpectMet(guest, 2);
@@ -78,9 +78,9 @@ TEST(RendezvousTest, GuestsMayComeBeforeRankZeroListens) {
 // Ports are numbers: a service name such as "http" is no port.
 TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
   const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
-  ExpectMet(MeetAll(WholeJob(2, "localhost" + port))[1], 2);
+  ExpectMet(JoinAll(WholeJob(2, "localhost" + port))[1], 2);
   for (const char* bad : {"", "nowhere", "127.0.0.1:", ":123", "127.0.0.1:http"}) {
-    const Result<Meeting> result = Meet(Options(0, 2, bad));
+    const Result<RendezvousResult> result = JoinRendezvous(Options(0, 2, bad));
     EXPECT_EQ(result.status().code(), StatusCode::kInvalidArgument) << bad << ": " << result.status().ToString();
   }
 }
@@ -90,7 +90,7 @@ TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
   const std::string address = FreeLocalAddress();
   auto host = Options(0, 4, address);
   host.timeout_s = 2;  // rank 2 has come by then
-  const auto results = MeetAll({host, Options(2, 4, address)});
+  const auto results = JoinAll({host, Options(2, 4, address)});
   for (const auto& result : results) {
     EXPECT_EQ(result.status().code(), StatusCode::kDeadlineExceeded);
     EXPECT_NE(result.status().message().find("ranks 1 and 3 of 4 did not come"), std::string::npos)
@@ -102,7 +102,7 @@ TEST(RendezvousTest, MissingRanksAreNamedToAllAtTheDeadline) {
 TEST(RendezvousTest, AMissingRankZeroIsNamed) {
   auto guest = Options(1, 2, FreeLocalAddress());
   guest.timeout_s = 0.2;
-  const Status status = Meet(guest).status();
+  const Status status = JoinRendezvous(guest).status();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_NE(status.message().find("rank 0 is missing"), std::string::npos) << status.ToString();
 }
@@ -113,10 +113,10 @@ TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
   auto all = WholeJob(2, address);
   auto stranger = Options(1, 2, address);
   stranger.secret = "guess";
-  Result<Meeting> host = Internal("did not run");
-  std::thread thread([&] { host = Meet(all[0]); });
-  const Status refused = Meet(stranger).status();
-  const Result<Meeting> guest = Meet(all[1]);
+  Result<RendezvousResult> host = Internal("did not run");
+  std::thread thread([&] { host = JoinRendezvous(all[0]); });
+  const Status refused = JoinRendezvous(stranger).status();
+  const Result<RendezvousResult> guest = JoinRendezvous(all[1]);
   thread.join();
   EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(refused.message().find("the secrets differ"), std::string::npos) << refused.ToString();
@@ -129,8 +129,8 @@ TEST(RendezvousTest, AWrongSecretIsRefusedAndDisturbsNobody) {
 TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
-  Result<Meeting> host = Internal("did not run");
-  std::thread thread([&] { host = Meet(all[0]); });
+  Result<RendezvousResult> host = Internal("did not run");
+  std::thread thread([&] { host = JoinRendezvous(all[0]); });
   const Deadline deadline = Deadline::After(30);
   std::vector<UniqueFd> strangers;
   const std::string garbage[] = {"",
@@ -147,7 +147,7 @@ TEST(RendezvousTest, StrangersThatSendGarbageOrNothingDisturbNobody) {
                         deadline);  // the host may disconnect in between
     strangers.push_back(*std::move(stranger));
   }
-  const Result<Meeting> guest = Meet(all[1]);
+  const Result<RendezvousResult> guest = JoinRendezvous(all[1]);
   thread.join();
   ExpectMet(host, 2);
   ExpectMet(guest, 2);
@@ -181,7 +181,7 @@ TEST(RendezvousTest, ATurnGreetsABoundedNumberOfCallers) {
   host.listener = listener->get();
   testing::Queue queue(host.address, 10 * wire::kMostCallers);
   host.ended = [&] { return queue.Turn(); };
-  EXPECT_EQ(Meet(host).status(), Cancelled("all were greeted"));
+  EXPECT_EQ(JoinRendezvous(host).status(), Cancelled("all were greeted"));
   EXPECT_EQ(queue.size(), 10 * wire::kMostCallers);
   EXPECT_LE(queue.most_a_turn(), wire::kMostCallers);
 }
@@ -192,7 +192,7 @@ TEST(RendezvousTest, AFloodOfCallersThatDropDoesNotPutOffTheDeadline) {
   testing::LateTurns late(host.timeout_s);
   host.ended = [&] { return late.Turn(); };
   const testing::Flood flood(host.address);
-  const Status status = Meet(host).status();
+  const Status status = JoinRendezvous(host).status();
   EXPECT_TRUE(flood.goes_on()) << "the meeting ended when the flood did, after " << flood.calls() << " calls";
   EXPECT_LE(late.count(), 1) << "the deadline is looked at in each turn";
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
@@ -202,7 +202,7 @@ TEST(RendezvousTest, AFloodOfCallersThatDropDoesNotPutOffTheDeadline) {
 TEST(RendezvousTest, GuestsThatComeDuringAFloodAreServed) {
   const auto all = WholeJob(4, FreeLocalAddress());
   const testing::Flood flood(all[0].address);
-  const auto results = MeetAll(all);
+  const auto results = JoinAll(all);
   EXPECT_TRUE(flood.goes_on()) << "the ranks met when the flood had ended, after " << flood.calls() << " calls";
   for (const auto& result : results) ExpectMet(result, 4);
 }
@@ -211,15 +211,15 @@ TEST(RendezvousTest, GuestsThatComeDuringAFloodAreServed) {
 TEST(RendezvousTest, AGuestThatIsHungUpOnBeforeItsProofConnectsAgain) {
   const std::string address = FreeLocalAddress();
   const auto all = WholeJob(2, address);
-  Result<Meeting> guest = Internal("did not run");
+  Result<RendezvousResult> guest = Internal("did not run");
   Result<UniqueFd> listener = wire::Listen(address);
   ASSERT_TRUE(listener.ok()) << listener.status().ToString();
-  std::thread thread([&] { guest = Meet(all[1]); });
+  std::thread thread([&] { guest = JoinRendezvous(all[1]); });
   pollfd entry = {listener->get(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 30000), 1);
   EXPECT_TRUE(UniqueFd(accept(listener->get(), nullptr, nullptr)).valid());
   listener = Internal("closed");
-  const Result<Meeting> host = Meet(all[0]);
+  const Result<RendezvousResult> host = JoinRendezvous(all[0]);
   thread.join();
   ExpectMet(host, 2);
   ExpectMet(guest, 2);
@@ -228,8 +228,8 @@ TEST(RendezvousTest, AGuestThatIsHungUpOnBeforeItsProofConnectsAgain) {
 TEST(RendezvousTest, AProofOfAnotherConnectionIsWorthless) {
   const std::string address = FreeLocalAddress();
   auto all = WholeJob(2, address);
-  Result<Meeting> host = Internal("did not run");
-  std::thread thread([&] { host = Meet(all[0]); });
+  Result<RendezvousResult> host = Internal("did not run");
+  std::thread thread([&] { host = JoinRendezvous(all[0]); });
   const Deadline deadline = Deadline::After(30);
   // A peer that has recorded a good proof sends it again.
   const std::string nonce(wire::kNonceBytes, 'n');
@@ -244,7 +244,7 @@ TEST(RendezvousTest, AProofOfAnotherConnectionIsWorthless) {
   const auto [welcome, recorded] = talk("");
   EXPECT_EQ(welcome, wire::kWelcome);
   EXPECT_EQ(talk(recorded).first, wire::kRefused);
-  const Result<Meeting> guest = Meet(all[1]);
+  const Result<RendezvousResult> guest = JoinRendezvous(all[1]);
   thread.join();
   ExpectMet(host, 2);
   ExpectMet(guest, 2);
@@ -253,20 +253,20 @@ TEST(RendezvousTest, AProofOfAnotherConnectionIsWorthless) {
 TEST(RendezvousTest, TwoProcessesCannotBeOneRank) {
   const std::string address = FreeLocalAddress();
   // Rank 2 of 3 is there twice; one of them is refused, and the other joins as soon as rank 1 comes.
-  Result<Meeting> host = Internal("did not run"), last = Internal("did not run");
-  Result<Meeting> twins[2] = {Internal("did not run"), Internal("did not run")};
+  Result<RendezvousResult> host = Internal("did not run"), last = Internal("did not run");
+  Result<RendezvousResult> twins[2] = {Internal("did not run"), Internal("did not run")};
   std::atomic<int> refused = 0;
   std::vector<std::thread> threads;
-  threads.emplace_back([&] { host = Meet(Options(0, 3, address)); });
+  threads.emplace_back([&] { host = JoinRendezvous(Options(0, 3, address)); });
   for (int twin : {0, 1}) {
     threads.emplace_back([&, twin] {
-      twins[twin] = Meet(Options(2, 3, address));
+      twins[twin] = JoinRendezvous(Options(2, 3, address));
       if (!twins[twin].ok()) ++refused;
     });
   }
   const Deadline deadline = Deadline::After(30);
   while (refused == 0 && !deadline.Passed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  last = Meet(Options(1, 3, address));
+  last = JoinRendezvous(Options(1, 3, address));
   for (std::thread& thread : threads) thread.join();
   ExpectMet(host, 3);
   ExpectMet(last, 3);
@@ -278,7 +278,7 @@ TEST(RendezvousTest, TwoProcessesCannotBeOneRank) {
 
 TEST(RendezvousTest, SizesThatDifferEndTheJobWithBothNamed) {
   const std::string address = FreeLocalAddress();
-  for (const auto& result : MeetAll({Options(0, 2, address), Options(1, 4, address)})) {
+  for (const auto& result : JoinAll({Options(0, 2, address), Options(1, 4, address)})) {
     EXPECT_EQ(result.status().code(), StatusCode::kFailedPrecondition);
     EXPECT_NE(result.status().message().find("rank 1 was started for a job of 4 ranks, rank 0 for one of 2"),
               std::string::npos)
@@ -311,7 +311,7 @@ TEST(RendezvousTest, ARankThatCameAndDiedIsNamedWithItsPlace) {
                           : StrCat("rank ", rank, " of '", note, "'");
   };
   Status status;
-  std::thread thread([&] { status = Meet(host).status(); });
+  std::thread thread([&] { status = JoinRendezvous(host).status(); });
   ComeAndGo(2, 4, host.address);
   thread.join();
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
@@ -327,7 +327,8 @@ TEST(RendezvousTest, ARankThatCameAndDiedEndsTheMeetingSoonForAllWhoWait) {
   std::vector<Status> statuses(2);
   std::vector<std::thread> threads;
   const Deadline since = Deadline::After(0);
-  for (const int rank : {0, 1}) threads.emplace_back([&, rank] { statuses[rank] = Meet(all[rank]).status(); });
+  for (const int rank : {0, 1})
+    threads.emplace_back([&, rank] { statuses[rank] = JoinRendezvous(all[rank]).status(); });
   ComeAndGo(2, 4, all[0].address);
   for (std::thread& thread : threads) thread.join();
   EXPECT_LT(since.Elapsed(), 20);
@@ -342,14 +343,14 @@ TEST(RendezvousTest, ARankThatCameAndDiedEndsTheMeetingSoonForAllWhoWait) {
 
 TEST(RendezvousTest, ARankThatCameBackInTimeIsNotMissed) {
   const auto all = WholeJob(3, FreeLocalAddress());
-  Result<Meeting> results[] = {Internal("did not run"), Internal("did not run"), Internal("did not run")};
+  Result<RendezvousResult> results[] = {Internal("did not run"), Internal("did not run"), Internal("did not run")};
   std::vector<std::thread> threads;
-  threads.emplace_back([&] { results[0] = Meet(all[0]); });
+  threads.emplace_back([&] { results[0] = JoinRendezvous(all[0]); });
   ComeAndGo(1, 3, all[0].address);
   std::this_thread::sleep_for(std::chrono::seconds(1));
-  threads.emplace_back([&] { results[1] = Meet(all[1]); });
+  threads.emplace_back([&] { results[1] = JoinRendezvous(all[1]); });
   std::this_thread::sleep_for(std::chrono::milliseconds(5500));
-  results[2] = Meet(all[2]);
+  results[2] = JoinRendezvous(all[2]);
   for (std::thread& thread : threads) thread.join();
   for (const auto& result : results) ExpectMet(result, 3);
 }
@@ -362,8 +363,8 @@ TEST(RendezvousTest, AGuestDoesNotWaitForARankZeroThatDied) {
     std::atomic<bool> dies = false;
     host.ended = [&] { return dies ? Cancelled("dies") : OkStatus(); };
     Status status, of_host;
-    std::thread hosting([&] { of_host = Meet(host).status(); });
-    std::thread thread([&] { status = Meet(all[1]).status(); });
+    std::thread hosting([&] { of_host = JoinRendezvous(host).status(); });
+    std::thread thread([&] { status = JoinRendezvous(all[1]).status(); });
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
     const Deadline since = Deadline::After(0);
     dies = true;
@@ -378,7 +379,7 @@ TEST(RendezvousTest, AGuestDoesNotWaitForARankZeroThatDied) {
   ASSERT_TRUE(listener.ok()) << listener.status().ToString();
   Status status;
   const Deadline since = Deadline::After(0);
-  std::thread thread([&] { status = Meet(all[1]).status(); });
+  std::thread thread([&] { status = JoinRendezvous(all[1]).status(); });
   pollfd entry = {listener->get(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 30000), 1);
   {
@@ -401,7 +402,7 @@ TEST(RendezvousTest, AGuestLooksAtTheWholeVersion) {
   Result<UniqueFd> listener = wire::Listen(options.address);
   ASSERT_TRUE(listener.ok()) << listener.status().ToString();
   Status status;
-  std::thread thread([&] { status = Meet(options).status(); });
+  std::thread thread([&] { status = JoinRendezvous(options).status(); });
   pollfd entry = {listener->get(), POLLIN, 0};
   EXPECT_EQ(poll(&entry, 1, 30000), 1);
   const UniqueFd caller(accept(listener->get(), nullptr, nullptr));
@@ -416,11 +417,11 @@ TEST(RendezvousTest, AGuestLooksAtTheWholeVersion) {
 
 TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
   const std::string address = FreeLocalAddress();
-  Result<Meeting> host = Internal("did not run");
-  std::thread thread([&] { host = Meet(Options(0, 3, address)); });
+  Result<RendezvousResult> host = Internal("did not run");
+  std::thread thread([&] { host = JoinRendezvous(Options(0, 3, address)); });
   ComeAndGo(1, 3, address);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  const auto others = MeetAll({Options(1, 3, address), Options(2, 3, address)});
+  const auto others = JoinAll({Options(1, 3, address), Options(2, 3, address)});
   thread.join();
   ExpectMet(host, 3);
   ExpectMet(others[0], 3);
@@ -430,7 +431,7 @@ TEST(RendezvousTest, ARankThatWentAwayIsMissingAgainAndMayComeBack) {
 TEST(RendezvousTest, KeptConnectionsLeadToTheRanksTheyAreOf) {
   auto all = WholeJob(4, FreeLocalAddress());
   for (auto& options : all) options.keep_connections = true;
-  const auto results = MeetAll(all);
+  const auto results = JoinAll(all);
   const Deadline deadline = Deadline::After(30);
   for (int rank = 0; rank < 4; ++rank) {
     ExpectMet(results[rank], 4);
@@ -459,11 +460,11 @@ TEST(RendezvousTest, KeptConnectionsLeadToTheRanksTheyAreOf) {
       EXPECT_EQ(*wire::ReceiveExactly(socket.get(), 2, deadline), StrCat(peer, rank));
     }
   }
-  EXPECT_TRUE(MeetAll(WholeJob(2, FreeLocalAddress()))[0]->connections.empty());
+  EXPECT_TRUE(JoinAll(WholeJob(2, FreeLocalAddress()))[0]->connections.empty());
 }
 
 TEST(RendezvousTest, AddressesAreThoseThatRanksSeeOfEachOther) {
-  for (const auto& result : MeetAll(WholeJob(3, FreeLocalAddress()))) {
+  for (const auto& result : JoinAll(WholeJob(3, FreeLocalAddress()))) {
     ExpectMet(result, 3);
     EXPECT_EQ(result->addresses, std::vector<std::string>(3, "127.0.0.1"));
     EXPECT_EQ(result->own_address, "127.0.0.1");
@@ -471,7 +472,7 @@ TEST(RendezvousTest, AddressesAreThoseThatRanksSeeOfEachOther) {
   const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
   const auto v6 = WholeJob(2, "[::1]" + port);
   if (!wire::Listen(v6[0].address).ok()) GTEST_SKIP() << "this machine has no IPv6";
-  for (const auto& result : MeetAll(v6)) {
+  for (const auto& result : JoinAll(v6)) {
     ExpectMet(result, 2);
     EXPECT_EQ(result->addresses, std::vector<std::string>(2, "::1"));
     EXPECT_EQ(result->own_address, "::1");
@@ -487,7 +488,7 @@ TEST(RendezvousTest, RankZeroMayListenAtAllAddresses) {
     std::vector<RendezvousOptions> all = {Options(0, 3, "name.invalid" + port), Options(1, 3, "127.0.0.2" + port),
                                           Options(2, 3, (listen[0] == '[' ? "[::1]" : "127.0.0.3") + port)};
     all[0].listen = listen;
-    const auto results = MeetAll(all);
+    const auto results = JoinAll(all);
     for (const auto& result : results) ExpectMet(result, 3);
     EXPECT_EQ(results[0]->own_address, "127.0.0.2");
     EXPECT_EQ(results[2]->addresses[0], listen[0] == '[' ? "::1" : "127.0.0.3");
@@ -505,13 +506,13 @@ TEST(RendezvousTest, ASecondMeetingAtTheSameAddressMayFollowAtOnce) {
       threads.emplace_back([&, rank] {
         RendezvousOptions options = all[rank];
         options.keep_connections = true;
-        const Result<Meeting> first = Meet(options);
+        const Result<RendezvousResult> first = JoinRendezvous(options);
         if (!first.ok()) return void(errors[rank] = first.status().ToString());
         // Sometimes one rank is late.
         if (turn % 4 == 3 && static_cast<int>(rank) == turn / 4)
           std::this_thread::sleep_for(std::chrono::milliseconds(30));
         options.secret = AsBytes(first->key);
-        const Result<Meeting> second = Meet(options);
+        const Result<RendezvousResult> second = JoinRendezvous(options);
         if (!second.ok()) return void(errors[rank] = second.status().ToString());
         if (second->key == first->key) errors[rank] = "the same key";
       });
@@ -524,9 +525,9 @@ TEST(RendezvousTest, ASecondMeetingAtTheSameAddressMayFollowAtOnce) {
 // A child between fork and exec has a copy of all descriptors for a moment.
 TEST(RendezvousTest, AForkThatHoldsTheListenerDoesNotKeepTheAddress) {
   const std::string address = FreeLocalAddress();
-  Result<Meeting> guest = Internal("did not run");
-  Result<Meeting> host = Internal("did not run");
-  std::thread hosting([&] { host = Meet(Options(0, 2, address)); });
+  Result<RendezvousResult> guest = Internal("did not run");
+  Result<RendezvousResult> host = Internal("did not run");
+  std::thread hosting([&] { host = JoinRendezvous(Options(0, 2, address)); });
   // If it can be called, rank 0 listens.
   const Deadline deadline = Deadline::After(30);
   ASSERT_TRUE(wire::Connect(address, deadline).ok());
@@ -535,11 +536,11 @@ TEST(RendezvousTest, AForkThatHoldsTheListenerDoesNotKeepTheAddress) {
     pause();
     _exit(0);
   }
-  guest = Meet(Options(1, 2, address));
+  guest = JoinRendezvous(Options(1, 2, address));
   hosting.join();
   ExpectMet(host, 2);
   ExpectMet(guest, 2);
-  for (const auto& result : MeetAll(WholeJob(2, address))) ExpectMet(result, 2);
+  for (const auto& result : JoinAll(WholeJob(2, address))) ExpectMet(result, 2);
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
 }
@@ -551,7 +552,7 @@ TEST(RendezvousTest, HundredsOfRanksMeetUnlessTheirNotesAreTooMuchTogether) {
   for (const size_t bytes : {size_t{4096}, kMaxNoteBytes}) {
     auto all = WholeJob(kSize, address);
     for (auto& options : all) options.note.resize(bytes, 'n');
-    const auto results = MeetAll(all);
+    const auto results = JoinAll(all);
     for (int rank = 0; rank < kSize; ++rank) {
       if (bytes < kMaxNoteBytes) {
         ASSERT_TRUE(results[rank].ok()) << results[rank].status().ToString();
@@ -563,7 +564,7 @@ TEST(RendezvousTest, HundredsOfRanksMeetUnlessTheirNotesAreTooMuchTogether) {
   }
   auto options = Options(0, 1, address);
   options.note.resize(kMaxNoteBytes + 1);
-  EXPECT_EQ(Meet(options).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(JoinRendezvous(options).status().code(), StatusCode::kInvalidArgument);
 }
 
 // A guest may make rank 0 keep less than rank 0 has to send to it.

@@ -23,7 +23,7 @@
 //   results    reduced pieces on their way to the peers
 //   heaps      SharedBuffers: read, and in AllReduce written, by all
 //
-//   RankBlock, one page:    0 flag (64) | 128 calls[0] (896) | 1024 calls[1] (896) | 1920 last_words | 2952 cpus
+//   RankBlock, one page:    0 flag (64) | 128 calls[0] (896) | 1024 calls[1] (896) | 1920 end_reason | 2952 cpus
 //   FlagLine, one line:     0 progress | 4 sleepers | 8 state | 12 unused | 16 announcements[0] | 40 announcements[1]
 //   Announcement:           0 fingerprint (8) | 8 payload (16)
 //
@@ -34,7 +34,7 @@
 //   progress  by its rank: Announce, seq_cst              by peers: acquire; before a       all that the rank wrote to
 //                                                         sleep seq_cst                     the segment before
 //   sleepers  by peers around their sleep, seq_cst        by its rank: Announce, seq_cst    nothing
-//   state     by its rank, once, release                  by peers: acquire                 last_words
+//   state     by its rank, once, release                  by peers: acquire                 end_reason
 //
 // How races are avoided, in short: a rank announces its writes by raising its `progress`. In every call, all ranks
 // first wait for each other's announcement of it. So when a rank writes for call n + 2, every rank has ended call n.
@@ -71,7 +71,7 @@ enum class RankState : uint32_t {
   kRunning,
   kLeft,     // its communicator was destroyed in good order
   kAborted,  // its user called Abort
-  kBroken,   // a call of it failed; the error is in LastWords
+  kBroken,   // a call of it failed; the error is in EndReason
 };
 
 // One rank's announcement of one call. It shares a cache line with the progress, so that a small call costs one line
@@ -113,7 +113,7 @@ struct alignas(2 * kCacheLineBytes) CallRecord {
 
 // The reason why a rank has ended. Written once, before its state: a reader that has seen a state other than kRunning
 // (acquire) may read it. `text` ends with a zero byte; a longer text is cut off.
-struct LastWords {
+struct EndReason {
   StatusCode code;
   char text[1024];
 };
@@ -122,7 +122,7 @@ struct LastWords {
 struct alignas(kPageBytes) RankBlock {
   FlagLine flag;
   alignas(2 * kCacheLineBytes) CallRecord calls[2];  // by parity of the call
-  LastWords last_words;
+  EndReason end_reason;
   cpu_set_t cpus;  // the CPUs on which the rank may run, when it attached
 };
 

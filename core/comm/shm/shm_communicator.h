@@ -75,7 +75,7 @@ class ShmCommunicator final : public Communicator {
   Status AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out);
   Status AllGatherAs(const Call& call, Item item, int64_t count, const void* in, const Allocate& allocate);
   // Set the name that errors use for the following calls, and the additional time that they wait.
-  void ShowAs(std::optional<CallKind> kind) { waiter_->ShowAs(kind); }
+  void SetNameInErrors(std::optional<CallKind> kind) { waiter_->SetNameInErrors(kind); }
   void set_patience(double seconds) { waiter_->set_patience(seconds); }
   // Ends all calls; `error` is returned from then on. If it is already broken, it has no effect.
   void Break(const Status& error) { waiter_->End(error); }

@@ -25,7 +25,7 @@
 // the difference and returns at once. With only acquire and release, a store could be delayed after the following load
 // on both sides, and the sleeper would sleep until its timeout.
 //
-// State and LastWords have no such protocol: a rank that breaks wakes all peers, but a peer may go to sleep just after
+// State and EndReason have no such protocol: a rank that breaks wakes all peers, but a peer may go to sleep just after
 // that. This costs it at most one sleep.
 
 namespace lockstep::shm {
@@ -146,9 +146,9 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     RankBlock& block = segment_->block(peer);
     const RankState state = block.flag.state.load(std::memory_order_acquire);
     if (peer == rank_ || (state != RankState::kAborted && state != RankState::kBroken)) continue;
-    const std::string words = block.last_words.text;
+    const std::string words = block.end_reason.text;
     cause = state == RankState::kAborted ? StrCat("rank ", NameOf(peer), " aborted the job: ", words) : words;
-    return Status(block.last_words.code,
+    return Status(block.end_reason.code,
                   StrCat("rank ", NameOf(rank_), ": ", Operation(), " ended, because ",
                          state == RankState::kAborted ? cause : StrCat("rank ", NameOf(peer), " gave up: ", words)));
   }
@@ -171,7 +171,7 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
     return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ",
-                              Operation(), ThereToo(), Behind(": ", segment_->block(peer).last_words.text)));
+                              Operation(), ThereToo(), Behind(": ", segment_->block(peer).end_reason.text)));
   }
   // The error text of a failed rank tells more than its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();
@@ -232,7 +232,7 @@ Status Waiter::BrokenStatus() const {
   return first_error_;
 }
 
-// The order of the writes is the protocol. LastWords comes first, then the state (release) that lets peers read it;
+// The order of the writes is the protocol. EndReason comes first, then the state (release) that lets peers read it;
 // first_error_ comes first, then broken_ (release) that lets other threads here read it. A second end, from any thread,
 // finds the first.
 Status Waiter::Break(RankState state, const Status& error, const std::string& cause) {
@@ -240,8 +240,8 @@ Status Waiter::Break(RankState state, const Status& error, const std::string& ca
   if (!first_error_.ok()) return first_error_;
   first_error_ = error;
   RankBlock& block = segment_->block(rank_);
-  block.last_words.code = error.code();
-  std::snprintf(block.last_words.text, sizeof(block.last_words.text), "%s", cause.c_str());
+  block.end_reason.code = error.code();
+  std::snprintf(block.end_reason.text, sizeof(block.end_reason.text), "%s", cause.c_str());
   block.flag.state.store(state, std::memory_order_release);
   broken_.store(true, std::memory_order_release);
   WakeAll();

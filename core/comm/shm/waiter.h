@@ -39,7 +39,7 @@ struct WaitPolicy {
 // done step n" means "p's counter is at least n". (Modulo 2^32: the difference is compared, and no two ranks are ever
 // half of that apart.) A wait spins briefly, then sleeps on a futex for at most 50 ms at a time. Between sleeps it
 // checks whether a missing rank has died, left, aborted or failed, and whether its time has passed. The first such
-// error breaks the rank for good and is published to the peers in LastWords.
+// error breaks the rank for good and is published to the peers in EndReason.
 //
 // The errors of a wait, in the order in which they are checked:
 //
@@ -75,7 +75,7 @@ class Waiter {
     name_ = name;
   }
   // For a call that consists of several calls: sets the name for errors; without a value each call has its own name.
-  void ShowAs(std::optional<CallKind> kind) { shown_ = kind; }
+  void SetNameInErrors(std::optional<CallKind> kind) { shown_ = kind; }
   // Sets additional seconds for the following waits, if a peer may itself wait for another rank that should be named
   // first.
   void set_patience(double seconds) { patience_s_ = seconds; }
@@ -175,7 +175,7 @@ class Waiter {
   // Set (release) after first_error_ and never reset: a reader of true (acquire) finds the error, under the mutex.
   std::atomic<bool> broken_{false};
   // Orders ends from several threads, so that one of them is the first. It guards first_error_ and the writing of this
-  // rank's LastWords and state.
+  // rank's EndReason and state.
   mutable std::mutex mutex_;
   Status first_error_;  // guarded by mutex_
 };

@@ -68,9 +68,9 @@ void ForEachItem(std::span<const int64_t> counts, int64_t grain, const ParallelF
 
 // The distribution of a table's positions to parts, block by block; blocks may run in parallel. Positions without a row
 // are left out.
-class Dealing {
+class Partition {
  public:
-  Dealing(std::span<const uint32_t> numbers, int64_t dim)
+  Partition(std::span<const uint32_t> numbers, int64_t dim)
       : numbers_(numbers),
         parts_(PartsFor(static_cast<int64_t>(numbers.size()), dim)),
         shift_(32 - std::countr_zero(static_cast<uint64_t>(parts_))),
@@ -80,7 +80,7 @@ class Dealing {
   int64_t blocks() const { return (static_cast<int64_t>(numbers_.size()) + kBlockPositions - 1) / kBlockPositions; }
   int64_t parts() const { return parts_; }
 
-  void Deal(int64_t block) {
+  void PartitionBlock(int64_t block) {
     // First the number of positions of each part, then the place of each part's next position.
     uint32_t* const begins = begins_.get() + block * parts_;
     std::fill_n(begins, parts_, 0);
@@ -91,7 +91,7 @@ class Dealing {
 
   // Returns the positions of a part in all blocks, ascending.
   std::vector<uint32_t> PositionsOf(int64_t part) const {
-    // Deal has moved each of a block's places to the end of its part, where the next part begins.
+    // PartitionBlock has moved each of a block's places to the end of its part, where the next part begins.
     const auto begin_of = [&](int64_t block) {
       return part == 0 ? static_cast<uint32_t>(block * kBlockPositions) : begins_[block * parts_ + part - 1];
     };
@@ -225,27 +225,28 @@ void UpdateWithZeros(const UpdateTarget& target, const UpdateRule& rule, int64_t
 }
 
 // Distributes the positions of all tables to parts.
-std::vector<std::unique_ptr<Dealing>> DealOut(std::span<const TableUpdate> tables, const ParallelFor& parallel) {
-  std::vector<std::unique_ptr<Dealing>> dealings;
+std::vector<std::unique_ptr<Partition>> PartitionPositions(std::span<const TableUpdate> tables,
+                                                           const ParallelFor& parallel) {
+  std::vector<std::unique_ptr<Partition>> partitions;
   std::vector<int64_t> blocks;
   for (const TableUpdate& table : tables) {
-    dealings.push_back(std::make_unique<Dealing>(table.numbers, table.target.dim));
-    blocks.push_back(dealings.back()->blocks());
+    partitions.push_back(std::make_unique<Partition>(table.numbers, table.target.dim));
+    blocks.push_back(partitions.back()->blocks());
   }
-  ForEachItem(blocks, 1, parallel, [&](size_t table, int64_t block) { dealings[table]->Deal(block); });
-  return dealings;
+  ForEachItem(blocks, 1, parallel, [&](size_t table, int64_t block) { partitions[table]->PartitionBlock(block); });
+  return partitions;
 }
 
 // Updates the parts of all tables. before: called with a table's index and distinct rows.
 void UpdateParts(std::span<const TableUpdate> tables, const ParallelFor& parallel,
                  const std::function<void(size_t table, std::span<const uint32_t> numbers)>& before) {
-  const auto dealings = DealOut(tables, parallel);
+  const auto partitions = PartitionPositions(tables, parallel);
   std::vector<int64_t> parts;
-  for (const auto& dealing : dealings) parts.push_back(dealing->parts());
+  for (const auto& partition : partitions) parts.push_back(partition->parts());
   ForEachItem(parts, 1, parallel, [&](size_t table, int64_t part) {
     BeforeUpdate of_table;
     if (before) of_table = [&](std::span<const uint32_t> numbers) { before(table, numbers); };
-    UpdatePart(tables[table], dealings[table]->PositionsOf(part), of_table);
+    UpdatePart(tables[table], partitions[table]->PositionsOf(part), of_table);
   });
 }
 

@@ -19,7 +19,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 
 # Values in place of a number of rows: ANY_KEY for a dynamic table, in which any int64 is a key; COUNTED_KEYS if the
-# keys are sent with how often they were looked up (core/sharding/lookup.h).
+# keys are sent with how often they were looked up (tf/embedding/lookup_ops.cc).
 ANY_KEY, COUNTED_KEYS = -1, -2
 
 
