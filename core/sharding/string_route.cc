@@ -48,7 +48,7 @@ class Reader {
   // Returns the next `bytes` bytes; INTERNAL if fewer are left.
   Result<std::string_view> Take(int64_t bytes) {
     if (bytes < 0 || bytes > static_cast<int64_t>(left_.size())) {
-      return Internal(StrCat("a message of strings has ", left_.size(), " bytes left, wanted ", bytes));
+      return Internal(StrCat("a message of strings ends with ", left_.size(), " bytes left, wanted ", bytes));
     }
     const std::string_view taken = left_.substr(0, bytes);
     left_.remove_prefix(bytes);
