@@ -4,6 +4,8 @@ import importlib
 import inspect
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -97,3 +99,19 @@ def test_pickles_and_saved_models_name_horovods_modules(name):
     found = getattr(importlib.import_module(module), of_class)
     assert (found.__module__, found.__qualname__) == (module, of_class)
     assert pickle.loads(pickle.dumps(found)) is found
+
+
+def test_modules_that_pickles_name_are_loaded_with_the_api():
+    """Else cloudpickle copies the class into each pickle, and a process that reads one gets a class of its own."""
+    program = """
+import sys
+import horovod.tensorflow as hvd
+from horovod.tensorflow.elastic import TensorFlowKerasState
+
+ours = [module for name, module in list(sys.modules.items()) if name.startswith("lockstep._src.compat.horovod")]
+classes = {value for module in ours for value in vars(module).values() if isinstance(value, type)}
+named = {value.__module__ for value in classes if value.__module__.startswith("horovod")}
+print(len(named) > 4, sorted(named - set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "True []\n"
