@@ -7,13 +7,14 @@
 #include "core/base/status.h"
 #include "core/embedding/optimizer/update.h"
 
-// The way in which an update op names its optimizer (lockstep/_src/tables/updates is the other side): a rule's name, as
-// many slots as the rule has, and its hyperparameters as scalars in the order below.
+// An update op names its optimizer by a rule's name. It has as many slots as the rule, and the rule's hyperparameters
+// as scalars in the order below. The other side is lockstep/_src/tables/updates.
 //
 //   name                          slots              hyperparameters
 //   sgd                           -                  learning_rate
 //   momentum, nesterov            momentum           learning_rate, momentum
-//   keras_momentum, ..._nesterov  momentum           learning_rate, momentum
+//   keras_momentum                momentum           the same; momentum.h says how Keras differs
+//   keras_nesterov                momentum           the same
 //   adagrad, keras_adagrad        accumulator        learning_rate, epsilon (outside of the root; Keras: inside)
 //   adam                          m, v               learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power
 //   keras_adam                    m, v               the same, 1 - beta1, 1 - beta2

@@ -4,8 +4,11 @@
 
 namespace lockstep {
 
-// Returns a rule that replaces the row by the "gradient", for rows that were computed elsewhere. Row numbers must be
-// distinct, because values of equal numbers would be summed.
+// Returns a rule that replaces each row by its "gradient", for rows that were computed elsewhere. This is no optimizer,
+// and no operation names it. It lies here because it is made from a formula as well (kernel.h). So
+// DynamicTable::WriteRows rounds 16-bit rows as updates do.
+//
+// Row numbers must be distinct, because values of equal numbers would be summed.
 Result<UpdateRule> AssignRule(DType row_type, InstructionSet set = BestInstructionSet());
 
 }  // namespace lockstep

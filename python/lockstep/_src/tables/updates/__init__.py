@@ -3,11 +3,15 @@
 Inside a scope, the code of TensorFlow's and Keras' known optimizers for `tf.IndexedSlices` is replaced by
 `LockstepSparseUpdate` (tf/embedding/update_ops.cc). It sums the gradients of each row and applies the optimizer's rule
 once. Other optimizers, and subclasses that override the code for such gradients, are not changed.
+
+TensorFlow 1: the rules are in `tensorflow1_rules.py`, the hook in `tensorflow1_hooks.py`. Keras 3: the rules are in
+`keras_rules.py`, the hooks in `keras3.py`. Keras 2: the rules are in `keras_rules.py`, and the hooks and the rules of
+legacy optimizers in `keras2.py`.
 """
 
-from lockstep._src.tables.updates.interceptions import intercept_updates
-from lockstep._src.tables.updates.known_rules import apply_sparse, rule_of
+from lockstep._src.tables.updates.dispatch import apply_sparse, rule_of
 from lockstep._src.tables.updates.owners import note_restored, slot_names
 from lockstep._src.tables.updates.rules import Rule, Slot
+from lockstep._src.tables.updates.tensorflow1_hooks import intercept_updates
 
 __all__ = ["Rule", "Slot", "apply_sparse", "intercept_updates", "note_restored", "rule_of", "slot_names"]

@@ -17,7 +17,7 @@ _MOST_ROWS = 2**32 - 2
 
 
 def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor) -> Any:
-    """Applies a sparse gradient by a rule; arguments and result are those of `known_rules.apply_sparse`."""
+    """Applies a sparse gradient by a rule; arguments and result are those of `dispatch.apply_sparse`."""
     if values.dtype != tf.float32 or indices.dtype not in (tf.int32, tf.int64):
         return None
     # XLA cannot compile the operation.

@@ -21,6 +21,7 @@ from lockstep._src.tables.updates import keras_rules
 from lockstep._src.tables.updates.apply import apply_rule
 from lockstep._src.tables.updates.rules import Rule, Slot, has_method_of
 
+# The class that defines an `update_step` -> the rule of this method. Each has a row in `symbols.KERAS_2_UPDATE_STEPS`.
 _DESCRIPTIONS: dict[str, keras_rules.Description] = {
     "SGD": keras_rules.sgd_with_slot,
     "Adagrad": keras_rules.adagrad,

@@ -10,7 +10,9 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.engine import library
+from lockstep._src.hooks import symbols
 from lockstep._src.scope import scope
+from lockstep._src.tables.updates import keras2
 from lockstep._src.tables.updates.tensorflow1_rules_test import FTRL_ARGUMENTS, assert_same
 
 if not keras.__version__.startswith("2."):
@@ -83,3 +85,8 @@ def test_a_subclass_with_a_way_of_its_own_keeps_it():
     expected = trained(lambda: Scaling(0.1), in_function=False)
     with scope():
         assert_same(trained(lambda: Scaling(0.1), in_function=False), expected)
+
+
+def test_each_rule_has_a_row_in_the_table_of_replaced_symbols():
+    rules, rows = set(keras2._DESCRIPTIONS), set(symbols.KERAS_2_UPDATE_STEPS)
+    assert rules == rows, "KERAS_2_UPDATE_STEPS in hooks/symbols.py and _DESCRIPTIONS in keras2.py differ"

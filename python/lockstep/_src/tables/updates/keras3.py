@@ -20,7 +20,8 @@ from lockstep._src.tables.updates.apply import apply_rule, is_fit
 from lockstep._src.tables.updates.lazy_adam_keras import LazyAdam
 from lockstep._src.tables.updates.rules import Rule, has_method_of
 
-# The class that defines an `update_step` -> the rule of this method.
+# The class that defines an `update_step` -> the rule of this method. All but this library's own class have a row in
+# `symbols.KERAS_UPDATE_STEPS`.
 _KNOWN: dict[type, keras_rules.Description] = {
     sgd.SGD: keras_rules.sgd,
     adagrad.Adagrad: keras_rules.adagrad,

@@ -10,13 +10,14 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.engine import library
+from lockstep._src.hooks import symbols
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.tables.updates.tensorflow1_rules_test import FTRL_ARGUMENTS
 
 if not keras.__version__.startswith("3."):
     pytest.skip("Keras 3 is not installed", allow_module_level=True)
 
-from lockstep._src.tables.updates import rule_of
+from lockstep._src.tables.updates import keras3, rule_of
 from lockstep._src.tables.updates.lazy_adam_keras import LazyAdam
 
 OPTIMIZERS = {
@@ -167,3 +168,9 @@ def test_lazy_adam_leaves_other_rows_alone_and_is_serializable():
         np.testing.assert_array_equal(changed, np.arange(4) == row)
     # Duplicates count as their sum, in a scope or not: the first step of Adam is about as large as the rate.
     np.testing.assert_allclose(np.array(table)[1], 1 - 0.1 * 2 / (2 + 1e-3 / np.sqrt(0.001)), rtol=1e-4)
+
+
+def test_each_rule_has_a_row_in_the_table_of_replaced_symbols():
+    rules = {cls for cls in keras3._KNOWN if cls is not LazyAdam}
+    rows = {hook.places()[0][0] for hook in symbols.KERAS_UPDATE_STEPS.values()}
+    assert rules == rows, "KERAS_UPDATE_STEPS in hooks/symbols.py and _KNOWN in keras3.py differ"

@@ -1,4 +1,8 @@
-"""The rules of all known optimizers, and the application of sparse gradients by them."""
+"""The choice of a rule for an optimizer, among those of its library, and the application of sparse gradients by it.
+
+The rules of TensorFlow 1 are in `tensorflow1_rules.py`, those of Keras 3 in `keras_rules.py`. Optimizers of Keras 2 are
+not known here: `keras2.py` replaces their methods, and chooses the rules itself.
+"""
 
 from __future__ import annotations
 

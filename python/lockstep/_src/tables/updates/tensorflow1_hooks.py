@@ -11,7 +11,7 @@ import tensorflow as tf
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
-from lockstep._src.tables.updates.known_rules import apply_sparse
+from lockstep._src.tables.updates.dispatch import apply_sparse
 
 
 def intercept_updates(interception: Interception) -> None:
