@@ -5,12 +5,17 @@
 Needs the environment of the project, since the table is a module of it.
 """
 
+import functools
+import re
 from pathlib import Path
+from typing import Any
 
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook import ABSENT, VERSIONS, Hook, Period
 
-PAGE = Path(__file__).parent.parent / "docs" / "hooks.md"
+_ROOT = Path(__file__).parent.parent
+PAGE = _ROOT / "docs" / "hooks.md"
+_SOURCES = _ROOT / "python" / "lockstep" / "_src"
 
 _BEGIN = """# Replaced symbols
 
@@ -46,7 +51,22 @@ print(Saver._build is own)     # True: the last scope has ended
 - Objects keep what they need. An optimizer of TensorFlow 1 that was made in a scope exchanges gradients after it.
 - Tests compare the table with all attributes of TensorFlow and Keras before, in and after scopes and jobs.
 
-Modules of Keras 2 are written as those of `tf_keras`. With TensorFlow 2.15 they lie in `keras`.
+## Which Keras
+
+`import tensorflow` loads the installed Keras: the package `keras`, or `tf_keras` with `TF_USE_LEGACY_KERAS=1`. Symbols
+of Keras are replaced only if it is loaded at the right time:
+
+- A scope looks when the outermost one is entered. It takes Keras 3 if that is loaded with TensorFlow as its backend.
+  Otherwise it takes Keras 2, if that is loaded. It never takes both.
+- A dynamic table takes Keras 3, if that is loaded when the table is made.
+- `hvd.DistributedOptimizer` takes the Keras of the given optimizer.
+- `hvd.DistributedGradientTape` takes Keras 3, if that is loaded.
+
+## How to read the tables
+
+- "replaced by" names the modules in `python/lockstep/_src` that use the row. If a symbol is replaced in several
+  periods, the modules of all of them are named.
+- Modules of Keras 2 are written as those of `tf_keras`. With TensorFlow 2.15 they lie in `keras`.
 """
 
 _END = """
@@ -69,27 +89,55 @@ def page() -> str:
     return _BEGIN + "".join(map(_section, symbols.PERIODS)) + _END
 
 
+@functools.cache
+def replacing_modules() -> dict[Hook, list[str]]:
+    """Returns for each row of the table the modules of the library, by their paths in `_src`, whose code names it."""
+    modules: dict[Hook, list[str]] = {hook: [] for hook in symbols.TABLE}
+    for source in sorted(_SOURCES.rglob("*.py")):
+        if source.name.endswith("_test.py"):
+            continue
+        for name in sorted(set(re.findall(r"\bsymbols\.([A-Z0-9_]+)", source.read_text(encoding="utf-8")))):
+            for hook in _rows_of(getattr(symbols, name)):
+                modules[hook].append(source.relative_to(_SOURCES).as_posix())
+    return modules
+
+
+def _rows_of(constant: Any) -> list[Hook]:
+    """Returns the rows in a constant of the table: a row, or a tuple or dictionary of rows. A period has none."""
+    if isinstance(constant, Hook):
+        return [constant]
+    if isinstance(constant, Period):
+        return []
+    return list(constant.values() if isinstance(constant, dict) else constant)
+
+
 def _section(period: Period) -> str:
-    groups: dict[tuple[str, ...], list[Hook]] = {}
-    for hook in symbols.TABLE:
-        if period in hook.why:
-            module = hook.symbol.partition(":")[0]
-            why = hook.why[period]
-            key = (module, _versions(hook), _signature(hook), f"{why} ({hook.only})" if hook.only else why)
-            groups.setdefault(key, []).append(hook)
     lines = [
         "",
         f"## {period.name[0].upper()}{period.name[1:]}",
         "",
         f"- replaced: {period.installed}",
         f"- restored: {period.undone}",
-        "",
-        "| symbol | module | versions | signature | why |",
-        "| --- | --- | --- | --- | --- |",
     ]
-    for (module, versions, signature, why), hooks in groups.items():
-        lines.append(f"| {_names(hooks)} | `{module}` | {versions} | {signature} | {why} |")
+    for library in ("TensorFlow", "Keras 3", "Keras 2"):
+        hooks = [hook for hook in symbols.TABLE if period in hook.why and hook.library == library]
+        if hooks:
+            lines += ["", f"### {library} ({' and '.join(VERSIONS[library])})", "", *_table(period, hooks)]
     return "\n".join(lines) + "\n"
+
+
+def _table(period: Period, hooks: list[Hook]) -> list[str]:
+    """Returns the lines of a table; symbols that differ in name alone share one."""
+    modules = replacing_modules()
+    groups: dict[tuple[str, ...], list[Hook]] = {}
+    for hook in hooks:
+        why = f"{hook.why[period]} ({hook.only})" if hook.only else hook.why[period]
+        by = ", ".join(f"`{module}`" for module in modules[hook])
+        groups.setdefault((hook.symbol.partition(":")[0], _signature(hook), by, why), []).append(hook)
+    lines = ["| symbol | module | signature | replaced by | why |", "| --- | --- | --- | --- | --- |"]
+    for (module, signature, by, why), alike in groups.items():
+        lines.append(f"| {_names(alike)} | `{module}` | {signature} | {by} | {why} |")
+    return lines
 
 
 def _names(hooks: list[Hook]) -> str:
@@ -103,12 +151,8 @@ def _names(hooks: list[Hook]) -> str:
     text = ", ".join(names)
     if others:
         text += "; also " + ", ".join(dict.fromkeys(others))
-    return text + ("; subclasses that define it" if hooks[0].subclasses else "")
-
-
-def _versions(hook: Hook) -> str:
-    name = hook.library.partition(" ")[0]
-    return f"{name} {', '.join(VERSIONS[hook.library])}" + (", where it exists" if hook.optional else "")
+    text += "; subclasses that define it" if hooks[0].subclasses else ""
+    return text + ("; where it exists" if hooks[0].optional else "")
 
 
 def _signature(hook: Hook) -> str:

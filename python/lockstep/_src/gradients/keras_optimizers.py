@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from lockstep._src.collectives import named_job
 from lockstep._src.engine import program_end
-from lockstep._src.gradients import keras_patches
+from lockstep._src.gradients import keras_hooks
 from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.optimizers import OwnUpdates, exchanging_compute
 from lockstep._src.gradients.settings import Exchange
@@ -44,9 +44,7 @@ class _Exchanging:
     def _updates(self) -> OwnUpdates:
         # Created at first use, because Keras creates optimizers in several ways; `vars` hides it from checkpoints.
         if _UPDATES not in vars(self):
-            updates = OwnUpdates(
-                self._lockstep_exchange, self._lockstep_name, keras_patches.tracker(self._lockstep_base)
-            )
+            updates = OwnUpdates(self._lockstep_exchange, self._lockstep_name, keras_hooks.tracker(self._lockstep_base))
             updates.exchange.skips_steps = hasattr(self, "inner_optimizer")
             updates.exchange.order = self._known_variables
             vars(self)[_UPDATES] = updates
@@ -254,7 +252,7 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
     if mixin is _Keras3:
         named_job.hooks.add(_intercept_keras3)
     else:
-        named_job.hooks.add(_intercept_keras2(keras_patches.root_of(base)))
+        named_job.hooks.add(_intercept_keras2(keras_hooks.root_of(base)))
     made = None if _has_state(optimizer) else _from_config(cls, optimizer)
     if made is None:
         made = object.__new__(cls)
@@ -268,12 +266,12 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
 
 
 def _intercept_keras3(interception: Interception) -> None:
-    keras_patches.intercept_keras3(interception, is_exchanging)
+    keras_hooks.intercept_keras3(interception, is_exchanging)
 
 
 @functools.cache
 def _intercept_keras2(root: str) -> Callable[[Interception], None]:
-    return functools.partial(keras_patches.intercept_keras2, root=root, is_exchanging=is_exchanging)
+    return functools.partial(keras_hooks.intercept_keras2, root=root, is_exchanging=is_exchanging)
 
 
 def _has_state(optimizer: Any) -> bool:

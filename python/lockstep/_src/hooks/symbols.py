@@ -13,7 +13,11 @@ from lockstep._src.hooks.signatures import CLASS, MODULE, PROPERTY
 SCOPE = Period("scope", "when the outermost `scope()` is entered", "when the last `scope()` ends")
 SEED = Period("seed", "when a `scope(seed=...)` is entered", "when that scope ends")
 JOB = Period("job", "when the process joins a job, in a scope, a collective or `hvd.init()`", "when it leaves the job")
-NAMED_JOB = Period("named job", "by `hvd.init()`, or later in the job if the reason says when", "by `hvd.shutdown()`")
+NAMED_JOB = Period(
+    "named job",
+    "when `hvd.init()` is called. Reasons that begin with *From the first* name a later call that does it",
+    "when `hvd.shutdown()` is called",
+)
 TABLES = Period(
     "dynamic tables",
     "when the first dynamic table is made",
