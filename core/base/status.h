@@ -23,8 +23,11 @@ namespace lockstep {
 //   FAILED_PRECONDITION  ranks that differ (calls, settings, secret), or a call at the wrong time
 //   UNIMPLEMENTED        a meaningful request that is not supported
 //   INTERNAL             a system call that fails without a known reason, or a bug in Lockstep
-//   UNAVAILABLE          a peer died, left or can't be reached
+//   UNAVAILABLE          a peer died, left, is stopped or can't be reached; a file server fails
 //   DATA_LOSS            bytes that cannot be what was written
+//
+// Programs see tf.errors.InternalError for UNAVAILABLE if an operation fails (tf/bridge/convert.cc gives the reason),
+// and tf.errors.UnavailableError if a call through the C interface does (lockstep/_src/engine/library.py).
 //
 // The values follow the order below, and other code relies on them: Python finds its exceptions by them
 // (lockstep/_src/engine/library.py), and they travel in the rendezvous' answer and in shared memory. A new code goes to

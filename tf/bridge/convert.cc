@@ -53,7 +53,8 @@ absl::Status ToTensorFlow(const Status& status) {
     case StatusCode::kOutOfRange: code = absl::StatusCode::kOutOfRange; break;
     case StatusCode::kUnimplemented: code = absl::StatusCode::kUnimplemented; break;
     // TensorFlow's sessions take UNAVAILABLE and ABORTED for a preempted server that will come back, and start over,
-    // for ever. A lost rank does not come back into a running job.
+    // for ever. A lost rank does not come back into a running job. INTERNAL is what remains: sessions raise it, and the
+    // other codes that they raise have meanings of their own in the core (status.h).
     case StatusCode::kUnavailable:
     case StatusCode::kAborted:
     case StatusCode::kInternal: code = absl::StatusCode::kInternal; break;

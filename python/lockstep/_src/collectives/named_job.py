@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from lockstep._src.collectives import named
 from lockstep._src.collectives.named_bytes import gather_bytes
-from lockstep._src.engine import at_exit, elastic, error_messages, failures, program_end
+from lockstep._src.engine import at_exit, elastic, error_messages, file_errors, program_end
 from lockstep._src.engine.cluster import Cluster
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
@@ -117,7 +117,7 @@ def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]],
 
 
 # These hooks are in force from `start` to `stop`. Other modules add the hooks that they need in a job.
-hooks = HookSet(symbols.NAMED_JOB, failures.intercept_savers)
+hooks = HookSet(symbols.NAMED_JOB, file_errors.intercept_savers)
 _settings: dict[str, float] = {}  # for the lanes of sets that are added later
 
 

@@ -20,7 +20,8 @@ import tensorflow as tf
 
 _REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps lockstep-tf (or, in its source tree, ... -e .)"
 
-# By number of StatusCode (core/base/status.h): the class that Python raises for it.
+# By number of StatusCode (core/base/status.h): the class that calls through the C interface raise for it. Operations
+# raise InternalError for UNAVAILABLE and ABORTED instead (tf/bridge/convert.cc).
 _ERRORS: tuple[type[tf.errors.OpError] | None, ...] = (
     None,
     tf.errors.CancelledError,
@@ -153,6 +154,7 @@ def init(connection: ConnectionOptions) -> None:
     Raises:
       tf.errors.FailedPreconditionError: this process already has an engine.
       tf.errors.InvalidArgumentError: an option is out of its range.
+      tf.errors.UnavailableError: a rank was lost during the rendezvous.
       tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
     """
     _check(capi.lockstep_init(connection._as_c()))

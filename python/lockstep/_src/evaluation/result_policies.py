@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
-from lockstep._src.engine import arguments, failures
+from lockstep._src.engine import arguments, file_errors
 from lockstep._src.engine.context import context as _context
 from lockstep._src.saving import latest, sealed
 from lockstep._src.scope import scope
@@ -164,7 +164,7 @@ class BestCheckpoint:
             }
             # Renamed when complete: like the checkpoint, the file is complete or absent.
             aside = self._file + ".tmp"
-            with failures.of_the_job(f"{self._file} cannot be written"):
+            with file_errors.of_the_job(f"{self._file} cannot be written"):
                 with _gfile.GFile(aside, "w") as file:
                     file.write(sealed.seal(best))
                 _gfile.rename(aside, self._file, overwrite=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.engine import failures
+from lockstep._src.engine import file_errors
 from lockstep._src.gradients.graphs import Track
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
@@ -35,7 +35,7 @@ def tracker(cls: type) -> Track | None:
 def intercept_keras3(interception: Interception, is_exchanging: IsExchanging) -> None:
     """Hooks loss scales, errors of callbacks, and the choice of XLA for models on GPUs."""
     interception.replace(symbols.KERAS_SCALED_APPLY, functools.partial(_wrap_apply, is_exchanging))
-    failures.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
+    file_errors.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     interception.replace(symbols.KERAS_SCALED_INIT, functools.partial(_tell_of_skipped_steps, is_exchanging))
     interception.replace(symbols.AUTO_JIT, functools.partial(_wrap_resolve, is_exchanging))
 
@@ -46,7 +46,7 @@ def intercept_keras2(interception: Interception, root: str, is_exchanging: IsExc
         interception.replace(hook.of(root), functools.partial(_exchanging_first, is_exchanging))
     for hook in symbols.KERAS_2_SCALED_INIT:
         interception.replace(hook.of(root), functools.partial(_tell_of_skipped_steps, is_exchanging))
-    failures.intercept_callbacks(interception, [hook.of(root) for hook in symbols.KERAS_2_CALLBACKS])
+    file_errors.intercept_callbacks(interception, [hook.of(root) for hook in symbols.KERAS_2_CALLBACKS])
 
 
 def _wrap_apply(is_exchanging: IsExchanging, apply: Callable[..., Any]) -> Callable[..., Any]:

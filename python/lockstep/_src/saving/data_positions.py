@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
 from lockstep._src.collectives import agreement
-from lockstep._src.engine import failures
+from lockstep._src.engine import file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.saving import latest
 
@@ -93,7 +93,7 @@ def saving() -> Iterator[None]:
             error.op,
             f"the position in the data cannot be part of a checkpoint. Set {_WITHOUT} (the launcher's --restarts sets "
             f"1); the data then starts from its beginning in each session. Or use only datasets whose position can be "
-            f"saved, such as files, without Python functions and random numbers. {failures.cause_of(error)}",
+            f"saved, such as files, without Python functions and random numbers. {file_errors.cause_of(error)}",
         ) from error
 
 

@@ -33,7 +33,7 @@ from tensorflow.python.ops import variables
 from tensorflow.python.training import saver as tf_saver
 
 from lockstep._src.collectives import agreement, ordered
-from lockstep._src.engine import failures
+from lockstep._src.engine import file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.saving import checkpoint, latest
@@ -88,7 +88,7 @@ class IncrementalSaver:
         Returns:
           The prefix of the saved checkpoint.
         """
-        with failures.of_the_job(f"incremental checkpoint of {save_path} cannot be saved"):
+        with file_errors.of_the_job(f"incremental checkpoint of {save_path} cannot be saved"):
             return self._save(session, save_path, global_step)
 
     def _save(self, session: Any, save_path: str, global_step: int) -> str:

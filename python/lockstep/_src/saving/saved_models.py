@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.training.saver import BulkSaverBuilder
 
-from lockstep._src.engine import failures
+from lockstep._src.engine import file_errors
 from lockstep._src.engine.arguments import listed
 from lockstep._src.engine.context import context
 from lockstep._src.saving import bundle
@@ -215,7 +215,7 @@ def _select_modes(
 
 def _write_whole(base: str, write: Callable[[str], None]) -> str:
     """Calls `write` with a temporary directory, then renames it to `base`/<seconds>; removes it if `write` fails."""
-    with failures.raised(f"export to {base} failed"):
+    with file_errors.raised(f"export to {base} failed"):
         _gfile.makedirs(base)
         temporary = os.path.join(base, f"temp-{time.time_ns()}-{os.getpid()}")
         try:

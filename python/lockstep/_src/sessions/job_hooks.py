@@ -27,7 +27,7 @@ import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks
 
 from lockstep._src.collectives import agreement, ordered
-from lockstep._src.engine import failures, program_end
+from lockstep._src.engine import file_errors, program_end
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 from lockstep._src.graph.ancestry import communicates
@@ -283,7 +283,7 @@ class PeriodicJobHook(AgreedPeriodHook):
 
     def begin(self) -> None:
         if context.rank == 0:
-            with failures.of_the_job(self._name):
+            with file_errors.of_the_job(self._name):
                 self._hook.begin()
         else:
             # The hook's begin would open an event file for this worker.
@@ -297,15 +297,15 @@ class PeriodicJobHook(AgreedPeriodHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         keeping = resumed.keep_restored(self._hook) if self._restored else contextlib.nullcontext()
-        with failures.of_the_job(self._name), keeping:
+        with file_errors.of_the_job(self._name), keeping:
             super().after_create_session(session, coord)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        with failures.of_the_job(self._name):
+        with file_errors.of_the_job(self._name):
             super().after_run(run_context, run_values)
 
     def end(self, session: Any) -> None:
-        with failures.of_the_job(self._name):
+        with file_errors.of_the_job(self._name):
             super().end(session)
             if self._hook._summary_writer is not None:
                 self._hook._summary_writer.flush()  # TensorFlow does not flush it for a CheckpointSaverHook

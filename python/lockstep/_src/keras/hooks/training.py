@@ -27,7 +27,7 @@ from keras.src.backend.common.stateless_scope import StatelessScope
 
 from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
-from lockstep._src.engine import failures, program_end
+from lockstep._src.engine import file_errors, program_end
 from lockstep._src.engine.context import context
 from lockstep._src.gradients import in_scope, norms
 from lockstep._src.hooks import symbols
@@ -41,7 +41,7 @@ def intercept_training(interception: Interception) -> None:
     """Makes models of Keras 3 train, evaluate and predict on the whole job during the interception."""
     interception.replace(symbols.KERAS_APPLY, _Applying().wrap)
     interception.replace(symbols.SUPPORTS_JIT, _wrap_supports_jit)
-    failures.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
+    file_errors.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     if context.world_size == 1:
         return
     step = _Step()
