@@ -76,8 +76,8 @@ struct Splits {
 // The ids that this rank looks up in one table.
 struct LookupIds {
   std::string_view table;  // for messages
-  // Of the whole table: ids are in [0, rows). Nothing for a dynamic table, in which any int64 is a key: OwnerOfKey
-  // gives its owner, and keys are sent unchanged instead of local rows.
+  // The number of rows of the whole table; ids are in [0, rows). Nothing for a dynamic table, in which any int64 is a
+  // key: OwnerOfKey gives its owner, and keys are sent unchanged instead of local rows.
   std::optional<int64_t> rows;
   DType dtype;       // kInt32 or kInt64
   const void* ids;   // [N]

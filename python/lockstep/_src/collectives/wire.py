@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lockstep._src.collectives.slices import values_of, with_values
 from lockstep._src.engine.context import context
 
 
@@ -73,6 +74,4 @@ def _from_wire_gradient(op: tf.Operation, grad: Any) -> Any:
 
 
 def _cast(grad: Any, to: tf.DType) -> Any:
-    if isinstance(grad, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.cast(grad.values, to), grad.indices, grad.dense_shape)
-    return tf.cast(grad, to)
+    return with_values(grad, tf.cast(values_of(grad), to))

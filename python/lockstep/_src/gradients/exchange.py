@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from lockstep._src.collectives.lanes import Lane, NamedLane, OrderedLane
+from lockstep._src.collectives.slices import values_of, with_values
 from lockstep._src.gradients import agreed_variables, grouping, provenance
 from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.graphs import after
@@ -212,8 +213,8 @@ class GradientExchange:
             return all_slices if self.how.reduction == "sum" else self._divided(all_slices)
 
     def _divided(self, gradients: Sequence[Any]) -> list[Any]:
-        divided = self.lane.divided([_values(gradient) for gradient in gradients])
-        return [_with_values(gradient, values) for gradient, values in zip(gradients, divided, strict=True)]
+        divided = self.lane.divided([values_of(gradient) for gradient in gradients])
+        return [with_values(gradient, values) for gradient, values in zip(gradients, divided, strict=True)]
 
     def _compressed(self, tensors: list[tf.Tensor]) -> tuple[list[tf.Tensor], list[Any]]:
         compression = self.how.compression
@@ -234,9 +235,9 @@ def _make_others_skip(local: Sequence[Any], shared: Sequence[int], result: list[
     floating = [i for i in shared if result[i].dtype.is_floating]
     dense = [i for i in floating if not isinstance(result[i], tf.IndexedSlices)]
     for i in (dense or floating)[:1]:
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(_values(g))) for g in local])
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values_of(g))) for g in local])
         tell = tf.where(finite, tf.zeros([], result[i].dtype), tf.constant(float("nan"), result[i].dtype))
-        result[i] = _with_values(result[i], _values(result[i]) + tell)
+        result[i] = with_values(result[i], values_of(result[i]) + tell)
 
 
 @contextlib.contextmanager
@@ -255,15 +256,4 @@ def _dense(gradient: Gradient) -> Gradient:
 
 
 def _copy(gradient: Gradient) -> Gradient:
-    return None if gradient is None else _with_values(gradient, tf.identity(_values(gradient)))
-
-
-def _values(gradient: Any) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def _with_values(gradient: Any, values: tf.Tensor) -> Any:
-    """Returns a gradient of the same kind with other values."""
-    if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    return values
+    return None if gradient is None else with_values(gradient, tf.identity(values_of(gradient)))

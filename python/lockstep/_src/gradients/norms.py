@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.collectives import ordered
+from lockstep._src.collectives.slices import summed_by_row, with_values
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
@@ -71,7 +72,7 @@ def _wrap_clip_by_norm(clip_by_norm: Callable[..., Any]) -> Callable[..., Any]:
             norm = tf.sqrt(squared_norm([t]))
             clip_norm = tf.cast(clip_norm, t.dtype)
             values = t.values * (clip_norm / tf.maximum(tf.cast(norm, t.dtype), clip_norm))
-            return tf.IndexedSlices(values, t.indices, t.dense_shape)
+            return with_values(t, values)
 
     return wrapped
 
@@ -85,8 +86,7 @@ def squared_norm(slices: Sequence[tf.IndexedSlices]) -> tf.Tensor:
     """Returns the squared norm of gradients of sharded tables over all workers: a scalar, the same on each worker."""
     parts = []
     for gradient in slices:
-        rows, position = tf.unique(gradient.indices)
-        summed = tf.math.unsorted_segment_sum(gradient.values, position, tf.size(rows))
-        parts.append(tf.reduce_sum(tf.square(tf.cast(summed, tf.float32))))
+        summed = summed_by_row(gradient)
+        parts.append(tf.reduce_sum(tf.square(tf.cast(summed.values, tf.float32))))
     own = tf.add_n(parts)
     return own if context.world_size == 1 else ordered.allreduce(own, op="sum", name="squared_norm")

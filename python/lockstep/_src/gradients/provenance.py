@@ -21,6 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lockstep._src.collectives.slices import values_of
 from lockstep._src.gradients.variable_sets import VariableSet
 from lockstep._src.graph import alike, ancestry
 
@@ -44,10 +45,6 @@ class Origin(enum.Enum):
     LOCAL = "of this rank"
     EXCHANGED = "exchanged, or computed from such alone"
     MIXED = "computed from exchanged ones and from what this rank has"
-
-
-def _tensor(gradient: Any) -> tf.Tensor:
-    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _marked_in(graph: tf.Graph) -> set[tf.Operation]:
@@ -88,7 +85,7 @@ def mark(gradients: Iterable[Any], is_alike: bool = False) -> None:
     for gradient in gradients:
         if gradient is None:
             continue
-        tensor = _tensor(gradient)
+        tensor = values_of(gradient)
         if _has_graph(tensor):
             _marked_in(tensor.graph).add(tensor.op)
             if is_alike:
@@ -109,7 +106,7 @@ def origin(gradient: Any, unrelated: set[Any]) -> Origin:
       unrelated: operations that are known not to be computed from exchanged gradients. This call adds more. Pass the
         same set to several calls.
     """
-    tensor = _tensor(gradient)
+    tensor = values_of(gradient)
     if not _has_graph(tensor):
         return Origin.EXCHANGED if getattr(tensor, _MARK, False) else Origin.LOCAL
     if not ancestry.stems_from(tensor.op, _is_marked, unrelated):
@@ -120,7 +117,7 @@ def origin(gradient: Any, unrelated: set[Any]) -> Origin:
 def local_in_graph(gradients: Iterable[Any]) -> list[int]:
     """Returns the places of a graph's gradients that are not computed from exchanged ones; None is skipped."""
     unrelated: set[Any] = set()
-    tensors = [(i, _tensor(gradient)) for i, gradient in enumerate(gradients) if gradient is not None]
+    tensors = [(i, values_of(gradient)) for i, gradient in enumerate(gradients) if gradient is not None]
     return [i for i, tensor in tensors if not ancestry.stems_from(tensor.op, _is_marked, unrelated)]
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.collectives import ordered
+from lockstep._src.collectives.slices import values_of, with_values
 from lockstep._src.engine.context import context
 from lockstep._src.graph import ancestry
 
@@ -47,9 +48,8 @@ class RowWeight:
 
     def times(self, value: Any) -> Any:
         """Returns a tensor or `tf.IndexedSlices` times the weight; zeros if the weight is 0, even for NaN."""
-        if isinstance(value, tf.IndexedSlices):
-            return tf.IndexedSlices(self.times(value.values), value.indices, value.dense_shape)
-        return tf.math.multiply_no_nan(value, tf.cast(self.weight, value.dtype))
+        values = tf.math.multiply_no_nan(values_of(value), tf.cast(self.weight, value.dtype))
+        return with_values(value, values)
 
 
 @dataclasses.dataclass(frozen=True)

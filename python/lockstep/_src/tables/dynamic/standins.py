@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
+from lockstep._src.collectives.slices import summed_by_row
 from lockstep._src.engine import library
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic.variable import is_asked_for_one_row, shapes_of_one_row
@@ -77,9 +78,8 @@ def make(table: Any) -> tf.Variable:
 
 def touched(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the numbers of the rows that have a gradient, [U + 1] with -1 at the end, and the sums, [U, D]."""
-    numbers, place = tf.unique(gradient.indices)
-    summed = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(numbers))
-    return tf.concat([numbers, tf.constant([-1], tf.int64)], 0), summed
+    summed = summed_by_row(gradient)
+    return tf.concat([summed.indices, tf.constant([-1], tf.int64)], 0), summed.values
 
 
 def in_table(optimizer: Any, table: Any, slots: list[Slot]) -> list[Slot]:

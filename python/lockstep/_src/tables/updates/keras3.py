@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 from keras.src.optimizers import adagrad, adam, base_optimizer, ftrl, rmsprop, sgd
 
+from lockstep._src.collectives.slices import summed_by_row
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
@@ -52,11 +53,7 @@ def summed(gradient: Any) -> Any:
     If a row has several slices, Keras squares each slice. The result would then depend on how a batch's rows are spread
     over workers, and differ from that of the same gradient in dense form.
     """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, position = tf.unique(gradient.indices)
-    values = tf.math.unsorted_segment_sum(gradient.values, position, tf.size(rows))
-    return tf.IndexedSlices(values, rows, gradient.dense_shape)
+    return summed_by_row(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def sums_slices(optimizer: Any, gradient: Any, variable: Any) -> bool:

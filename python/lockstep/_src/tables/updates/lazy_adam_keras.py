@@ -10,6 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from lockstep._src.collectives.slices import summed_by_row, with_values
+
 
 @keras.saving.register_keras_serializable("lockstep")
 class LazyAdam(keras.optimizers.Adam):
@@ -29,8 +31,8 @@ class LazyAdam(keras.optimizers.Adam):
         if self.amsgrad:
             raise NotImplementedError(f"{self.name}: amsgrad is not implemented for sparse gradients")
         dtype = variable.dtype
-        rows, place = tf.unique(gradient.indices)
-        grad = tf.math.unsorted_segment_sum(tf.cast(gradient.values, dtype), place, tf.size(rows))
+        summed = summed_by_row(with_values(gradient, tf.cast(gradient.values, dtype)))
+        rows, grad = summed.indices, summed.values
         step = tf.cast(self.iterations + 1, dtype)
         powers = [tf.pow(tf.cast(beta, dtype), step) for beta in (self.beta_1, self.beta_2)]
         rate = tf.cast(learning_rate, dtype) * tf.sqrt(1 - powers[1]) / (1 - powers[0])
