@@ -158,14 +158,6 @@ def test_messages_of_an_agent_to_a_launcher(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} <= {"shown", "result.0", "result.1", "error.0", "error.1"}
 
 
-@pytest.mark.parametrize("code", [0, -1, 256, 512])
-def test_a_refusal_whose_code_says_that_all_is_well_makes_no_sense(code):
-    task = Assignment(["true"], {}, "/", "", False, 8.0)
-    host = RemoteHost(hosts.Host("a", 2), ["true"], task, Console())
-    with pytest.raises(agent_wire.WireError, match=f"refused: with exit code {code}, wanted 1 to 255"):
-        host._take({"is": "refused", "why": "no", "code": code}, b"")
-
-
 @pytest.mark.parametrize("is_known", [False, True])
 def test_conversation_of_an_elastic_worker(is_known):
     """Bytes of an unauthenticated peer, and invalid messages of a worker that knows the secret."""

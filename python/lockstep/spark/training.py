@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.seconds import whole_seconds
 from lockstep.launch.cli.call import Dumps
 from lockstep.launch.frontends import horovodrun
 from lockstep.launch.frontends.horovod_request import Request
@@ -37,10 +37,7 @@ def start_timeout_from_environment_s() -> int:
     Raises:
       LaunchError: the variable is no positive whole number.
     """
-    text = os.environ.get(_START_TIMEOUT) or str(_START_TIMEOUT_S)
-    if not text.isdigit() or int(text) < 1:
-        raise LaunchError(f"{_START_TIMEOUT}={text!r}: wanted seconds, 1 or more")
-    return int(text)
+    return whole_seconds(_START_TIMEOUT, os.environ.get(_START_TIMEOUT) or str(_START_TIMEOUT_S))
 
 
 def run_function(

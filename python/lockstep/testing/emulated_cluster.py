@@ -368,8 +368,9 @@ def _bits_per_s(rate: str | None) -> float:
     if rate is None:
         return 1e15
     for unit, bits in (("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3)):
-        if rate.endswith(unit):
-            return float(rate.removesuffix(unit)) * bits
+        with contextlib.suppress(ValueError):
+            if rate.endswith(unit):
+                return float(rate.removesuffix(unit)) * bits
     raise ValueError(f"rate {rate!r}: wanted one like '10gbit' or '100mbit'")
 
 

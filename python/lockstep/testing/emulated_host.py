@@ -91,6 +91,8 @@ def run_on(pid: int, folder: str, body: Callable[[], None]) -> NoReturn:
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            if isinstance(end.code, str):
+                print(end.code, file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -102,7 +102,7 @@ def call(host: str, command: str) -> int:
         while len(head := reader.read(_FRAME.size)) == _FRAME.size:
             kind, length = _FRAME.unpack(head)
             chunk = reader.read(length)
-            if kind == _EXIT_CODE:
+            if kind == _EXIT_CODE and chunk:
                 return chunk[0]
             while chunk:
                 chunk = chunk[os.write(kind, chunk) :]

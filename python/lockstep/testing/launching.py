@@ -38,12 +38,13 @@ def launchers(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
     yield start
     for process in started:
         process.kill()
-        with contextlib.suppress(ValueError):  # communicate() may have closed the pipes.
-            process.communicate(timeout=DEADLINE_S)
     for path in tmp_path.glob("pid*"):
         with contextlib.suppress(ProcessLookupError, ValueError):
             if runs(int(path.read_text())):
                 os.kill(int(path.read_text()), signal.SIGKILL)
+    for process in started:  # Its pipes end with the last process that holds them.
+        with contextlib.suppress(ValueError):  # communicate() may have closed the pipes.
+            process.communicate(timeout=DEADLINE_S)
 
 
 def finish(process: subprocess.Popen, deadline_s: float = DEADLINE_S) -> tuple[int, list[str], list[str]]:

@@ -1,6 +1,7 @@
 """Reads numbers of seconds from environment variables."""
 
 import math
+import re
 from collections.abc import Mapping
 
 from lockstep.launch.base.errors import LaunchError
@@ -23,3 +24,14 @@ def seconds_of(
         wanted = f"{least:g} or more" if most == math.inf else f"{least:g} to {most:g}"
         raise LaunchError(f"{variable}={text!r}: wanted seconds, {wanted}")
     return seconds
+
+
+def whole_seconds(variable: str, text: str) -> int:
+    """Returns the whole number of seconds in a variable's text.
+
+    Raises:
+      LaunchError: it is no number, or less than 1.
+    """
+    if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
+        raise LaunchError(f"{variable}={text!r}: wanted seconds, 1 or more")
+    return int(text)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lockstep.launch.base.call_folder import FUNCTION, KINDS, results_of_rank, worker_file
+from lockstep.launch.base.call_folder import FUNCTION, all_results, worker_file
 from lockstep.launch.base.output import Console
 from lockstep.launch.local.attempts import run_attempts
 from lockstep.launch.local.supervised_job import SupervisedJob, check_thread
@@ -65,9 +65,8 @@ def call_in(
         words = [executable or sys.executable, "-m", "lockstep.launch.cli.call_worker"]
 
         def attempt(number: int) -> SupervisedJob:
-            for rank in _ranks_in(folder):  # Removes the results of the attempt before.
-                for path in results_of_rank(folder, rank):
-                    path.unlink()
+            for path in all_results(folder):  # Removes the results of the attempt before.
+                path.unlink()
             return make_job(words, folder, number)
 
         job, code = run_attempts(attempt, restarts, console)
@@ -76,10 +75,6 @@ def call_in(
         if code:  # For example 141: nobody reads our output.
             raise RuntimeError(f"the job was ended with exit code {code}" + (f": {job.why}" if job.why else ""))
         return {str(rank): _result(folder, str(rank)) for rank in job.ranks()}
-
-
-def _ranks_in(folder: Path) -> set[int]:
-    return {int(path.suffix[1:]) for kind in KINDS for path in folder.glob(f"{kind}.*")}
 
 
 def _describe(worker: Worker, folder: Path) -> str:

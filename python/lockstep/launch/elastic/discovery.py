@@ -11,6 +11,7 @@ from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.elastic.host_pool import SCRIPT_TIMEOUT_S, HostPool, parse_discovered, start_script
 from lockstep.launch.local.guard import kill_group
+from lockstep.launch.local.worker import end_in_words
 
 # From the end of one run of the host discovery script to the start of the next.
 _DISCOVER_EVERY_S = 1.0
@@ -81,8 +82,7 @@ class Discovery:
 
     def _take(self, code: int, printed: bytes) -> None:
         if code:
-            how = f"failed with exit code {code}" if code > 0 else f"was killed by {signal.Signals(-code).name}"
-            raise LaunchError(f"host discovery script {self._script!r} {how}")
+            raise LaunchError(f"host discovery script {self._script!r} {end_in_words(code)}")
         self._hosts.found(parse_discovered(printed.decode(errors="replace"), self._slots, self._script))
         self.has_list = True
 

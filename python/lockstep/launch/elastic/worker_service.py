@@ -91,7 +91,7 @@ class WorkerService:
         except (WireError, OSError):
             more, messages = False, []
         for message in messages:
-            if peer.worker is None and isinstance(message.get("worker"), int):
+            if peer.worker is None and type(message.get("worker")) is int:
                 peer.worker = message["worker"]
             if peer.worker is not None:
                 self._heard(peer.worker, message)

@@ -6,6 +6,7 @@ from typing import Any
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.places import check_size
+from lockstep.launch.base.seconds import whole_seconds
 from lockstep.launch.elastic.driver import Limits
 from lockstep.launch.elastic.elastic_job import ElasticPlan
 from lockstep.launch.elastic.host_pool import Cooldown
@@ -106,7 +107,7 @@ class ElasticOptions:
         values = list(given) if isinstance(given, Sequence) else [given]
         if (
             len(values) != 2
-            or not all(isinstance(value, int) for value in values)
+            or not all(type(value) is int for value in values)
             or not 1 <= values[0] <= values[1] <= _MOST_COOLDOWN_S
         ):
             raise LaunchError(
@@ -135,16 +136,14 @@ class ElasticOptions:
           LaunchError: a variable is no number.
         """
         least, first, most = self._numbers(num_proc)
-        timeout = environment.get(TIMEOUT_VARIABLE, str(_TIMEOUT_S))
-        if self.elastic_timeout is not None:
-            timeout = str(self.elastic_timeout)
-        if not timeout.isdigit() or int(timeout) < 1:
-            raise LaunchError(f"{TIMEOUT_VARIABLE}={timeout!r}: wanted seconds, 1 or more")
+        timeout_s = self.elastic_timeout
+        if timeout_s is None:
+            timeout_s = whole_seconds(TIMEOUT_VARIABLE, environment.get(TIMEOUT_VARIABLE, str(_TIMEOUT_S)))
         slots: dict[str, int] = {}
         for host in hosts or [Host("localhost", self.slots or first)]:
             slots[host.target] = slots.get(host.target, 0) + host.slots
         return ElasticPlan(
-            Limits(first, least, most, int(timeout), self.reset_limit),
+            Limits(first, least, most, timeout_s, self.reset_limit),
             hosts=slots,
             script=self.host_discovery_script,
             slots=self.slots,

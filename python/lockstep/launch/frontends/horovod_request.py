@@ -6,6 +6,7 @@ from typing import Any
 
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.seconds import whole_seconds
 from lockstep.launch.cli.host_options import listed, ssh_of
 from lockstep.launch.elastic.elastic_job import ElasticPlan
 from lockstep.launch.frontends.horovod_elastic import ElasticOptions, check_whole
@@ -144,9 +145,7 @@ class Request:
         variables = variables_of(self.settings)
         start = environment.get(START_TIMEOUT) if self.start_timeout is None else str(self.start_timeout)
         if start is not None:
-            if not start.isdigit() or start == "0":
-                raise LaunchError(f"{START_TIMEOUT}={start!r}: wanted seconds, 1 or more")
-            variables["LOCKSTEP_RENDEZVOUS_TIMEOUT"] = start
+            variables["LOCKSTEP_RENDEZVOUS_TIMEOUT"] = str(whole_seconds(START_TIMEOUT, start))
         if (stall := stall_timeout_s(self.settings, environment)) is not None:
             variables["LOCKSTEP_STALL_TIMEOUT"] = str(stall)
         if self.network_interfaces:

@@ -1,9 +1,6 @@
 import pytest
 
 from lockstep.launch.base.errors import LaunchError
-from lockstep.launch.elastic.driver import Limits
-from lockstep.launch.elastic.elastic_job import ElasticPlan
-from lockstep.launch.elastic.host_pool import Cooldown
 from lockstep.launch.frontends.horovod_elastic import ElasticOptions
 from lockstep.launch.frontends.horovod_request import Request
 from lockstep.launch.placement.hosts import Host
@@ -19,12 +16,6 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
         ({"num_proc": "2"}, "-np: got '2', wanted a whole number"),
         ({"num_proc": True}, "-np: got True, wanted a whole number"),
         ({"num_proc": 1, "start_timeout": 0.5}, "start timeout: got 0.5, wanted a whole number"),
-        ({"num_proc": 2, "elastic": ElasticOptions("1")}, "--min-np: got '1', wanted a whole number"),
-        ({"num_proc": 2, "elastic": ElasticOptions(1, cooldown_range=5)}, "--blacklist-cooldown-range 5: wanted two"),
-        (
-            {"num_proc": 2, "elastic": ElasticOptions(1, cooldown_range="59")},
-            "--blacklist-cooldown-range 5 9: wanted two",
-        ),
         ({"num_proc": 1, "hosts": "a:1", "hostfile": "h"}, "got hosts and a hostfile, wanted one of them"),
         ({"num_proc": 1, "controller": "mpi"}, "controller mpi: horovodrun starts processes itself"),
         ({"num_proc": 1, "controller": "jsrun"}, "controller jsrun: "),
@@ -32,32 +23,6 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
         ({"num_proc": 1, "start_timeout": 0}, "start timeout: got 0, wanted 1 or more seconds"),
         ({"num_proc": 1, "restarts": -1}, "--restarts -1: wanted 0 or more"),
         ({"num_proc": 1, "restarts": 1, "elastic": ElasticOptions(1)}, "--restarts is for jobs that are not elastic"),
-        (
-            {"num_proc": 1, "elastic": ElasticOptions(slots=2)},
-            "--slots-per-host is for elastic jobs: wanted one of --min-np, ",
-        ),
-        (
-            {"elastic": ElasticOptions(max_np=2)},
-            "-np is missing: wanted the number of processes to start with, or --min-np",
-        ),
-        ({"num_proc": 2, "elastic": ElasticOptions(min_np=0)}, "--min-np 0: wanted 1 or more"),
-        (
-            {"num_proc": 2, "elastic": ElasticOptions(max_np=65537)},
-            "-np, --max-np: got 65537 workers, wanted at most 65536",
-        ),
-        (
-            {"num_proc": 2, "elastic": ElasticOptions(max_np=1)},
-            "got --min-np 2, -np 2, --max-np 1; wanted them in this order",
-        ),
-        (
-            {"num_proc": 2, "elastic": ElasticOptions(1, cooldown_range=(9, 2))},
-            "--blacklist-cooldown-range 9 2: wanted two",
-        ),
-        ({"num_proc": 2, "elastic": ElasticOptions(1, reset_limit=-1)}, "--reset-limit -1: wanted 0 or more"),
-        (
-            {"num_proc": 1, "hosts": "a:1", "elastic": ElasticOptions(host_discovery_script="x")},
-            "got hosts and a host discovery script, wanted one of them",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused(attributes, message):
@@ -75,28 +40,13 @@ def test_without_hosts_this_machine_has_a_slot_for_each_process():
     assert request.job_hosts({}).is_here
 
 
-def test_an_elastic_jobs_numbers_follow_from_each_other():
-    def plan(num_proc=None, variables=(), hosts=None, **elastic):
-        request = Request(num_proc=num_proc, hosts=hosts, elastic=ElasticOptions(**elastic))
-        request.validate()
-        return request.plan(dict(variables))
-
-    assert plan(2, min_np=1) == ElasticPlan(Limits(2, 1, None), {"localhost": 2})
-    assert plan(min_np=3, slots=5) == ElasticPlan(Limits(3, 3, None), {"localhost": 5}, slots=5)
-    given = plan(2, min_np=1, max_np=9, hosts="localhost:1,127.0.0.1:4,localhost:2", cooldown_range=[1, 2])
-    assert given == ElasticPlan(Limits(2, 1, 9), {"localhost": 3, "127.0.0.1": 4}, cooldown=Cooldown(1, 2))
-    variables = {"HOROVOD_ELASTIC_TIMEOUT": "7"}
-    assert plan(2, variables, min_np=1).limits.timeout_s == 7
-    assert plan(2, variables, min_np=1, elastic_timeout=8).limits.timeout_s == 8
-    with pytest.raises(LaunchError, match="HOROVOD_ELASTIC_TIMEOUT='x': wanted seconds"):
-        plan(2, {"HOROVOD_ELASTIC_TIMEOUT": "x"}, min_np=1)
-    assert plan(2, min_np=1, hosts="me@192.0.2.1:2").hosts == {"me@192.0.2.1": 2}
-
-
-def test_hosts_are_given_or_read(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "name"), [({"hosts": "localhost:2,127.0.0.1:4"}, "localhost"), ({"hostfile": "hosts"}, "127.0.0.1")]
+)
+def test_hosts_are_given_or_read(tmp_path, monkeypatch, given, name):
     (tmp_path / "hosts").write_text("127.0.0.1 slots=4\n")
-    assert Request(num_proc=3, hosts="localhost:2,127.0.0.1:4").job_hosts({}).hosts == [Host("localhost", 3)]
-    assert Request(num_proc=3, hostfile=str(tmp_path / "hosts")).job_hosts({}).hosts == [Host("127.0.0.1", 3)]
+    monkeypatch.chdir(tmp_path)
+    assert Request(num_proc=3, **given).job_hosts({}).hosts == [Host(name, 3)]
 
 
 def test_hosts_elsewhere_are_reached_as_options_and_the_environment_say(tmp_path):
@@ -150,14 +100,17 @@ def test_processes_are_told_of_settings_and_the_engine_of_its_own():
     assert Request(num_proc=2).variables({}) == {}
 
 
-def test_networks_are_exported_to_the_engine_alone():
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ([], {}),
+        (["eth1", "10.0.0.7", "eth2"], {"HOROVOD_GLOO_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "eth1,eth2"}),
+    ],
+)
+def test_networks_are_exported_to_the_engine_alone(more, wanted):
     """Programs that read Horovod's and NCCL's variables only understand names of interfaces."""
-    assert Request(network_interfaces=["10.0.0.0/8"]).variables({}) == {"LOCKSTEP_INTERFACE": "10.0.0.0/8"}
-    assert Request(network_interfaces=["10.0.0.0/8", "eth1", "10.0.0.7", "eth2"]).variables({}) == {
-        "LOCKSTEP_INTERFACE": "10.0.0.0/8",
-        "HOROVOD_GLOO_IFACE": "eth1",
-        "NCCL_SOCKET_IFNAME": "eth1,eth2",
-    }
+    variables = Request(network_interfaces=["10.0.0.0/8", *more]).variables({})
+    assert variables == {"LOCKSTEP_INTERFACE": "10.0.0.0/8", **wanted}
 
 
 @pytest.mark.parametrize(
@@ -198,14 +151,17 @@ def test_times_of_stalls_may_be_said_in_the_environment(settings, environment, w
         ("HOROVOD_STALL_CHECK_DISABLE", "0 or 1"),
     ],
 )
-def test_a_time_of_a_stall_that_is_none_is_refused(variable, wanted):
-    for value in ("-1", "soon", "nan", "inf"):
-        with pytest.raises(LaunchError, match=f"{variable}={value!r}: wanted {wanted}"):
-            Request().variables({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", variable: value})
+@pytest.mark.parametrize("value", ["-1", "soon", "nan", "inf"])
+def test_a_time_of_a_stall_that_is_none_is_refused(variable, wanted, value):
+    with pytest.raises(LaunchError, match=f"{variable}={value!r}: wanted {wanted}"):
+        Request().variables({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90", variable: value})
 
 
 def test_the_start_may_be_limited_in_the_environment():
     assert Request().variables({"HOROVOD_START_TIMEOUT": "99"}) == {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "99"}
-    for value in ("", "0", "-1", "soon"):
-        with pytest.raises(LaunchError, match=f"HOROVOD_START_TIMEOUT={value!r}: wanted seconds, 1 or more"):
-            Request().variables({"HOROVOD_START_TIMEOUT": value})
+
+
+@pytest.mark.parametrize("value", ["", "0", "-1", "soon"])
+def test_a_time_of_the_start_that_is_none_is_refused(value):
+    with pytest.raises(LaunchError, match=f"HOROVOD_START_TIMEOUT={value!r}: wanted seconds, 1 or more"):
+        Request().variables({"HOROVOD_START_TIMEOUT": value})

@@ -119,19 +119,25 @@ def call_starter(function: Callable[[], object]) -> Start:
         # Until `_settle` is done, the fork would treat a signal as one of the launcher's, and report it to the
         # launcher.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                die_with(launcher)
-                _settle(variables, {*inherited, noted[1]}, stdout[1], stderr[1])
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                code = _call(function)
-            finally:
-                os._exit(code)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        for _, write in (stdout, stderr, noted):
-            os.close(write)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    die_with(launcher)
+                    _settle(variables, {*inherited, noted[1]}, stdout[1], stderr[1])
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+                    code = _call(function)
+                finally:
+                    os._exit(code)
+        except OSError as error:
+            for read, _ in (stdout, stderr, noted):
+                os.close(read)
+            raise LaunchError(f"cannot fork this process: {error.strerror}", 126) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            for _, write in (stdout, stderr, noted):
+                os.close(write)
         return _Fork(pid, stdout[0], stderr[0], noted[0])
 
     return start

@@ -166,7 +166,7 @@ class SupervisedJob:
             elif key.fd in selector.get_map():
                 self._read(selector, key.fd)
         for signum in arrived:
-            if signum != signal.SIGCHLD:
+            if signum in _FORWARDED:  # A program that calls `run` may handle other signals, such as those of a timer.
                 self._forward(signal.Signals(signum))
         self._notice_ends(selector)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:

@@ -18,6 +18,15 @@ _READ_BYTES = 1 << 16
 _MOST_READ_BYTES = 1 << 20
 
 
+def end_in_words(code: int) -> str:
+    """Describes how a process ended: "failed with exit code 3", or "was killed by SIGKILL" for -9."""
+    if code >= 0:
+        return f"failed with exit code {code}"
+    # Most real-time signals have no names of their own.
+    named = -code in set(signal.Signals)
+    return f"was killed by {signal.Signals(-code).name if named else f'SIGRTMIN+{-code - signal.SIGRTMIN}'}"
+
+
 class Sink(Protocol):
     """A receiver of a worker's output."""
 
@@ -90,9 +99,7 @@ class Worker:
 
     def describe_end(self) -> str:
         """Describes how it ended, for messages."""
-        if self.exit_code > 128 and self.final_code < 0:
-            return f"was killed by {signal.Signals(-self.final_code).name}"
-        return f"failed with exit code {self.exit_code}"
+        return end_in_words(1 if self.exit_code == 1 else self.final_code)
 
     def keep(self, text: bytes) -> None:
         """Adds to the file with its stderr, if there is one."""

@@ -22,6 +22,7 @@ SWITCH = "LOCKSTEP_SLURM"
 # tasks.
 _FIRST_OWN_STEP = 0xFFFFFFF0
 _RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?$")
+_DIGITS = re.compile("[0-9]+")
 _PART = re.compile(r"([\w.-]*)(?:\[([^\[\]]*)\])?")
 _TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?$")
 
@@ -35,7 +36,7 @@ def is_asked(environment: Mapping[str, str]) -> bool:
     value = environment.get(SWITCH, "1")
     if value not in ("0", "1"):
         raise LaunchError(f"{SWITCH}={value!r}: wanted 0 (Slurm's variables are not read) or 1")
-    return value == "1" and bool(_job(environment))
+    return value == "1" and bool(job_id(environment))
 
 
 def tasks_of_step(environment: Mapping[str, str]) -> Tasks | None:
@@ -65,7 +66,7 @@ def tasks_of_step(environment: Mapping[str, str]) -> Tasks | None:
     hosts = [name for name, count in zip(nodes, per_node, strict=True) for _ in range(count)]
     addresses = tuple(f"{name}:{port + i}" for i, name in enumerate(hosts))
     first = [0, *accumulate(per_node)]
-    return Tasks(addresses, first[node] + local, job=f"Slurm job {_job(environment)}, step {_step(environment)}")
+    return Tasks(addresses, first[node] + local, job=f"Slurm job {job_id(environment)}, step {_step(environment)}")
 
 
 def hosts_of_allocation(environment: Mapping[str, str], workers: int | None) -> list[Host] | None:
@@ -176,15 +177,11 @@ def _tasks_of_nodes(text: str) -> list[int]:
 
 def _in_step(environment: Mapping[str, str]) -> bool:
     step = _step(environment)
-    return "SLURM_PROCID" in environment and step.isdigit() and int(step[:20]) < _FIRST_OWN_STEP
+    return "SLURM_PROCID" in environment and bool(_DIGITS.fullmatch(step)) and int(step[:20]) < _FIRST_OWN_STEP
 
 
 def job_id(environment: Mapping[str, str]) -> str:
     """Returns the number of the Slurm job."""
-    return _job(environment)
-
-
-def _job(environment: Mapping[str, str]) -> str:
     return environment.get("SLURM_JOB_ID") or environment.get("SLURM_JOBID") or ""
 
 
@@ -194,7 +191,7 @@ def _step(environment: Mapping[str, str]) -> str:
 
 def _port(environment: Mapping[str, str]) -> int:
     """Returns the port of a step's rendezvous: the same for all its launchers, another one for other steps."""
-    digest = hashlib.sha256(f"{_job(environment)}.{_step(environment)}".encode()).digest()
+    digest = hashlib.sha256(f"{job_id(environment)}.{_step(environment)}".encode()).digest()
     # The ports behind it are for the addresses of the other tasks.
     return PORTS.start + int.from_bytes(digest[:4], "big") % (len(PORTS) // 2)
 

@@ -49,6 +49,11 @@ def test_what_is_no_list_of_hosts_is_refused(text):
         parse_nodes(text)
 
 
+@pytest.mark.parametrize("step", ["", "batch", "-1", "4294967290", "\N{SUPERSCRIPT TWO}"])
+def test_a_step_that_no_user_asked_for_is_none(step):
+    assert tasks_of_step({**STEP, "SLURM_STEP_ID": step}) is None
+
+
 def test_a_task_of_a_step_finds_its_place():
     tasks = tasks_of_step(STEP)
     assert tasks.index == 3

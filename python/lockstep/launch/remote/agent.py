@@ -238,11 +238,13 @@ class Agent(SupervisedJob):
 
     def _signal(self, message: Message) -> None:
         rank, number = field(message, "rank", int), field(message, "number", int)
-        if number not in signal.valid_signals():
-            raise WireError(f"signal: {number} is no number of a signal")
+        try:
+            signum = signal.Signals(number)
+        except ValueError:
+            raise WireError(f"signal: {number} is no number of a signal") from None
         for worker in self._workers:
             if worker.rank == rank:
-                worker.signal(signal.Signals(number))
+                worker.signal(signum)
 
     def _finish(self, message: Message) -> None:
         del message

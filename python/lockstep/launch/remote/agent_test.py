@@ -152,6 +152,7 @@ def test_what_a_host_cannot_do_is_refused(agent, tmp_path, does, why):
         frame({"is": "file", "name": "../x"}, b"x"),
         frame({"is": "file", "name": "a/b"}, b"x"),
         frame({"is": "signal", "rank": 0, "number": 999}),
+        frame({"is": "signal", "rank": 0, "number": 40}),
     ],
 )
 def test_words_that_make_no_sense_end_an_agent(agent, tmp_path, data):
