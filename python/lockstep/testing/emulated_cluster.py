@@ -31,10 +31,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from lockstep.testing.launching import wait_for
 
 # The networks by interface and version of the Internet Protocol.
 _NETWORKS = {"eth0": {4: "10.77.0.0/24", 6: "fd77::/64"}, "eth1": {4: "10.78.0.0/24", 6: "fd78::/64"}}
@@ -393,11 +394,7 @@ def _kill(pid: int, number: int) -> None:
 
 def wait_until(condition: Any, timeout_s: float, what: str) -> Any:
     """Waits until a condition is true, and returns its value. Raises AssertionError after `timeout_s`."""
-    end = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < end, f"waited {timeout_s:g} s for {what}"
-        time.sleep(0.01)
-    return value
+    return wait_for(condition, what, timeout_s)
 
 
 if __name__ == "__main__":

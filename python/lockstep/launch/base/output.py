@@ -184,6 +184,15 @@ class Stream:
         self._console.line(self._fd, self._prefix + line)
 
 
+def streams_of(rank: int, console: Console, history: deque[bytes], is_remote: bool = False) -> tuple[Stream, Stream]:
+    """Returns the stdout and the stderr of the worker with this rank; the other arguments are those of `Stream`."""
+    stdout, stderr = (
+        Stream(console, fd, console.prefix(str(rank), fd), rank == 0, history, is_remote)
+        for fd in (console.stdout, console.stderr)
+    )
+    return stdout, stderr
+
+
 def _last_state(line: bytes) -> bytes:
     """Returns what a terminal shows of a line with carriage returns: the last part that is not empty."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]

@@ -14,7 +14,7 @@ import pytest
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.cli.call import call_in
-from lockstep.launch.cli.job_factory import make_job_factory
+from lockstep.launch.cli.job_factory import CommandJobs
 from lockstep.launch.placement import plan
 from lockstep.testing.launching import wait_for
 
@@ -71,7 +71,7 @@ def run(tmp_path):
 
         def run_it(function, *arguments, workers=2, folder=None, **options):
             variables = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
-            make_job = make_job_factory(
+            make_job = CommandJobs(
                 lambda variables: plan.environments(workers, variables, console, assigns_gpus=False),
                 None,
                 variables,

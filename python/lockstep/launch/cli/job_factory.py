@@ -1,13 +1,13 @@
 """Makes the job that the user asked for, on this host or on several, for each attempt."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lockstep.launch.base.call_folder import VARIABLE as FOLDER
 from lockstep.launch.base.output import Console
-from lockstep.launch.cli.call import JobFactory
 from lockstep.launch.local import attempts
-from lockstep.launch.local.output_folder import open_copies
+from lockstep.launch.local.output_folder import Copies, open_copies
 from lockstep.launch.local.process import command_starter
 from lockstep.launch.local.supervised_job import SupervisedJob
 from lockstep.launch.remote.multi_host_job import JobHosts, MultiHostJob
@@ -16,41 +16,47 @@ from lockstep.launch.remote.multi_host_job import JobHosts, MultiHostJob
 Environments = Callable[[Mapping[str, str]], Sequence[Mapping[str, str]]]
 
 
-def make_job_factory(
-    environments: Environments,
-    job_hosts: JobHosts | None,
-    environment: Mapping[str, str],
-    console: Console,
-    *,
-    folder: str | None = None,
-    restarts: int = 0,
-) -> JobFactory:
-    """Returns a function that makes the job of a command. Each job has a new secret and a new rendezvous.
+@dataclass(frozen=True)
+class CommandJobs:
+    """Makes the job of a command for each attempt (`JobFactory`). Each job has a new secret and a new rendezvous.
 
-    Args:
+    Attributes:
       environments: Plans the workers if all are started here.
       job_hosts: The hosts; None: this host.
       environment: The launcher's environment variables.
       console: Shows the output.
       folder: A folder that also gets the output (`open_copies`). Later attempts append to the first one's files.
       restarts: How many attempts may follow the first.
-
-    Raises:
-      LaunchError: raised by the function if the job cannot be started.
     """
 
-    def make_job(words: Sequence[str], files: Path | None, attempt: int) -> SupervisedJob:
-        variables = attempts.attempt_environment(environment, restarts, attempt)
-        folder_of_files = None if files is None else str(files)
-        if job_hosts is not None and not job_hosts.is_here:
-            ranks: Sequence[int] = range(job_hosts.size)
-            copies = None if folder is None else open_copies(folder, ranks, job_hosts.size, console, attempt > 0)
-            return MultiHostJob(words, job_hosts, variables, console, copies, folder_of_files)
-        planned = environments(variables if folder_of_files is None else {**variables, FOLDER: folder_of_files})
-        copies = None
-        if folder is not None:
-            ranks = [int(worker["LOCKSTEP_RANK"]) for worker in planned]
-            copies = open_copies(folder, ranks, int(planned[0]["LOCKSTEP_WORLD_SIZE"]), console, attempt > 0)
-        return SupervisedJob(command_starter(words), planned, console, copies, folder_of_files)
+    environments: Environments
+    job_hosts: JobHosts | None
+    environment: Mapping[str, str]
+    console: Console
+    folder: str | None = None
+    restarts: int = 0
 
-    return make_job
+    @property
+    def is_here(self) -> bool:
+        """Whether all workers are started on this host."""
+        return self.job_hosts is None or self.job_hosts.is_here
+
+    def __call__(self, words: Sequence[str], files: Path | None, attempt: int) -> SupervisedJob:
+        """Returns the job of an attempt.
+
+        Raises:
+          LaunchError: the job cannot be started.
+        """
+        variables = attempts.attempt_environment(self.environment, self.restarts, attempt)
+        folder_of_files = None if files is None else str(files)
+        if self.job_hosts is not None and not self.is_here:
+            size = self.job_hosts.size
+            copies = self._copies(range(size), size, attempt)
+            return MultiHostJob(words, self.job_hosts, variables, self.console, copies, folder_of_files)
+        planned = self.environments(variables if folder_of_files is None else {**variables, FOLDER: folder_of_files})
+        ranks = [] if self.folder is None else [int(worker["LOCKSTEP_RANK"]) for worker in planned]
+        copies = self._copies(ranks, int(planned[0].get("LOCKSTEP_WORLD_SIZE", 1)), attempt)
+        return SupervisedJob(command_starter(words), planned, self.console, copies, folder_of_files)
+
+    def _copies(self, ranks: Iterable[int], size: int, attempt: int) -> Copies | None:
+        return None if self.folder is None else open_copies(self.folder, ranks, size, self.console, attempt > 0)

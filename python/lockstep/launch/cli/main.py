@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lockstep.launch.base import interfaces
@@ -11,7 +12,7 @@ from lockstep.launch.base.output import Console
 from lockstep.launch.cli import tf1_command
 from lockstep.launch.cli.arguments import CommandLine
 from lockstep.launch.cli.host_options import add_hosts, add_restarts, hosts_asked_for, interfaces_of
-from lockstep.launch.cli.job_factory import Environments, make_job_factory
+from lockstep.launch.cli.job_factory import CommandJobs, Environments
 from lockstep.launch.local import attempts
 from lockstep.launch.local.attempts import check_restarts, run_attempts
 from lockstep.launch.local.process import not_executable
@@ -59,7 +60,8 @@ def main(
             words = prepare(words, environment)
         words = program_of(words, options.tf1, environment)
         console = Console()
-        set_interface(interfaces_of(options), environment)
+        if choices := interfaces_of(options):  # Connections between hosts use the first one.
+            environment[interfaces.VARIABLE] = choices[0]
         _check_numbers(options.workers, options.num_proc)
         asked = hosts_asked_for(
             options, options.workers, lambda: len(plan.granted_devices(environment, console).ids), environment
@@ -73,7 +75,8 @@ def main(
             plan.check_alone(options.num_proc, environment)
             workers = options.num_proc
         planned = environments_of(workers, job_hosts, console)
-        return execute(words, planned, job_hosts, environment, console, restarts=check_restarts(options.restarts))
+        restarts = check_restarts(options.restarts)
+        return execute(words, CommandJobs(planned, job_hosts, environment, console, restarts=restarts))
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
@@ -116,54 +119,26 @@ def program_of(words: list[str], tf1: bool, environment: Mapping[str, str]) -> l
     return tf1_command.as_tf1(words) if tf1_command.wants_tf1(tf1, environment) else words
 
 
-def set_interface(choices: Sequence[str], environment: MutableMapping[str, str]) -> None:
-    """Sets the first of these interfaces as the workers' one for connections between hosts, if there is one."""
-    if choices:
-        environment[interfaces.VARIABLE] = choices[0]
-
-
-def execute(
-    words: list[str],
-    environments: Environments,
-    job_hosts: JobHosts | None,
-    environment: Mapping[str, str],
-    console: Console,
-    *,
-    folder: str | None = None,
-    restarts: int = 0,
-) -> int:
-    """Runs a command on workers.
+def execute(words: list[str], jobs: CommandJobs) -> int:
+    """Runs a command on workers; returns the launcher's exit code.
 
     A single worker on this host replaces this process, and this function does not return. This needs that no restarts
     are allowed, and that output is neither kept in files nor given timestamps.
-
-    Args:
-      words: The command.
-      environments: Plans the workers if all are started here.
-      job_hosts: The hosts; None: this host.
-      environment: The launcher's environment variables.
-      console: Shows the output.
-      folder: A folder that also gets the output (`open_copies`).
-      restarts: How often the job may be restarted after a failure.
-
-    Returns:
-      The launcher's exit code.
 
     Raises:
       LaunchError: the command cannot be executed, or the folder cannot be made.
     """
     planned = []
-    if job_hosts is None or job_hosts.is_here:
-        planned.append(environments(attempts.attempt_environment(environment, restarts, 0)))
-        if len(planned[0]) == 1 and folder is None and not console.timestamps and not restarts:
+    if jobs.is_here:
+        planned.append(jobs.environments(attempts.attempt_environment(jobs.environment, jobs.restarts, 0)))
+        if len(planned[0]) == 1 and jobs.folder is None and not jobs.console.timestamps and not jobs.restarts:
             _become(words, planned[0][0])
 
     def of_attempt(variables: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
-        return planned.pop() if planned else environments(variables)
+        return planned.pop() if planned else jobs.environments(variables)
 
-    make_job = make_job_factory(of_attempt, job_hosts, environment, console, folder=folder, restarts=restarts)
-    _, code = run_attempts(lambda attempt: make_job(words, None, attempt), restarts, console)
-    return code
+    make_job = replace(jobs, environments=of_attempt)
+    return run_attempts(lambda attempt: make_job(words, None, attempt), jobs.restarts, jobs.console)[1]
 
 
 def _become(words: list[str], environment: Mapping[str, str]) -> None:

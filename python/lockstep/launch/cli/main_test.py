@@ -10,6 +10,7 @@ import pytest
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
+from lockstep.launch.cli.job_factory import CommandJobs
 from lockstep.launch.cli.main import environments_of, execute, main
 from lockstep.launch.placement.hosts import Host
 from lockstep.launch.remote.multi_host_job import JobHosts
@@ -198,8 +199,8 @@ def test_a_single_worker_is_supervised_where_it_may_restart_or_its_output_is_kep
     with open(tmp_path / "shown", "wb") as shown:
         console = Console(shown.fileno(), shown.fileno())
         words = ["sh", "-c", "echo done"]
-        environments = environments_of(1, None, console)
-        assert execute(words, environments, None, {**os.environ}, console, folder=folder, restarts=restarts) == 0
+        jobs = CommandJobs(environments_of(1, None, console), None, {**os.environ}, console, folder, restarts)
+        assert execute(words, jobs) == 0
     assert (tmp_path / "shown").read_text() == "[0] done\n"
     assert not kept or (tmp_path / "out/rank.0/stdout").read_text() == "done\n"
 

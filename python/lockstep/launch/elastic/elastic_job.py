@@ -197,11 +197,7 @@ class ElasticJob(SupervisedJob):
                 self._read(self._selector, fd)
         if self._exit_code is not None:
             return
-        # Files that are opened later may get the same numbers.
-        for fd in worker.streams:
-            del self._by_pipe[fd]
-            if fd in self._selector.get_map():  # A process that left the worker's group still holds the other end.
-                self._selector.unregister(fd)
+        self._forget(worker, self._selector)
         worker.close()
 
     def _run_driver(self) -> None:

@@ -1,6 +1,5 @@
 """The workers of an elastic job on other hosts. A host gets an agent (`agent`) with its first worker."""
 
-import os
 import selectors
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,7 @@ from lockstep.launch.elastic.host_pool import host_of
 from lockstep.launch.local.guard import Guard
 from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.remote.connected_hosts import ConnectedHosts
-from lockstep.launch.remote.forwarded_environment import forwarded_variables
-from lockstep.launch.remote.multi_host_job import silence_timeout_of
-from lockstep.launch.remote.remote_host import Assignment, RemoteHost
+from lockstep.launch.remote.remote_host import RemoteHost, assignment
 from lockstep.launch.remote.remote_worker import RemoteWorker
 from lockstep.launch.remote.shells import RemoteShell, agent_command
 
@@ -54,20 +51,10 @@ class OtherHosts:
         names: Callable[[], Sequence[str]],
     ):
         self._access, self._console, self._names = access, console, names
-        self.interface = environment.get(interfaces.VARIABLE, "")
-        self._silence_s = silence_timeout_of(environment)
         self._starts_agent = agent_command(environment)
         contents = {} if files is None else {FUNCTION: Path(files, FUNCTION).read_bytes()}
-        self._task = Assignment(
-            access.command,
-            forwarded_variables(environment),
-            os.getcwd(),
-            self.interface,
-            False,
-            self._silence_s,
-            contents,
-            files,
-        )
+        self._task = assignment(access.command, environment, False, contents, files)
+        self.interface = self._task.interface
         self._agents: dict[str, _AgentHost] = {}
         self._connected = ConnectedHosts()
 
@@ -111,7 +98,7 @@ class OtherHosts:
         self._guard.watch(host.connect(self._selector, lambda lost, why: self._lose(target, why)))
         self._agents[target] = host
         self._connected.add(host)
-        self._guard.set_silence(self._silence_s)
+        self._guard.set_silence(self._task.silence_s)
         self._connected.start_heartbeats(self._guard)
         ours = interfaces.address_towards(host.name, self.interface)
         host.prepare(True, [ours, *(host_of(name).name for name in self._names() if name != target)])

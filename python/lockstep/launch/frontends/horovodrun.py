@@ -21,7 +21,7 @@ from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.base.places import places
 from lockstep.launch.cli.call import Dumps, JobFactory, call_in
-from lockstep.launch.cli.job_factory import Environments, make_job_factory
+from lockstep.launch.cli.job_factory import CommandJobs, Environments
 from lockstep.launch.cli.main import NO_COMMAND, environments_of, execute, program_of
 from lockstep.launch.elastic.elastic_job import ElasticJob
 from lockstep.launch.elastic.other_hosts import RemoteAccess
@@ -60,11 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
         if request.elastic:
             make_job = _elastic_job(request, environment, console, shlex.join(words))
             return make_job(words, None, 0).run()
-        job_hosts, variables = _job_hosts_and_environment(request, environment, console, shlex.join(words))
-        return execute(
-            words, _environments(job_hosts, console), job_hosts, variables, console, folder=request.output_filename,
-            restarts=check_restarts(request.restarts),
-        )  # fmt: skip
+        return execute(words, _jobs(request, environment, console, shlex.join(words)))
     except LaunchError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return error.exit_code
@@ -98,20 +94,8 @@ def run_function(
     """
     console = console or HorovodConsole(timestamps=request.timestamps)
     inherited = dict(os.environ if environment is None else environment)
-    restarts = 0
-    if request.elastic:
-        make_job = _elastic_job(request, inherited, console, "a function")
-    else:
-        job_hosts, variables = _job_hosts_and_environment(request, inherited, console, "a function")
-        restarts = check_restarts(request.restarts)
-        make_job = make_job_factory(
-            _environments(job_hosts, console),
-            job_hosts,
-            variables,
-            console,
-            folder=request.output_filename,
-            restarts=restarts,
-        )
+    make_job = (_elastic_job if request.elastic else _jobs)(request, inherited, console, "a function")
+    restarts = check_restarts(request.restarts)
     results = call_in(function, dumps, make_job, console, executable=executable, restarts=restarts)
     # The results are in the order of the ranks, for an elastic job too.
     return list(results.values())
@@ -142,17 +126,18 @@ def _say_variables(variables: Mapping[str, str], console: Console) -> None:
         console.message(f"{name}={value}")
 
 
-def _job_hosts_and_environment(
-    request: Request, environment: dict[str, str], console: Console, shown: str
-) -> tuple[JobHosts, dict[str, str]]:
-    """Returns the hosts, and the environment with the options' variables; shows what is started if asked for."""
+def _jobs(request: Request, environment: dict[str, str], console: Console, shown: str) -> CommandJobs:
+    """Returns a function that makes a job of fixed size; shows what is started if the request asks for it."""
     request.validate()
     job_hosts, variables = request.job_hosts(environment), request.variables(environment)
     environment.pop("TF_CONFIG", None)
     if request.verbose:
         console.message(f"{request.num_proc} processes on {', '.join(map(str, job_hosts.hosts))}: {shown}")
         _say_variables(variables, console)
-    return job_hosts, {**environment, **variables}
+    planned, restarts = _environments(job_hosts, console), check_restarts(request.restarts)
+    return CommandJobs(
+        planned, job_hosts, {**environment, **variables}, console, request.output_filename, restarts=restarts
+    )
 
 
 def _environments(job_hosts: JobHosts, console: Console) -> Environments:

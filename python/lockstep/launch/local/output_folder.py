@@ -1,6 +1,6 @@
 """Keeps the output of workers in files, in a folder for each rank, in addition to showing it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from lockstep.launch.base.errors import LaunchError
@@ -35,9 +35,11 @@ class OutputCopy:
         self._file.close()
 
 
-def open_copies(
-    folder: str, ranks: Iterable[int], size: int, console: Console, appends: bool = False
-) -> dict[int, tuple[OutputCopy, OutputCopy]]:
+# Rank -> the copies of its stdout and its stderr.
+Copies = Mapping[int, tuple[OutputCopy, OutputCopy]]
+
+
+def open_copies(folder: str, ranks: Iterable[int], size: int, console: Console, appends: bool = False) -> Copies:
     """Makes `<folder>/rank.<rank>/stdout` and `stderr` for these workers of a job.
 
     Ranks are padded with zeros to one width, so that the folders' names sort as their numbers do.

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.notes import ITSELF
-from lockstep.launch.base.output import Console, Stream
+from lockstep.launch.base.output import Console, streams_of
 from lockstep.launch.local.endings import INTERRUPT_VARIABLE, interrupt_timeout_of, own_failure, with_checkpoint
 from lockstep.launch.local.guard import Guard
-from lockstep.launch.local.output_folder import OutputCopy
+from lockstep.launch.local.output_folder import Copies
 from lockstep.launch.local.process import Start, open_files
 from lockstep.launch.local.worker import LocalWorker, Worker
 
@@ -53,7 +53,7 @@ class SupervisedJob:
         start: Start,
         environments: Sequence[Mapping[str, str]],
         console: Console,
-        copies: Mapping[int, tuple[OutputCopy, OutputCopy]] | None = None,
+        copies: Copies | None = None,
         files: str | None = None,
     ):
         self._files = files
@@ -132,17 +132,7 @@ class SupervisedJob:
 
     def _show(self, worker: LocalWorker) -> None:
         """Connects a worker's output with the console."""
-        stdout, stderr = (
-            Stream(
-                self._console,
-                fd,
-                self._console.prefix(str(worker.rank), fd),
-                worker.rank == 0,
-                worker.last_lines,
-            )
-            for fd in (self._console.stdout, self._console.stderr)
-        )
-        worker.show(stdout, stderr, worker.notes)
+        worker.show(*streams_of(worker.rank, self._console, worker.last_lines), worker.notes)
 
     def _add(self, worker: LocalWorker, guard: Guard, selector: selectors.BaseSelector) -> None:
         guard.watch(worker.pid)
@@ -150,6 +140,13 @@ class SupervisedJob:
         for fd in worker.streams:
             self._by_pipe[fd] = worker
             selector.register(fd, selectors.EVENT_READ)
+
+    def _forget(self, worker: LocalWorker, selector: selectors.BaseSelector) -> None:
+        """Stops watching a worker's pipes: files that are opened later may get the same numbers."""
+        for fd in worker.streams:
+            del self._by_pipe[fd]
+            if fd in selector.get_map():  # A process that left the worker's group still holds the other end.
+                selector.unregister(fd)
 
     def _running(self) -> bool:
         if self._kill_at is not None and time.monotonic() > self._kill_at + self._kill_timeout_s:

@@ -205,10 +205,7 @@ class Agent(SupervisedJob):
         worker_variables = [_variables(worker) for worker in field(message, "workers", list)]
         if not words or not worker_variables or any("LOCKSTEP_RANK" not in worker for worker in worker_variables):
             raise WireError("start: wanted a command, and workers with ranks")
-        base = combined_environment(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
-        if self._folder is not None:
-            base[FOLDER] = self._folder.name
-        assigns_gpus = field(message, "assigns_gpus", bool)
+        base, assigns_gpus = self._inherited_variables(message), field(message, "assigns_gpus", bool)
         self._start_worker = command_starter(words)
         self._environments = plan.on_this_host(worker_variables, base, self._console, assigns_gpus=assigns_gpus)
         super()._start(self._guard, self._selector)
@@ -222,16 +219,20 @@ class Agent(SupervisedJob):
         number, of_host = field(message, "rank", int), field(message, "of_host", int)
         if not words or of_host < 1 or any(worker.rank == number for worker in self._workers):
             raise WireError("add: wanted a command, and a new worker")
-        base = combined_environment(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
-        if self._folder is not None:
-            base[FOLDER] = self._folder.name
-        environment = {**with_defaults(base, of_host), **_variables(field(message, "variables", dict))}
+        environment = {
+            **with_defaults(self._inherited_variables(message), of_host),
+            **_variables(field(message, "variables", dict)),
+        }
         self._started = self._is_elastic = True
         worker = LocalWorker(command_starter(words)(environment, self._inherited), number, None)
         self._show(worker)
         self._add(worker, self._guard, self._selector)
         self._link.say({"is": "started", "rank": number, "pid": worker.pid})
         self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
+
+    def _inherited_variables(self, message: Message) -> dict[str, str]:
+        base = combined_environment(_variables(field(message, "environment", dict)), os.environ, os.getcwd())
+        return base if self._folder is None else {**base, FOLDER: self._folder.name}
 
     def _show(self, worker: LocalWorker) -> None:
         worker.show(*(_OutputRelay(self._link, worker.rank, of) for of in (1, 2, 3)))
@@ -284,18 +285,11 @@ class Agent(SupervisedJob):
                 if self._folder is not None:
                     self._send_results(Path(self._folder.name), worker.rank)
                 self._link.say({"is": "ended", "rank": worker.rank, "code": worker.code})
-                if self._is_elastic:
-                    self._forget(worker)
-
-    def _forget(self, worker: LocalWorker) -> None:
-        """Frees a worker that has ended, since many others may follow in an elastic job."""
-        for fd in worker.streams:
-            del self._by_pipe[fd]
-            self._held.discard(fd)
-            if fd in self._selector.get_map():  # A process that left the worker's group still holds the other end.
-                self._selector.unregister(fd)
-        worker.reap()
-        self._workers.remove(worker)
+                if self._is_elastic:  # It is freed, since many others may follow.
+                    self._held -= set(worker.streams)
+                    self._forget(worker, selector)
+                    worker.reap()
+                    self._workers.remove(worker)
 
     def _drain(self, selector: selectors.BaseSelector, worker: LocalWorker, fd: int) -> None:
         if worker.read(fd):

@@ -7,37 +7,30 @@ alive. So a job whose launcher is frozen or cut off ends as early as one whose l
 
 import functools
 import itertools
-import os
 import secrets
 import selectors
 import signal
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.call_folder import VARIABLE as FOLDER
 from lockstep.launch.base.output import Console
 from lockstep.launch.base.places import places
 from lockstep.launch.base.ports import PORTS, free_ports
-from lockstep.launch.base.seconds import seconds_of
 from lockstep.launch.local.guard import Guard
-from lockstep.launch.local.output_folder import OutputCopy
+from lockstep.launch.local.output_folder import Copies
 from lockstep.launch.local.process import command_starter
 from lockstep.launch.local.supervised_job import SupervisedJob
 from lockstep.launch.placement import plan
 from lockstep.launch.placement.hosts import Host
 from lockstep.launch.placement.worker_environment import Rendezvous
-from lockstep.launch.remote.agent_wire import SILENCE_S
 from lockstep.launch.remote.connected_hosts import ConnectedHosts
-from lockstep.launch.remote.forwarded_environment import forwarded_variables
-from lockstep.launch.remote.remote_host import START_TIMEOUT_S, Assignment, RemoteHost, unreachable
+from lockstep.launch.remote.remote_host import START_TIMEOUT_S, RemoteHost, assignment, unreachable
 from lockstep.launch.remote.shells import RemoteShell, agent_command
 
-# Seconds for which launcher and agents may be silent.
-SILENCE_VARIABLE = "LOCKSTEP_AGENT_TIMEOUT"
-# A silence of a second or two is normal, and nobody wants to wait for more than an hour.
-_LEAST_SILENCE_S, _MOST_SILENCE_S = 2.0, 3600.0
 # From SIGKILL on another host to the message that the worker has ended.
 KILL_TIMEOUT_S = 3.0
 
@@ -93,34 +86,23 @@ class MultiHostJob(SupervisedJob):
         job_hosts: JobHosts,
         environment: Mapping[str, str],
         console: Console,
-        copies: Mapping[int, tuple[OutputCopy, OutputCopy]] | None = None,
+        copies: Copies | None = None,
         files: str | None = None,
     ):
         super().__init__(command_starter(command), [], console, copies, files)
         self._job_hosts = job_hosts
         self._base = dict(environment)
-        self._silence_s = silence_timeout_of(environment)
         self._kill_timeout_s = KILL_TIMEOUT_S
         contents = {}
         if files is not None:
             self._base[FOLDER] = files
-            contents = {entry.name: _contents(entry.path) for entry in os.scandir(files)}
-        self._interface = environment.get(interfaces.VARIABLE, "")
-        if self._interface and len(job_hosts.other_hosts) < len(job_hosts.hosts):
-            interfaces.address_of(self._interface)
-        task = Assignment(
-            command,
-            forwarded_variables(environment),
-            os.getcwd(),
-            self._interface,
-            job_hosts.assigns_gpus,
-            self._silence_s,
-            contents,
-            files,
-        )
+            contents = {path.name: path.read_bytes() for path in Path(files).iterdir()}
+        self._task = assignment(command, environment, job_hosts.assigns_gpus, contents, files)
+        if self._task.interface and len(job_hosts.other_hosts) < len(job_hosts.hosts):
+            interfaces.address_of(self._task.interface)
         starts_agent = agent_command(environment)
         self._remotes = {
-            host: RemoteHost(host, job_hosts.shell.command(host, starts_agent), task, console)
+            host: RemoteHost(host, job_hosts.shell.command(host, starts_agent), self._task, console)
             for host in job_hosts.other_hosts
         }
         self._connected = ConnectedHosts()
@@ -133,7 +115,7 @@ class MultiHostJob(SupervisedJob):
         return range(self._job_hosts.size)
 
     def _make_guard(self) -> Guard:
-        return Guard(max(self._silence_s, START_TIMEOUT_S))
+        return Guard(max(self._task.silence_s, START_TIMEOUT_S))
 
     def _start(self, guard: Guard, selector: selectors.BaseSelector) -> None:
         self._guard, self._selector = guard, selector
@@ -173,7 +155,7 @@ class MultiHostJob(SupervisedJob):
         for host, remote in self._remotes.items():
             self._workers += remote.start(of_host[host], self._copies)
         self._workers.sort(key=lambda worker: worker.rank)
-        self._guard.set_silence(self._silence_s)
+        self._guard.set_silence(self._task.silence_s)
         self._connected.start_heartbeats(self._guard)
 
     def _rendezvous(self) -> Rendezvous:
@@ -183,7 +165,7 @@ class MultiHostJob(SupervisedJob):
             assert address is not None  # Its agent is ready.
             host, port = address
         else:
-            host = interfaces.rendezvous_host(first.name, self._interface, [other.name for other in others])
+            host = interfaces.rendezvous_host(first.name, self._task.interface, [other.name for other in others])
             (port,) = free_ports(1, "")
         names = [host.name for host in self._job_hosts.hosts for _ in range(host.slots)]
         addresses = [interfaces.with_port(name, PORTS.start + i) for i, name in enumerate(names)]
@@ -214,17 +196,3 @@ class MultiHostJob(SupervisedJob):
         self._signal_all(signal.SIGTERM)
         self._connected.end(selector, self._call)
         super()._end(selector)
-
-
-def silence_timeout_of(environment: Mapping[str, str]) -> float:
-    """Returns for how many seconds launcher and agents may be silent.
-
-    Raises:
-      LaunchError: the variable is not a valid number of seconds.
-    """
-    return seconds_of(environment, SILENCE_VARIABLE, SILENCE_S, _LEAST_SILENCE_S, _MOST_SILENCE_S)
-
-
-def _contents(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()

@@ -10,15 +10,18 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from lockstep.launch.base import interfaces
 from lockstep.launch.base.call_folder import is_result_of
 from lockstep.launch.base.errors import LOST, HostLost, LaunchError
 from lockstep.launch.base.output import Console, Stream
+from lockstep.launch.base.seconds import seconds_of
 from lockstep.launch.local.guard import die_with, kill_group
 from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.local.worker import LAST_LINES
 from lockstep.launch.placement.hosts import Host
-from lockstep.launch.remote.agent_wire import DATA_BYTES, MARK, Link, Message, WireError
+from lockstep.launch.remote.agent_wire import DATA_BYTES, MARK, SILENCE_S, Link, Message, WireError
 from lockstep.launch.remote.agent_wire import field as member
+from lockstep.launch.remote.forwarded_environment import forwarded_variables
 from lockstep.launch.remote.remote_worker import RemoteWorker
 
 # From the start of a remote shell to the agent's answer: logins and network file systems may be slow.
@@ -26,6 +29,10 @@ START_TIMEOUT_S = 60.0
 # From there to the message that its workers run: the agent may have to query devices first.
 _WORKERS_TIMEOUT_S = 30.0
 _READ_BYTES = 1 << 16
+# Seconds for which launcher and agents may be silent.
+SILENCE_VARIABLE = "LOCKSTEP_AGENT_TIMEOUT"
+# A silence of a second or two is normal, and nobody wants to wait for more than an hour.
+_LEAST_SILENCE_S, _MOST_SILENCE_S = 2.0, 3600.0
 
 
 @dataclass
@@ -51,6 +58,31 @@ class Assignment:
     silence_s: float
     files: Mapping[str, bytes] = field(default_factory=dict)
     results: str | None = None
+
+
+def assignment(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    assigns_gpus: bool,
+    files: Mapping[str, bytes],
+    results: str | None,
+) -> Assignment:
+    """Returns the task of a job's agents, which work in this process's folder.
+
+    Args:
+      command: As in `Assignment`.
+      environment: The launcher's environment variables.
+      assigns_gpus: As in `Assignment`.
+      files: As in `Assignment`.
+      results: As in `Assignment`.
+
+    Raises:
+      LaunchError: the variable for the limit of silence is not a valid number of seconds.
+    """
+    silence_s = seconds_of(environment, SILENCE_VARIABLE, SILENCE_S, _LEAST_SILENCE_S, _MOST_SILENCE_S)
+    interface = environment.get(interfaces.VARIABLE, "")
+    forwarded = forwarded_variables(environment)
+    return Assignment(command, forwarded, os.getcwd(), interface, assigns_gpus, silence_s, files, results)
 
 
 class RemoteHost:

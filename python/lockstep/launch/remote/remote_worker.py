@@ -4,7 +4,7 @@ import signal
 from collections.abc import Callable
 
 from lockstep.launch.base.errors import LOST
-from lockstep.launch.base.output import Console, Stream
+from lockstep.launch.base.output import Console, streams_of
 from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.local.worker import Worker
 from lockstep.launch.remote.agent_wire import Message
@@ -34,11 +34,7 @@ class RemoteWorker(Worker):
         self._host, self._say, self._copies = host, say, copies
         self._lost = ""
         self._has_told = False
-        streams = (
-            Stream(console, fd, console.prefix(str(rank), fd), rank == 0, self.last_lines, is_remote=True)
-            for fd in (console.stdout, console.stderr)
-        )
-        self.sinks = (*streams, self.notes)
+        self.sinks = (*streams_of(rank, console, self.last_lines, is_remote=True), self.notes)
 
     @property
     def label(self) -> str:
