@@ -13,9 +13,12 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 NO_NETWORK = "198.18.0.0/15"
 
 
-def test_an_interface_may_be_named_or_known_by_an_address_or_a_network():
-    for choice in ("lo", "127.0.0.1", "127.0.0.0/8", "127.0.0.1/32"):
-        assert address_of(choice) == "127.0.0.1"
+@pytest.mark.parametrize("choice", ["lo", "127.0.0.1", "127.0.0.0/8", "127.0.0.1/32"])
+def test_an_interface_may_be_named_or_known_by_an_address_or_a_network(choice):
+    assert address_of(choice) == "127.0.0.1"
+
+
+def test_interfaces_that_are_up_are_listed_by_their_names():
     names = {name for _, name in socket.if_nameindex()}
     assert {name for name, _ in addresses()} <= names
     if any(str(address) == "::1" for _, address in addresses()):
@@ -77,15 +80,17 @@ def test_a_name_that_is_not_known_yet_is_waited_for(monkeypatch, tmp_path):
     assert (tmp_path / "shown").read_text() == said
 
 
-def test_addresses_of_ipv6_stand_in_brackets_before_a_port():
-    assert with_port("a", 1) == "a:1"
-    assert with_port("::1", 1) == "[::1]:1"
-    assert with_port("[::1]", 1) == "[::1]:1"
+@pytest.mark.parametrize(("host", "wanted"), [("a", "a:1"), ("::1", "[::1]:1"), ("[::1]", "[::1]:1")])
+def test_addresses_of_ipv6_stand_in_brackets_before_a_port(host, wanted):
+    assert with_port(host, 1) == wanted
 
 
-def test_a_name_leads_to_loopback_or_elsewhere_or_is_unknown():
-    for name in ("127.0.1.1", "::1", "localhost"):
-        assert interfaces.leads_to_loopback(name, if_unknown=False)
-    assert not interfaces.leads_to_loopback("192.0.2.1", if_unknown=True)
-    for unknown in (True, False):
-        assert interfaces.leads_to_loopback("a-host.invalid", if_unknown=unknown) is unknown
+@pytest.mark.parametrize(
+    ("name", "if_unknown", "leads"),
+    [
+        *(("127.0.1.1", False, True), ("::1", False, True), ("localhost", False, True), ("192.0.2.1", True, False)),
+        *(("a-host.invalid", True, True), ("a-host.invalid", False, False)),
+    ],
+)
+def test_a_name_leads_to_loopback_or_elsewhere_or_is_unknown(name, if_unknown, leads):
+    assert interfaces.leads_to_loopback(name, if_unknown=if_unknown) is leads

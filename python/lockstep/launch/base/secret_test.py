@@ -69,17 +69,20 @@ def test_where_no_key_can_be_made_the_variable_is_asked_for(tmp_path):
         shared_secret({"XDG_STATE_HOME": str(tmp_path / "file")}, AT)
 
 
-def test_launchers_on_several_hosts_derive_one_from_a_home_that_they_have_in_common(tmp_path, monkeypatch):
+@pytest.mark.parametrize("kind", ["nfs4", "lustre", "fuse.sshfs"])
+def test_launchers_on_several_hosts_derive_one_from_a_home_that_they_have_in_common(tmp_path, monkeypatch, kind):
+    variables = {"XDG_STATE_HOME": str(tmp_path)}
+    monkeypatch.setattr(secret, "file_system", lambda path: kind)
+    assert shared_secret(variables, AT, hosts=2) == shared_secret(variables, AT)
+
+
+def test_launchers_on_several_hosts_derive_none_from_a_home_of_one_host(tmp_path, monkeypatch):
     variables = {"XDG_STATE_HOME": str(tmp_path)}
     monkeypatch.setattr(secret, "file_system", lambda path: "ext4")
-    alone = shared_secret(variables, AT)
     message = r"tasks on 2 hosts, and LOCKSTEP_SECRET is not set, .*of this host alone \(ext4\), so others have another"
     with pytest.raises(LaunchError, match=message):
         shared_secret(variables, AT, hosts=2)
     assert shared_secret({**variables, "LOCKSTEP_SECRET": "given"}, AT, hosts=2) == "given"
-    for kind in ("nfs4", "lustre", "fuse.sshfs"):
-        monkeypatch.setattr(secret, "file_system", lambda path, kind=kind: kind)
-        assert shared_secret(variables, AT, hosts=2) == alone
 
 
 def test_jobs_of_slurm_that_meet_at_one_address_have_secrets_of_their_own(tmp_path):

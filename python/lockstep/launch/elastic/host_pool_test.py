@@ -32,21 +32,25 @@ def test_the_oldest_hosts_come_first():
     assert not hosts.found({"c": 2, "b": 1, "a": 1})
 
 
-def test_what_a_script_prints():
-    assert parse_discovered("localhost:2\n\n 127.0.0.1:1 \n", None, "s") == {"localhost": 2, "127.0.0.1": 1}
-    assert parse_discovered("localhost\n127.0.0.1:1", 3, "s") == {"localhost": 3, "127.0.0.1": 1}
-    assert parse_discovered("", None, "s") == {}
-    assert parse_discovered("me@node-1:2\nnode-1:1\n[fd00::1]:3\nme@node-1:1", None, "s") == {
-        "me@node-1": 3,
-        "node-1": 1,
-        "fd00::1": 3,
-    }
+@pytest.mark.parametrize(
+    ("text", "slots", "wanted"),
+    [
+        ("localhost:2\n\n 127.0.0.1:1 \n", None, {"localhost": 2, "127.0.0.1": 1}),
+        ("localhost\n127.0.0.1:1", 3, {"localhost": 3, "127.0.0.1": 1}),
+        ("", None, {}),
+        ("me@node-1:2\nnode-1:1\n[fd00::1]:3\nme@node-1:1", None, {"me@node-1": 3, "node-1": 1, "fd00::1": 3}),
+    ],
+)
+def test_what_a_script_prints(text, slots, wanted):
+    assert parse_discovered(text, slots, "s") == wanted
 
 
-def test_names_of_this_machine_are_one_machine():
-    hosts = HostPool()
-    names = ("localhost", "127.0.0.1", "192.0.2.1", "me@127.0.0.1")
-    assert [hosts.machine(name) for name in names] == ["", "", "192.0.2.1", "me@127.0.0.1"]
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [("localhost", ""), ("127.0.0.1", ""), ("192.0.2.1", "192.0.2.1"), ("me@127.0.0.1", "me@127.0.0.1")],
+)
+def test_names_of_this_machine_are_one_machine(name, machine):
+    assert HostPool().machine(name) == machine
 
 
 def test_workers_that_fail_together_are_one_failure():

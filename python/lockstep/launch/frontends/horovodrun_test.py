@@ -56,12 +56,13 @@ def test_a_single_process_takes_the_launchers_place(horovodrun):
     assert (code, stdout) == (0, ["0 1 0 1 0 1"])
 
 
-def test_hosts_may_have_several_names_of_this_machine(horovodrun, tmp_path):
-    names = f"localhost:1,{socket.gethostname()}:1"
+@pytest.mark.parametrize(
+    "words", [("-H", f"localhost:1,{socket.gethostname()}:1"), ("-hostfile", "hosts")], ids=["-H", "-hostfile"]
+)
+def test_hosts_may_have_several_names_of_this_machine(horovodrun, tmp_path, words):
     (tmp_path / "hosts").write_text("localhost slots=1\n127.0.0.1 slots=3\n")
-    for words in (("-H", names), ("-hostfile", "hosts")):
-        code, stdout, _ = horovodrun("-np", "2", *words, sys.executable, "show.py", *PLACE)
-        assert (code, sorted(stdout)) == (0, ["[0]<stdout>:0 2 0 2 0 1", "[1]<stdout>:1 2 1 2 0 1"])
+    code, stdout, _ = horovodrun("-np", "2", *words, sys.executable, "show.py", *PLACE)
+    assert (code, sorted(stdout)) == (0, ["[0]<stdout>:0 2 0 2 0 1", "[1]<stdout>:1 2 1 2 0 1"])
 
 
 def test_every_process_sees_all_gpus_of_which_it_takes_that_of_its_local_rank(horovodrun):
@@ -174,12 +175,15 @@ def test_a_line_that_is_none_is_refused(horovodrun, words):
     assert len(stderr) == 2
 
 
-def test_what_there_is_can_be_asked(horovodrun):
+def test_the_version_can_be_asked(horovodrun):
     assert horovodrun("--version")[:2] == (0, ["0.28.1"])
-    for option in ("--check-build", "-cb"):
-        code, stdout, _ = horovodrun(option)
-        assert code == 0
-        assert "    [X] TensorFlow" in stdout and "    [ ] MPI" in stdout
+
+
+@pytest.mark.parametrize("option", ["--check-build", "-cb"])
+def test_what_there_is_can_be_asked(horovodrun, option):
+    code, stdout, _ = horovodrun(option)
+    assert code == 0
+    assert "    [X] TensorFlow" in stdout and "    [ ] MPI" in stdout
 
 
 @pytest.mark.timeout(240)

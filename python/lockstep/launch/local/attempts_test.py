@@ -126,8 +126,12 @@ def test_a_host_that_was_never_there_is_a_wrong_request_and_one_that_is_lost_may
     ]
 
 
-def test_restarts_are_a_number():
-    assert [check_restarts(restarts) for restarts in (None, 0, 3)] == [0, 0, 3]
-    for restarts in (-1, 1.5, "2", True):
-        with pytest.raises(LaunchError, match=f"--restarts {restarts}: wanted 0 or more"):
-            check_restarts(restarts)
+@pytest.mark.parametrize(("restarts", "number"), [(None, 0), (0, 0), (3, 3)])
+def test_restarts_are_a_number(restarts, number):
+    assert check_restarts(restarts) == number
+
+
+@pytest.mark.parametrize("restarts", [-1, 1.5, "2", True])
+def test_restarts_that_are_none_are_refused(restarts):
+    with pytest.raises(LaunchError, match=f"--restarts {restarts}: wanted 0 or more"):
+        check_restarts(restarts)

@@ -118,10 +118,16 @@ def test_another_users_workers_are_not_started_directly():
     assert not Host("localhost", 1, "me").is_this_machine()
 
 
-def test_this_machine_has_many_names(monkeypatch):
-    for name in ("localhost", socket.gethostname(), "127.0.0.1", "127.0.0.2"):
-        assert is_this_machine(name), name
-    assert not is_this_machine(ELSEWHERE)
+@pytest.mark.parametrize(
+    ("name", "is_here"),
+    [("localhost", True), (socket.gethostname(), True), ("127.0.0.1", True), ("127.0.0.2", True), (ELSEWHERE, False)],
+    ids=["localhost", "own name", "loopback", "another loopback", "elsewhere"],
+)
+def test_this_machine_has_many_names(name, is_here):
+    assert is_this_machine(name) == is_here
+
+
+def test_a_name_of_which_one_address_is_this_machines_is_its_name(monkeypatch):
     resolved = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (address, 0)) for address in (ELSEWHERE, "127.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: resolved)
     assert is_this_machine("an-alias")

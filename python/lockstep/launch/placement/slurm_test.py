@@ -174,11 +174,14 @@ def test_in_an_allocation_workers_of_all_hosts_are_started_by_srun(launch, srun)
     assert (code, len(stdout)) == (0, 2)
 
 
-def test_hosts_that_are_named_and_tf_config_come_before_an_allocation(launch, srun):
-    variables = {**ALLOCATION, **srun}
-    for words, more in ((("--hosts", "localhost:1"), {}), ((), {"TF_CONFIG": '{"cluster": {}}'})):
-        code, stdout, stderr = finish(launch(*words, worker="print(1)", variables={**variables, **more}))
-        assert (code, stdout, stderr) == (0, ["1"], [])
+@pytest.mark.parametrize(
+    ("words", "more"),
+    [(("--hosts", "localhost:1"), {}), ((), {"TF_CONFIG": '{"cluster": {}}'})],
+    ids=["hosts", "tasks"],
+)
+def test_hosts_that_are_named_and_tf_config_come_before_an_allocation(launch, srun, words, more):
+    code, stdout, stderr = finish(launch(*words, worker="print(1)", variables={**ALLOCATION, **srun, **more}))
+    assert (code, stdout, stderr) == (0, ["1"], [])
 
 
 def test_a_program_that_calls_run_is_not_one_launcher_of_an_allocation(launch):

@@ -87,10 +87,10 @@ def test_a_first_host_whose_name_leads_it_to_loopback_listens_where_others_reach
     assert meetings(0) == {("localhost:8860", "")}
 
 
-def test_a_first_host_whose_name_leads_elsewhere_or_is_not_known_yet_listens_there():
-    for name in ("192.0.2.1", "a-host.invalid"):
-        (env,) = worker_environments({"LOCKSTEP_SECRET": "s"}, 1, None, Tasks((f"{name}:1", "b:1")))
-        assert (env["LOCKSTEP_RENDEZVOUS"], env["LOCKSTEP_RENDEZVOUS_HERE"]) == (f"{name}:1", "")
+@pytest.mark.parametrize("name", ["192.0.2.1", "a-host.invalid"])
+def test_a_first_host_whose_name_leads_elsewhere_or_is_not_known_yet_listens_there(name):
+    (env,) = worker_environments({"LOCKSTEP_SECRET": "s"}, 1, None, Tasks((f"{name}:1", "b:1")))
+    assert (env["LOCKSTEP_RENDEZVOUS"], env["LOCKSTEP_RENDEZVOUS_HERE"]) == (f"{name}:1", "")
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -113,9 +113,8 @@ def test_workers_of_several_tasks_have_addresses_that_no_task_was_given():
     tasks = Tasks(("h:20001", "h:8861"), auxiliary={"evaluator": ["h:20003"], "ps": {"0": "h:20004"}})
     first, second = (worker_environments(base, 2, None, dataclasses.replace(tasks, index=index)) for index in (0, 1))
     configs = _tf_configs(first + second)
-    for config in configs:
-        cluster = {"chief": ["h:20001"], "worker": ["h:20002", "h:8861", "h:20005"]}
-        assert config["cluster"] == {**cluster, **tasks.auxiliary}
+    cluster = {"chief": ["h:20001"], "worker": ["h:20002", "h:8861", "h:20005"], **tasks.auxiliary}
+    assert [config["cluster"] for config in configs] == [cluster] * 4
     assert [(config["task"]["type"], config["task"]["index"]) for config in configs] == [
         ("chief", 0),
         ("worker", 0),
@@ -133,12 +132,12 @@ def test_a_tasks_only_worker_keeps_its_tf_config():
 
 
 @pytest.mark.parametrize("beside", [{"evaluator": ["e:1"]}, {"ps": ["p:1", "p:2"]}, {}])
-def test_workers_know_of_the_tasks_beside_the_job(beside):
-    for has_chief in (True, False):
-        for config in _tf_configs(worker_environments({}, 2, None, Tasks(("h:1",), 0, has_chief, auxiliary=beside))):
-            trainers = {"chief", "worker"} if has_chief else {"worker"}
-            assert config["cluster"].keys() == trainers | beside.keys()
-            assert {role: config["cluster"][role] for role in beside} == beside
+@pytest.mark.parametrize(("has_chief", "trainers"), [(True, {"chief", "worker"}), (False, {"worker"})])
+def test_workers_know_of_the_tasks_beside_the_job(beside, has_chief, trainers):
+    first, second = _tf_configs(worker_environments({}, 2, None, Tasks(("h:1",), 0, has_chief, auxiliary=beside)))
+    assert first["cluster"] == second["cluster"]
+    assert first["cluster"].keys() == trainers | beside.keys()
+    assert {role: first["cluster"][role] for role in beside} == beside
 
 
 def test_workers_of_one_machine_agree_on_all_but_their_place():
@@ -189,12 +188,16 @@ def test_threads_are_shared_among_workers_unless_the_user_set_them():
     assert int(first["TF_NUM_INTRAOP_THREADS"]) >= 1
 
 
-def test_workers_keep_freed_memory_unless_the_user_says_what_malloc_does():
-    for environment in worker_environments({}, 2, None) + worker_environments({}, 1, None):
-        assert KEEP_MEMORY.items() <= environment.items()
-    for base in {"MALLOC_ARENA_MAX": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}:
-        first, _ = worker_environments(base, 2, None)
-        assert not KEEP_MEMORY.keys() & first.keys()
+@pytest.mark.parametrize("count", [1, 2])
+def test_workers_keep_freed_memory(count):
+    environments = worker_environments({}, count, None)
+    assert all(KEEP_MEMORY.items() <= environment.items() for environment in environments)
+
+
+@pytest.mark.parametrize("base", [{"MALLOC_ARENA_MAX": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=1"}])
+def test_workers_free_memory_as_the_user_says(base):
+    first, _ = worker_environments(base, 2, None)
+    assert not KEEP_MEMORY.keys() & first.keys()
 
 
 def test_a_quota_of_the_control_group_limits_the_processors(tmp_path):
