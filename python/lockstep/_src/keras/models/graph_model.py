@@ -358,7 +358,7 @@ class Model:
           checkpoint_dir: as in `evaluate`.
 
         Raises:
-          ValueError: there is no checkpoint, or a batch does not fit the model.
+          ValueError: there is no checkpoint, a batch does not fit the model, or no worker has data.
         """
         del batch_size
         with scope(mode="eval"), self._building(), tf.name_scope("prediction"):
@@ -372,7 +372,7 @@ class Model:
             directory = self._directory_of_weights("predict", checkpoint_dir)
             saver = _tf1.train.Saver(allow_empty=True)
             self._run(lambda s: found.extend(r["outputs"] for r in prediction.batches(s)), directory, saver, None)
-        return np.concatenate(found)
+        return np.concatenate(found or no_data("predict", History()))
 
     # Saving.
 

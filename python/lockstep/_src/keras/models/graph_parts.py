@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
+from lockstep._src.collectives.slices import summed_by_row
 from lockstep._src.engine.context import context
 from lockstep._src.keras.models.passes import Loss
 from lockstep._src.tables import sharded
@@ -50,15 +51,19 @@ class Compiled:
     clipvalue: float | None
 
     def clipped(self, gradients: Sequence[tuple[Any, tf.Variable]]) -> list[tuple[Any, tf.Variable]]:
-        """Returns the gradients, clipped to the bounds."""
-        clipped = []
-        for gradient, variable in gradients:
-            if gradient is not None and self.clipnorm is not None:
-                gradient = tf.clip_by_norm(gradient, self.clipnorm)
-            if gradient is not None and self.clipvalue is not None:
-                gradient = tf.clip_by_value(gradient, -self.clipvalue, self.clipvalue)
-            clipped.append((gradient, variable))
-        return clipped
+        """Returns the gradients, clipped to the bounds. The slices of a row count as their sum."""
+        if self.clipnorm is None and self.clipvalue is None:
+            return list(gradients)
+        return [(None if g is None else self._clipped(g), variable) for g, variable in gradients]
+
+    def _clipped(self, gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            gradient = summed_by_row(gradient)
+        if self.clipnorm is not None:
+            gradient = tf.clip_by_norm(gradient, self.clipnorm)
+        if self.clipvalue is not None:
+            gradient = tf.clip_by_value(gradient, -self.clipvalue, self.clipvalue)
+        return gradient
 
 
 class Best:
@@ -126,9 +131,10 @@ def batches_of(x: Any, what: str, labelled: bool = True) -> tuple[tf.Operation, 
     iterator = _tf1.data.make_initializable_iterator(x)
     batch = iterator.get_next()
     if not isinstance(batch, tuple):
-        batch = (batch, None)
+        batch = (batch,) if labelled else (batch, None)
     if len(batch) != 2 or (labelled and batch[1] is None):
-        raise ValueError(f"{what}: the dataset's batches have {len(batch)} parts, wanted features and labels")
+        count = sum(part is not None for part in batch)
+        raise ValueError(f"{what}: got {count} part(s) in a batch of the dataset, wanted 2: features and labels")
     return iterator.initializer, *batch
 
 

@@ -96,7 +96,7 @@ def _metric(metric: Any, labels: Any, outputs: Any, mean: Callable[..., Any]) ->
         raise TypeError(
             f"compile: {metric!r} is no metric for graphs of TensorFlow 1: wanted a name, a function or one of Keras 2"
         )
-        # A copy has counters of its own for this pass.
+    # A copy has counters of its own for this pass.
     copy = type(metric).from_config(metric.get_config())
     update = copy.update_state(labels, outputs)
     for variable in copy.variables:
