@@ -74,20 +74,32 @@ def test_topologies_of_one_host():
         distribute.allreduce([1.0], reduce_op=7)
 
 
-@pytest.mark.parametrize("ids", [[], [7], np.random.default_rng(0).integers(-(10**9), 10**9, 1000)])
+IDS = ([], [7], np.random.default_rng(0).integers(-(10**9), 10**9, 1000))
+
+
+@pytest.mark.parametrize("ids", IDS, ids=len)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_partitions_can_be_put_together_again(ids, dtype):
+@pytest.mark.parametrize(
+    ("function", "owner", "arguments"),
+    [
+        (distribute.partition_by_modulo, lambda x: x % 5, (5,)),
+        (distribute.partition_by_dual_modulo_stage_one, lambda x: (x % 15) % 5, (5, 3)),
+        (distribute.partition_by_dual_modulo_stage_two, lambda x: (x % 15) // 3, (5, 3)),
+    ],
+    ids=["modulo", "stage one", "stage two"],
+)
+def test_sorted_ids_can_be_put_back(ids, dtype, function, owner, arguments):
     ids = np.asarray(ids, dtype)
-    owners = {
-        distribute.partition_by_modulo: (lambda x: x % 5, (5,)),
-        distribute.partition_by_dual_modulo_stage_one: (lambda x: (x % 15) % 5, (5, 3)),
-        distribute.partition_by_dual_modulo_stage_two: (lambda x: (x % 15) // 3, (5, 3)),
-    }
-    for function, (owner, arguments) in owners.items():
-        values, sizes, indices = (np.asarray(t) for t in function(tf.constant(ids), *arguments))
-        np.testing.assert_array_equal(np.take(values, indices), ids)
-        np.testing.assert_array_equal(sizes, np.bincount(owner(ids), minlength=5))
-        np.testing.assert_array_equal(owner(values), np.repeat(np.arange(5), sizes))
+    values, sizes, indices = (np.asarray(t) for t in function(tf.constant(ids), *arguments))
+    np.testing.assert_array_equal(np.take(values, indices), ids)
+    np.testing.assert_array_equal(sizes, np.bincount(owner(ids), minlength=5))
+    np.testing.assert_array_equal(owner(values), np.repeat(np.arange(5), sizes))
+
+
+@pytest.mark.parametrize("ids", IDS, ids=len)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_partitions_have_the_ids_and_their_positions(ids, dtype):
+    ids = np.asarray(ids, dtype)
     parts, positions = distribute.partition(tf.constant(ids), 5)
     for p, (part, position) in enumerate(zip(parts, positions, strict=True)):
         np.testing.assert_array_equal(part, ids[ids % 5 == p])
