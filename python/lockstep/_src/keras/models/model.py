@@ -5,8 +5,10 @@ This module imports Keras. It needs eager execution of TensorFlow, and Keras 3.
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -67,17 +69,17 @@ class Model(keras.Model):
                 own += self._restoring(_latest(checkpoint_dir))
                 keep = 1 if save_best_only else 5 if keep_checkpoint_max is None else keep_checkpoint_max
                 own.append(_Saving(checkpoint_dir, keep, Best(monitor, mode) if save_best_only else None))
-            return super().fit(*args, **_with(own, kwargs))
+            return _call_with(own, super().fit, args, kwargs)
 
     def evaluate(self, *args: Any, checkpoint_dir: str | None = None, **kwargs: Any) -> Any:
         """Evaluates on the data of all workers, with the latest weights in `checkpoint_dir` if it is given."""
         with scope():
-            return super().evaluate(*args, **_with(self._restoring_from("evaluate", checkpoint_dir), kwargs))
+            return _call_with(self._restoring_from("evaluate", checkpoint_dir), super().evaluate, args, kwargs)
 
     def predict(self, *args: Any, checkpoint_dir: str | None = None, **kwargs: Any) -> Any:
         """Returns the outputs for this worker's data; all workers must call it together."""
         with scope():
-            return super().predict(*args, **_with(self._restoring_from("predict", checkpoint_dir), kwargs))
+            return _call_with(self._restoring_from("predict", checkpoint_dir), super().predict, args, kwargs)
 
     def _restoring_from(self, what: str, directory: Any) -> list[Any]:
         return [] if directory is None else self._restoring(_found(what, directory))
@@ -125,6 +127,9 @@ class _Restoring(keras.callbacks.Callback):
         path, self._path = self._path, None
         if path is not None:
             self.model._restores = False
+            optimizer = getattr(self.model, "optimizer", None)
+            if optimizer is not None and not optimizer.built:  # Keras loads no slots before they exist
+                optimizer.build(self.model.trainable_variables)
             self.model.load_weights(path)
 
     on_test_begin = on_predict_begin = on_train_begin
@@ -171,11 +176,12 @@ def _found(what: str, directory: Any) -> str:
     return latest
 
 
-def _with(own: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns a caller's arguments with callbacks of this module before the caller's own."""
-    if not own:
-        return kwargs
-    given = kwargs.get("callbacks") or []
-    if isinstance(given, keras.callbacks.CallbackList):
-        raise NotImplementedError("callbacks is a CallbackList, wanted a list of callbacks with checkpoint_dir")
-    return {**kwargs, "callbacks": [*own, *(given if isinstance(given, (list, tuple)) else [given])]}
+def _call_with(own: list[Any], method: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Calls a method of Keras with the caller's arguments, and with callbacks of this module before the caller's."""
+    call = inspect.signature(method).bind(*args, **kwargs)
+    if own:
+        given = call.arguments.get("callbacks") or []
+        if isinstance(given, keras.callbacks.CallbackList):
+            raise NotImplementedError("callbacks is a CallbackList, wanted a list of callbacks with checkpoint_dir")
+        call.arguments["callbacks"] = [*own, *(given if isinstance(given, (list, tuple)) else [given])]
+    return method(*call.args, **call.kwargs)
