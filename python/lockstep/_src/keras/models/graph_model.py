@@ -321,11 +321,8 @@ class Model:
         compiled = self._checked("evaluate", x, y)
         with scope(mode="eval"), self._building():
             evaluation = self._evaluation(compiled, x, steps, "evaluation", y)
-            saver = _tf1.train.Saver(allow_empty=True)
-            results: list[Any] = []
-            directory = self._directory_of_weights("evaluate", checkpoint_dir)
-            self._run(lambda session: results.append(evaluation.run(session)), directory, saver, None)
-        values = results[0] or no_data("evaluate", History())
+            found = self._run(evaluation.run, self._directory_of_weights("evaluate", checkpoint_dir))
+        values = found or no_data("evaluate", History())
         if verbose:
             report("evaluation", values)
         if return_dict:
@@ -368,10 +365,8 @@ class Model:
             else:
                 predicted, feeds = self.outputs, feeding(self.inputs, self.outputs, features)
             prediction = Pass(restart, None, steps, along={"outputs": predicted}, feeds=feeds)
-            found: list[np.ndarray] = []
             directory = self._directory_of_weights("predict", checkpoint_dir)
-            saver = _tf1.train.Saver(allow_empty=True)
-            self._run(lambda s: found.extend(r["outputs"] for r in prediction.batches(s)), directory, saver, None)
+            found = self._run(lambda session: [r["outputs"] for r in prediction.batches(session)], directory)
         return np.concatenate(found or no_data("predict", History()))
 
     # Saving.
@@ -472,19 +467,23 @@ class Model:
         return directory if found else None
 
     def _run(
-        self, work: Callable[[Any], None], directory: str | None, saver: Any, variables: Sequence[tf.Variable] | None
-    ) -> None:
+        self,
+        work: Callable[[Any], Any],
+        directory: str | None,
+        saver: Any = None,
+        variables: Sequence[tf.Variable] | None = None,
+    ) -> Any:
         """Calls `work` with a session whose variables are those of the latest checkpoint in `directory`."""
         init_fn = None
         if self._weights is not None:
             init_fn = loading(*self._weights, variables if variables is not None else _tf1.global_variables())
         creator = _tf1.train.ChiefSessionCreator(
-            scaffold=_tf1.train.Scaffold(saver=saver, init_fn=init_fn),
+            scaffold=_tf1.train.Scaffold(saver=saver or _tf1.train.Saver(allow_empty=True), init_fn=init_fn),
             config=get_session_config(),
             checkpoint_filename_with_path=latest.of_the_job(directory, "checkpoint"),
         )
         with _tf1.train.MonitoredSession(creator) as session:
-            session.run_step_fn(lambda step_context: work(step_context.session))
+            return session.run_step_fn(lambda step_context: work(step_context.session))
 
 
 def _intercept_models(interception: Interception) -> None:
