@@ -277,9 +277,12 @@ class PeriodicJobHook(AgreedPeriodHook):
         super().__init__(hook)
         self.stops_alike = True
         self._restored = restored
+        self._listeners: list[Any] | None = None  # those of the program
         self._name = f"{type(hook).__name__} of {getattr(hook, '_checkpoint_dir', None) or hook._output_dir}"
         if context.rank == 0 and isinstance(hook, _SAVER_HOOK):
-            hook._listeners = [*hook._listeners, _LauncherListener(hook)]
+            # A session that failed has left its listener.
+            self._listeners = [one for one in hook._listeners if not isinstance(one, _LauncherListener)]
+            hook._listeners = [*self._listeners, _LauncherListener(hook)]
 
     def begin(self) -> None:
         if context.rank == 0:
@@ -309,6 +312,8 @@ class PeriodicJobHook(AgreedPeriodHook):
             super().end(session)
             if self._hook._summary_writer is not None:
                 self._hook._summary_writer.flush()  # TensorFlow does not flush it for a CheckpointSaverHook
+        if self._listeners is not None:
+            self._hook._listeners = self._listeners
 
     def _acts_on_all(self) -> bool:
         # The scaffold's summary operation is known only after the session is created.
@@ -333,6 +338,12 @@ class _NanHookOfRows(_tf1.train.SessionRunHook):
     def before_run(self, run_context: Any) -> Any:
         args = self._hook.before_run(run_context)
         return args._replace(fetches={"hook": args.fetches, "rows": self._rows})
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        self._hook.after_create_session(session, coord)
+
+    def end(self, session: Any) -> None:
+        self._hook.end(session)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if run_values.results["rows"]:
