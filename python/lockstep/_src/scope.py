@@ -22,7 +22,6 @@ The outermost scope intercepts the following in the whole process, and restores 
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 import sys
 import types
@@ -38,7 +37,7 @@ from lockstep._src.engine.options import OptionValues, takes_options
 from lockstep._src.gradients import norms, tensorflow1_optimizers
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.replicas import assignments, batch_statistics, replicated
 from lockstep._src.saving import checkpoint
 from lockstep._src.sessions import session
@@ -93,16 +92,12 @@ def _seeded(seed: int | None) -> Iterator[None]:
     np.random.seed(seed)
     tf.compat.v1.set_random_seed(seed)
 
-    def init(original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def wrapped(graph: tf.Graph) -> None:
-            original(graph)
-            graph.seed = seed
-
-        return wrapped
+    def init(original: Callable[..., None], graph: tf.Graph) -> None:
+        original(graph)
+        graph.seed = seed
 
     with Interception(symbols.SEED) as interception:
-        interception.replace(symbols.GRAPH_INIT, init)
+        interception.replace(symbols.GRAPH_INIT, around(init))
         yield
 
 

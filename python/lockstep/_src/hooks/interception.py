@@ -8,6 +8,7 @@ table is in use.
 from __future__ import annotations
 
 import collections
+import functools
 import itertools
 import threading
 from collections.abc import Callable
@@ -142,6 +143,22 @@ class Interception:
         """Restores all replaced symbols; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
+
+
+def around(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Returns a `make` for `Interception.replace`, which calls `function(original, ...)` in place of the original.
+
+    The replacement has the name, the docstring and the signature of the original.
+    """
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def replacement(*args: Any, **kwargs: Any) -> Any:
+            return function(original, *args, **kwargs)
+
+        return replacement
+
+    return make
 
 
 def all_subclasses(cls: type) -> list[type]:

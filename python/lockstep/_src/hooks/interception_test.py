@@ -5,7 +5,7 @@ import pytest
 
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook import Hook
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks.interception import Interception, around
 
 
 class Base:
@@ -111,6 +111,15 @@ def test_a_method_is_replaced_in_subclasses_that_define_it(library):
         interception.replace(hook, lambda f: lambda self: "new " + f(self))
         assert [cls().f() for cls in (Base, Derived, library.Own)] == ["new base", "new base", "new own"]
     assert [cls().f() for cls in (Base, Derived, library.Own)] == ["base", "base", "own"]
+
+
+def test_a_function_is_called_with_the_original_and_its_arguments(library):
+    hook = Hook("replaced_library:Base.f", "(self)", {symbols.SCOPE: ""})
+    own = Base.f
+    with Interception(symbols.SCOPE) as interception:
+        interception.replace(hook, around(lambda f, self: f"{f(self)} of {type(self).__name__}"))
+        assert Base().f() == "base of Base" and Base.f.__name__ == "f" and Base.f.__wrapped__ is own
+    assert Base.f is own
 
 
 def test_a_symbol_that_is_replaced_is_checked_no_more(library):

@@ -28,7 +28,7 @@ from keras.src.utils import file_utils
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
 
 # Callbacks that need all workers: they save models, or read saved ones.
@@ -42,11 +42,11 @@ def intercept_callbacks(interception: Interception) -> None:
     for hook in symbols.SAVED_FILES:
         interception.replace(hook, lambda _: _FilesOfTheJob())
     restoring = _Restoring()
-    interception.replace(symbols.RESTORE_BACKUP, restoring.wrap)
-    interception.replace(symbols.LOAD_WEIGHTS, restoring.wrap_load)
-    interception.replace(symbols.SHOULD_SAVE, _wrap_decision)
-    interception.replace(symbols.TRAIN_BEGIN, _wrap_begin)
-    interception.replace(symbols.LOG_WEIGHTS, _wrap_histograms)
+    interception.replace(symbols.RESTORE_BACKUP, around(restoring.restore))
+    interception.replace(symbols.LOAD_WEIGHTS, around(restoring.load_weights))
+    interception.replace(symbols.SHOULD_SAVE, around(_should_save))
+    interception.replace(symbols.TRAIN_BEGIN, around(_begin_training))
+    interception.replace(symbols.LOG_WEIGHTS, around(_log_weights))
     if context.is_chief:
         return
     for hook in symbols.DROPPED_FILES:
@@ -140,86 +140,61 @@ class _Restoring(threading.local):
 
     inside = False
 
-    def wrap(self, restore: Callable[..., None]) -> Callable[..., None]:
-        """Wraps the begin of a training, which loads saved weights."""
+    def restore(self, restore: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Begins a training, for which saved weights are loaded."""
+        self.inside = True
+        try:
+            restore(*args, **kwargs)
+        finally:
+            self.inside = False
 
-        @functools.wraps(restore)
-        def wrapped(*args: Any, **kwargs: Any) -> None:
-            self.inside = True
-            try:
-                restore(*args, **kwargs)
-            finally:
-                self.inside = False
-
-        return wrapped
-
-    def wrap_load(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the loading of weights, which each worker reads itself."""
-
-        @functools.wraps(load)
-        def wrapped(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.inside:
-                return load(model, filepath, *args, **kwargs)
-            failure = None
-            try:
-                # Keras creates an optimizer to compare with; a worker that cannot read the file creates none.
-                with of_this_worker():
-                    load(model, filepath, *args, **kwargs)
-            except Exception as error:
-                failure = error
-            failures = agreement.of_all(failure and f"{type(failure).__name__}: {failure}", "callback_loaded")
-            for rank, text in enumerate(failures):
-                if text is not None:
-                    raise failure or OSError(f"load_weights: worker {rank} failed: {text}")
-
-        return wrapped
+    def load_weights(self, load: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        """Loads weights, which each worker reads itself."""
+        if not self.inside:
+            return load(model, filepath, *args, **kwargs)
+        failure = None
+        try:
+            # Keras creates an optimizer to compare with; a worker that cannot read the file creates none.
+            with of_this_worker():
+                load(model, filepath, *args, **kwargs)
+        except Exception as error:
+            failure = error
+        failures = agreement.of_all(failure and f"{type(failure).__name__}: {failure}", "callback_loaded")
+        for rank, text in enumerate(failures):
+            if text is not None:
+                raise failure or OSError(f"load_weights: worker {rank} failed: {text}")
 
 
-def _wrap_decision(decide: Callable[..., bool]) -> Callable[..., bool]:
-    """Wraps the decision of a `ModelCheckpoint` to save: worker 0 decides, as each worker has its own batch."""
-
-    @functools.wraps(decide)
-    def wrapped(*args: Any, **kwargs: Any) -> bool:
-        return agreement.from_chief(bool(decide(*args, **kwargs)), "callback_saves")
-
-    return wrapped
+def _should_save(decide: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
+    """Returns whether a `ModelCheckpoint` saves: worker 0 decides, as each worker has its own batch."""
+    return agreement.from_chief(bool(decide(*args, **kwargs)), "callback_saves")
 
 
-def _wrap_begin(tell: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the call that informs all callbacks about the begin of training."""
-
-    @functools.wraps(tell)
-    def wrapped(self: CallbackList, *args: Any, **kwargs: Any) -> None:
-        # Early versions of Keras 3 do not have it.
-        orbax = getattr(callbacks, "OrbaxCheckpoint", ())
-        if any(isinstance(callback, orbax) for callback in self.callbacks):
-            raise NotImplementedError(
-                f"fit: OrbaxCheckpoint is not implemented for a job of {context.world_size} workers; use "
-                "BackupAndRestore or ModelCheckpoint"
+def _begin_training(tell: Callable[..., Any], self: CallbackList, *args: Any, **kwargs: Any) -> None:
+    """Informs all callbacks about the begin of training, if all workers can run them."""
+    # Early versions of Keras 3 do not have it.
+    orbax = getattr(callbacks, "OrbaxCheckpoint", ())
+    if any(isinstance(callback, orbax) for callback in self.callbacks):
+        raise NotImplementedError(
+            f"fit: OrbaxCheckpoint is not implemented for a job of {context.world_size} workers; use "
+            "BackupAndRestore or ModelCheckpoint"
+        )
+    mine = sorted(type(callback).__name__ for callback in self.callbacks if isinstance(callback, _SAVERS))
+    names_by_rank = agreement.of_all(mine, "callbacks")
+    for rank, names in enumerate(names_by_rank):
+        if names != names_by_rank[0]:
+            raise ValueError(
+                f"fit: callbacks that save models are {names_by_rank[0] or 'none'} on rank 0 and {names or 'none'} "
+                f"on rank {rank}; give the same ones to all workers, although only worker 0 writes the files"
             )
-        mine = sorted(type(callback).__name__ for callback in self.callbacks if isinstance(callback, _SAVERS))
-        names_by_rank = agreement.of_all(mine, "callbacks")
-        for rank, names in enumerate(names_by_rank):
-            if names != names_by_rank[0]:
-                raise ValueError(
-                    f"fit: callbacks that save models are {names_by_rank[0] or 'none'} on rank 0 and {names or 'none'} "
-                    f"on rank {rank}; give the same ones to all workers, although only worker 0 writes the files"
-                )
-        tell(self, *args, **kwargs)
-
-    return wrapped
+    tell(self, *args, **kwargs)
 
 
-def _wrap_histograms(log_weights: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the writing of histograms of all weights: all workers gather whole tables for worker 0."""
-
-    @functools.wraps(log_weights)
-    def wrapped(self: Any, epoch: int) -> None:
-        with whole_on_chief(sharded_variables(self.model.variables)):
-            if context.is_chief:
-                log_weights(self, epoch)
-
-    return wrapped
+def _log_weights(log_weights: Callable[..., Any], self: Any, epoch: int) -> None:
+    """Writes histograms of all weights: all workers gather whole tables for worker 0."""
+    with whole_on_chief(sharded_variables(self.model.variables)):
+        if context.is_chief:
+            log_weights(self, epoch)
 
 
 def _without_file(name: str, original: Any) -> property:

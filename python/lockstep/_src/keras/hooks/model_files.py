@@ -5,7 +5,6 @@ This module imports Keras; a scope imports it if the program has Keras 3.
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
 from lockstep._src.tables.dynamic import is_dynamic, serialized
 from lockstep.launch.base import notes
@@ -23,26 +22,22 @@ def intercept_saving(interception: Interception) -> None:
     """Makes `model.save` and `model.save_weights` save for the whole job during the interception."""
     if context.world_size > 1:
         for hook in symbols.SAVE_MODEL:
-            interception.replace(hook, _wrap_save)
+            interception.replace(hook, around(_save))
 
 
-def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(save)
-    def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
-        optimizer = getattr(model, "optimizer", None)
-        tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
-        values = {id(v): getattr(v, "_value", None) for v in model.variables}
-        dynamic = [table for table in values.values() if is_dynamic(table)]
+def _save(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    optimizer = getattr(model, "optimizer", None)
+    tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
+    values = {id(v): getattr(v, "_value", None) for v in model.variables}
+    dynamic = [table for table in values.values() if is_dynamic(table)]
 
-        def save_alone() -> None:
-            # Keras creates an optimizer to compare with, on this worker only.
-            with of_this_worker():
-                save(model, *args, **kwargs)
-            path = args[0] if args else kwargs.get("filepath")
-            if isinstance(path, str | os.PathLike):
-                notes.say({"is": "saved", "path": os.fspath(path)})
+    def save_alone() -> None:
+        # Keras creates an optimizer to compare with, on this worker only.
+        with of_this_worker():
+            save(model, *args, **kwargs)
+        path = args[0] if args else kwargs.get("filepath")
+        if isinstance(path, str | os.PathLike):
+            notes.say({"is": "saved", "path": os.fspath(path)})
 
-        with whole_on_chief(tables), serialized.gathered(dynamic):
-            agreement.on_chief(save_alone, save.__name__, "model_saved")
-
-    return wrapped
+    with whole_on_chief(tables), serialized.gathered(dynamic):
+        agreement.on_chief(save_alone, save.__name__, "model_saved")

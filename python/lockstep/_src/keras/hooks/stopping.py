@@ -7,7 +7,6 @@ that precedes the next batch, and all workers skip this batch. After an epoch th
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -53,44 +52,29 @@ class Passes(threading.local):
     def __init__(self) -> None:
         self.innermost: Pass | None = None
 
-    def wrap(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Wraps a model's `fit`, `evaluate` or `predict`; the latter two process all data of all workers."""
+    def begin(self, name: str) -> Callable[..., Any]:
+        """Returns a model's `fit`, `evaluate` or `predict`; the latter two process all data of all workers."""
         options = {} if name == "fit" else {"mode": "eval"}
 
-        def wrap(method: Callable[..., Any]) -> Callable[..., Any]:
-            @functools.wraps(method)
-            def wrapped(model: Any, *args: Any, **kwargs: Any) -> Any:
-                outer, self.innermost = self.innermost, Pass(model, ATTRIBUTES[name])
-                try:
-                    with context.scope(**options):
-                        return method(model, *args, **kwargs)
-                finally:
-                    self.innermost = outer
+        def run(method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+            outer, self.innermost = self.innermost, Pass(model, ATTRIBUTES[name])
+            try:
+                with context.scope(**options):
+                    return method(model, *args, **kwargs)
+            finally:
+                self.innermost = outer
 
-            return wrapped
+        return run
 
-        return wrap
+    def end_batch(self, tell: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Informs all callbacks about the end of a batch, and keeps their requests."""
+        tell(*args, **kwargs)
+        if self.innermost is not None:
+            self.innermost.take_back()
 
-    def wrap_batch_end(self, tell: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the call that informs all callbacks about the end of a batch."""
-
-        @functools.wraps(tell)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            tell(*args, **kwargs)
-            if self.innermost is not None:
-                self.innermost.take_back()
-
-        return wrapped
-
-    def wrap_epoch_end(self, tell: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the call that informs all callbacks about the end of an epoch."""
-
-        @functools.wraps(tell)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            tell(*args, **kwargs)
-            if self.innermost is not None:
-                self.innermost.take_back()
-                asked = tf.constant(int(self.innermost.asked))
-                self.innermost.agree(bool(ordered.allreduce(asked, op="max", name="stop_training").numpy()))
-
-        return wrapped
+    def end_epoch(self, tell: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Informs all callbacks about the end of an epoch; all workers agree on their requests."""
+        self.end_batch(tell, *args, **kwargs)
+        if self.innermost is not None:
+            asked = tf.constant(int(self.innermost.asked))
+            self.innermost.agree(bool(ordered.allreduce(asked, op="max", name="stop_training").numpy()))

@@ -14,7 +14,6 @@ This module imports Keras; a scope imports it if the program has Keras 3.
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from lockstep._src.engine import file_errors, program_end
 from lockstep._src.engine.context import context
 from lockstep._src.gradients import in_scope, norms
 from lockstep._src.hooks import symbols
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.keras.hooks import stopping
 from lockstep._src.tables import sharded as sharding
 from lockstep._src.tables.updates import keras3 as updates
@@ -39,25 +38,25 @@ from lockstep._src.tables.updates import keras3 as updates
 
 def intercept_training(interception: Interception) -> None:
     """Makes models of Keras 3 train, evaluate and predict on the whole job during the interception."""
-    interception.replace(symbols.KERAS_APPLY, _Applying().wrap)
-    interception.replace(symbols.SUPPORTS_JIT, _wrap_supports_jit)
+    interception.replace(symbols.KERAS_APPLY, around(_Applying().apply))
+    interception.replace(symbols.SUPPORTS_JIT, around(_supports_jit))
     file_errors.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     if context.world_size == 1:
         return
     step = _Step()
-    interception.replace(symbols.KERAS_SCALE_LOSS, step.wrap_scale_loss)
-    interception.replace(symbols.REDUCE_VALUES, _wrap_reduction)
-    interception.replace(symbols.COMPILE_LOSS, step.wrap_losses)
-    interception.replace(symbols.MEAN_UPDATE, step.wrap_mean)
-    interception.replace(symbols.ENUMERATE_BATCHES, lambda _: step.enumerate_batches)
+    interception.replace(symbols.KERAS_SCALE_LOSS, around(step.scale_loss))
+    interception.replace(symbols.REDUCE_VALUES, around(_reduce_values))
+    interception.replace(symbols.COMPILE_LOSS, around(step.compute_losses))
+    interception.replace(symbols.MEAN_UPDATE, around(step.update_mean))
+    interception.replace(symbols.ENUMERATE_BATCHES, around(step.enumerate_batches))
     for hook in symbols.KERAS_PASSES:
-        interception.replace(hook, step.passes.wrap(hook.name))
+        interception.replace(hook, around(step.passes.begin(hook.name)))
     for hook in symbols.BATCH_ENDS:
-        interception.replace(hook, step.passes.wrap_batch_end)
-    interception.replace(symbols.EPOCH_END, step.passes.wrap_epoch_end)
-    interception.replace(symbols.METRICS_RESULT, _wrap_results)
+        interception.replace(hook, around(step.passes.end_batch))
+    interception.replace(symbols.EPOCH_END, around(step.passes.end_epoch))
+    interception.replace(symbols.METRICS_RESULT, around(_results))
     interception.replace(symbols.BATCH_MOMENTS, lambda _: _moments_of_all)
-    interception.replace(symbols.KERAS_GLOBAL_NORM, _wrap_global_norm)
+    interception.replace(symbols.KERAS_GLOBAL_NORM, around(_global_norm))
 
 
 class _Batch(NamedTuple):
@@ -92,38 +91,30 @@ class _Step(threading.local):
             )
         return self._weight
 
-    @property
-    def enumerate_batches(self) -> Callable[..., Any]:
-        """The replacement of Keras' generator of (first step, last step, iterator over their batches)."""
-        step = self
-
-        def enumerate_iterator(self: Any) -> Iterator[tuple[int, int, Iterator[Any]]]:
-            self.data_adapter.on_epoch_begin()
-            # With `steps_per_epoch`, an epoch continues where the previous one ended.
-            if self._current_iterator is None or self.steps_per_epoch is None:
-                self._current_iterator = iter(self._get_iterator())
-            is_share = sharing.is_share(getattr(self.data_adapter, "_dataset", None))
-            begin = 0
-            while self.steps_per_epoch is None or begin < self.steps_per_epoch:
-                wanted = self.steps_per_execution
-                if self.steps_per_epoch is not None:
-                    wanted = min(wanted, self.steps_per_epoch - begin)
-                batches = []
-                while (
-                    len(batches) < wanted and (batch := step.next_of_all(self._current_iterator, is_share)) is not None
-                ):
-                    batches.append(batch)
-                if batches:
-                    self._steps_seen = begin + len(batches)
-                    yield begin, begin + len(batches) - 1, step.one_by_one(batches)
-                    begin += len(batches)
-                if len(batches) < wanted:
-                    self._current_iterator = None
-                    break
-            self._num_batches = begin
-            self.data_adapter.on_epoch_end()
-
-        return enumerate_iterator
+    def enumerate_batches(self, _: Any, epoch: Any) -> Iterator[tuple[int, int, Iterator[Any]]]:
+        """Yields (first step, last step, iterator over their batches), in place of a method of Keras' `epoch`."""
+        epoch.data_adapter.on_epoch_begin()
+        # With `steps_per_epoch`, an epoch continues where the previous one ended.
+        if epoch._current_iterator is None or epoch.steps_per_epoch is None:
+            epoch._current_iterator = iter(epoch._get_iterator())
+        is_share = sharing.is_share(getattr(epoch.data_adapter, "_dataset", None))
+        begin = 0
+        while epoch.steps_per_epoch is None or begin < epoch.steps_per_epoch:
+            wanted = epoch.steps_per_execution
+            if epoch.steps_per_epoch is not None:
+                wanted = min(wanted, epoch.steps_per_epoch - begin)
+            batches = []
+            while len(batches) < wanted and (batch := self.next_of_all(epoch._current_iterator, is_share)) is not None:
+                batches.append(batch)
+            if batches:
+                epoch._steps_seen = begin + len(batches)
+                yield begin, begin + len(batches) - 1, self.one_by_one(batches)
+                begin += len(batches)
+            if len(batches) < wanted:
+                epoch._current_iterator = None
+                break
+        epoch._num_batches = begin
+        epoch.data_adapter.on_epoch_end()
 
     def next_of_all(self, iterator: Any, is_share: bool) -> _Batch | None:
         """Returns the next batch of this worker.
@@ -168,68 +159,45 @@ class _Step(threading.local):
             if not is_finalizing():
                 self.weight.assign(1.0)
 
-    def wrap_scale_loss(self, scale_loss: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the method to which Keras passes the reported loss before it takes the gradient of the result."""
+    def scale_loss(self, scale_loss: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
+        """Weighs the loss of which Keras takes the gradient; only the outermost of nested optimizers does so."""
+        if self._scaling:
+            return scale_loss(optimizer, loss)
+        self._scaling = True
+        try:
+            loss = tf.convert_to_tensor(loss)
+            return scale_loss(optimizer, loss * tf.cast(self.weight.value, loss.dtype))
+        finally:
+            self._scaling = False
 
-        @functools.wraps(scale_loss)
-        def wrapped(optimizer: Any, loss: Any) -> Any:
-            if self._scaling:
-                return scale_loss(optimizer, loss)
-            self._scaling = True
-            try:
-                loss = tf.convert_to_tensor(loss)
-                return scale_loss(optimizer, loss * tf.cast(self.weight.value, loss.dtype))
-            finally:
-                self._scaling = False
+    def compute_losses(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Computes the losses of a model's outputs, and weights their means by rows."""
+        self._in_losses = True
+        try:
+            return call(*args, **kwargs)
+        finally:
+            self._in_losses = False
 
-        return wrapped
-
-    def wrap_losses(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps the function that computes the losses of a model's outputs, to weight their means by rows."""
-
-        @functools.wraps(call)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self._in_losses = True
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self._in_losses = False
-
-        return wrapped
-
-    def wrap_mean(self, update_state: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `Mean.update_state`: adds the weight that Keras omits if a graph does not know the number of rows."""
-
-        @functools.wraps(update_state)
-        def wrapped(metric: Any, values: Any, sample_weight: Any = None) -> Any:
-            if self._in_losses and sample_weight is None:
-                sample_weight = self.weight.value
-            return update_state(metric, values, sample_weight)
-
-        return wrapped
+    def update_mean(self, update_state: Callable[..., Any], metric: Any, values: Any, sample_weight: Any = None) -> Any:
+        """Updates a `Mean` with the weight that Keras omits if a graph does not know the number of rows."""
+        if self._in_losses and sample_weight is None:
+            sample_weight = self.weight.value
+        return update_state(metric, values, sample_weight)
 
 
-def _wrap_supports_jit(supports_jit: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Wraps the check for XLA, which can compile neither exchanges nor lookups in tables."""
-
-    @functools.wraps(supports_jit)
-    def wrapped(model: Any) -> bool:
-        has_table = any(sharding.is_sharded(getattr(v, "_value", v)) for v in model.variables)
-        return context.world_size == 1 and not has_table and supports_jit(model)
-
-    return wrapped
+def _supports_jit(supports_jit: Callable[..., Any], model: Any) -> bool:
+    """Returns whether XLA can compile a model; it can compile neither exchanges nor lookups in tables."""
+    has_table = any(sharding.is_sharded(getattr(v, "_value", v)) for v in model.variables)
+    return context.world_size == 1 and not has_table and supports_jit(model)
 
 
-def _wrap_reduction(reduce_values: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the reduction of a batch's losses: the loss of no rows is 0, where Keras returns an empty vector."""
-
-    @functools.wraps(reduce_values)
-    def wrapped(values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size") -> Any:
-        reduced = reduce_values(values, sample_weight, reduction)
-        no_rows = tuple(reduced.shape) == (0,) and reduction not in (None, "none")
-        return tf.reduce_sum(reduced) if no_rows else reduced
-
-    return wrapped
+def _reduce_values(
+    reduce_values: Callable[..., Any], values: Any, sample_weight: Any = None, reduction: Any = "sum_over_batch_size"
+) -> Any:
+    """Reduces a batch's losses; the loss of no rows is 0, where Keras returns an empty vector."""
+    reduced = reduce_values(values, sample_weight, reduction)
+    no_rows = tuple(reduced.shape) == (0,) and reduction not in (None, "none")
+    return tf.reduce_sum(reduced) if no_rows else reduced
 
 
 def _rows(batch: Any) -> int:
@@ -245,13 +213,9 @@ def _rows(batch: Any) -> int:
     )
 
 
-def _wrap_results(get_results: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(get_results)
-    def wrapped(self: Any, logs: Any) -> Any:
-        with _counts_of_all([v for metric in self.metrics for v in metric.variables]):
-            return get_results(self, logs)
-
-    return wrapped
+def _results(get_results: Callable[..., Any], self: Any, logs: Any) -> Any:
+    with _counts_of_all([v for metric in self.metrics for v in metric.variables]):
+        return get_results(self, logs)
 
 
 @contextlib.contextmanager
@@ -301,33 +265,28 @@ class _Applying(threading.local):
 
     inside = False
 
-    def wrap(self, apply: Callable[..., Any]) -> Callable[..., Any]:
-        """Wraps `apply` to first replace the gradients by their means over the workers."""
-
-        @functools.wraps(apply)
-        def wrapped(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-            if self.inside or not grads:
-                return apply(optimizer, grads, trainable_variables)
-            variables = trainable_variables
-            if variables is None and optimizer.built:
-                variables = optimizer._trainable_variables
-            if variables is None:
-                return apply(optimizer, grads, trainable_variables)
-            variables = [getattr(v, "_value", v) for v in variables]
-            if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
-                _check_can_shard(optimizer)
-            exchanged = [
-                g if updates.sums_slices(optimizer, g, v) else updates.summed(g)
-                for g, v in zip(in_scope.exchange().exchange(grads, variables), variables, strict=True)
-            ]
-            self.inside = True
-            program_end.counts_steps(optimizer)
-            try:
-                return apply(optimizer, exchanged, trainable_variables)
-            finally:
-                self.inside = False
-
-        return wrapped
+    def apply(self, apply: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        """Applies the means of the gradients over the workers."""
+        if self.inside or not grads:
+            return apply(optimizer, grads, trainable_variables)
+        variables = trainable_variables
+        if variables is None and optimizer.built:
+            variables = optimizer._trainable_variables
+        if variables is None:
+            return apply(optimizer, grads, trainable_variables)
+        variables = [getattr(v, "_value", v) for v in variables]
+        if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
+            _check_can_shard(optimizer)
+        exchanged = [
+            g if updates.sums_slices(optimizer, g, v) else updates.summed(g)
+            for g, v in zip(in_scope.exchange().exchange(grads, variables), variables, strict=True)
+        ]
+        self.inside = True
+        program_end.counts_steps(optimizer)
+        try:
+            return apply(optimizer, exchanged, trainable_variables)
+        finally:
+            self.inside = False
 
 
 # Optimizers of Keras that compute with a whole variable; a worker has only a part of a sharded one.
@@ -335,6 +294,10 @@ _NEED_WHOLE_VARIABLES = ("Adafactor", "Lamb", "Muon")
 
 
 def _check_can_shard(optimizer: Any) -> None:
+    """Raises NotImplementedError for an optimizer, or one inside of it, that cannot apply gradients of a shard."""
+    inner = getattr(optimizer, "inner_optimizer", None)  # of a LossScaleOptimizer
+    if inner is not None:
+        _check_can_shard(inner)
     if any(cls.__name__ in _NEED_WHOLE_VARIABLES for cls in type(optimizer).__mro__):
         raise NotImplementedError(
             f"{optimizer.name}: computes with norms or means of a whole variable, and is not implemented for sharded "
@@ -349,17 +312,12 @@ def _check_can_shard(optimizer: Any) -> None:
         )
 
 
-def _wrap_global_norm(global_norm: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps Keras' norm over all gradients; gradients of sharded tables are spread over the workers."""
-
-    @functools.wraps(global_norm)
-    def wrapped(value_list: Any) -> Any:
-        sharded = [v for v in value_list if v is not None and norms.is_sharded_gradient(v)]
-        if not sharded:
-            return global_norm(value_list)
-        ids = set(map(id, sharded))
-        rest = [v for v in value_list if v is not None and id(v) not in ids]
-        squared = norms.squared_norm(sharded)
-        return tf.sqrt(squared + (tf.square(tf.cast(global_norm(rest), squared.dtype)) if rest else 0.0))
-
-    return wrapped
+def _global_norm(global_norm: Callable[..., Any], value_list: Any) -> Any:
+    """Returns the norm over all gradients; those of sharded tables are spread over the workers."""
+    sharded = [v for v in value_list if v is not None and norms.is_sharded_gradient(v)]
+    if not sharded:
+        return global_norm(value_list)
+    ids = set(map(id, sharded))
+    rest = [v for v in value_list if v is not None and id(v) not in ids]
+    squared = norms.squared_norm(sharded)
+    return tf.sqrt(squared + (tf.square(tf.cast(global_norm(rest), squared.dtype)) if rest else 0.0))

@@ -22,7 +22,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.replicas.replicated import EagerVariables, allow_eager
 from lockstep._src.tables.sharded import RowShardedTable, Shard, lookup_steps
 from lockstep._src.tables.sharded.table import EitherShape, reading_shards
@@ -139,10 +139,10 @@ allow_eager(EagerVariables(is_making, begins_as_worker_0s))
 def intercept_variables(interception: Interception) -> None:
     """Makes layers, lookups and optimizers of Keras 3 work with sharded tables during the interception."""
     for hook in symbols.KERAS_INITIALIZE:
-        interception.replace(hook, _wrap_initialize)
-    interception.replace(symbols.KERAS_TAKE, _wrap_take)
-    interception.replace(symbols.KERAS_ADD_SLOT, _wrap_add_slot)
-    interception.replace(symbols.KERAS_BACKEND_UPDATE, _wrap_update_step)
+        interception.replace(hook, around(_initialize))
+    interception.replace(symbols.KERAS_TAKE, around(_take))
+    interception.replace(symbols.KERAS_ADD_SLOT, around(_add_slot))
+    interception.replace(symbols.KERAS_BACKEND_UPDATE, around(_update_step))
 
 
 @contextlib.contextmanager
@@ -163,70 +163,52 @@ def _outside_of_functions() -> Iterator[None]:
             yield
 
 
-def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(initialize)
-    def wrapped(self: Any, value: Any) -> None:
-        # A layer may be built while a step is traced. If its initial value is a tensor of that graph, the graph itself
-        # initializes the variable.
-        is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
-        before, _making.variable = _making.variable, True
-        try:
-            with contextlib.nullcontext() if is_of_graph else _outside_of_functions():
-                initialize(self, value)
-        finally:
-            _making.variable = before
-        if isinstance(self._value, RowShardedTable):
-            self.__class__ = RowShardedVariable
-
-    return wrapped
+def _initialize(initialize: Callable[..., Any], self: Any, value: Any) -> None:
+    # A layer may be built while a step is traced. If its initial value is a tensor of that graph, the graph itself
+    # initializes the variable.
+    is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
+    before, _making.variable = _making.variable, True
+    try:
+        with contextlib.nullcontext() if is_of_graph else _outside_of_functions():
+            initialize(self, value)
+    finally:
+        _making.variable = before
+    if isinstance(self._value, RowShardedTable):
+        self.__class__ = RowShardedVariable
 
 
-def _wrap_take(take: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `keras.ops.take`, which would read the whole table for its shape."""
+def _take(take: Callable[..., Any], x: Any, indices: Any, axis: int | None = None) -> Any:
+    """Looks up rows of a sharded table. `keras.ops.take` would read the whole table for its shape."""
+    if not isinstance(x, RowShardedVariable) or axis not in (0, -x.ndim):
+        return take(x, indices, axis)
+    table, rows = x._value, x.shard.rows
 
-    @functools.wraps(take)
-    def wrapped(x: Any, indices: Any, axis: int | None = None) -> Any:
-        if not isinstance(x, RowShardedVariable) or axis not in (0, -x.ndim):
-            return take(x, indices, axis)
-        table, rows = x._value, x.shard.rows
+    def from_the_end(ids: tf.Tensor) -> tf.Tensor:
+        return tf.where(ids < 0, ids + tf.cast(rows, ids.dtype), ids)
 
-        def from_the_end(ids: tf.Tensor) -> tf.Tensor:
-            return tf.where(ids < 0, ids + tf.cast(rows, ids.dtype), ids)
-
-        if isinstance(indices, tf.SparseTensor):
-            dense_shape = indices.shape
-            indices = indices.with_values(from_the_end(indices.values))
-            found = tf.nn.safe_embedding_lookup_sparse(table, tf.sparse.expand_dims(indices, axis=-1), default_id=0)
-            found.set_shape(dense_shape + found.shape[dense_shape.rank :])
-        elif isinstance(indices, tf.RaggedTensor):
-            found = tf.nn.embedding_lookup(table, indices.with_flat_values(from_the_end(indices.flat_values)))
-        else:
-            found = table.sparse_read(from_the_end(tf.convert_to_tensor(indices)))
-        return tf.cast(found, x.dtype)
-
-    return wrapped
+    if isinstance(indices, tf.SparseTensor):
+        dense_shape = indices.shape
+        indices = indices.with_values(from_the_end(indices.values))
+        found = tf.nn.safe_embedding_lookup_sparse(table, tf.sparse.expand_dims(indices, axis=-1), default_id=0)
+        found.set_shape(dense_shape + found.shape[dense_shape.rank :])
+    elif isinstance(indices, tf.RaggedTensor):
+        found = tf.nn.embedding_lookup(table, indices.with_flat_values(from_the_end(indices.flat_values)))
+    else:
+        found = table.sparse_read(from_the_end(tf.convert_to_tensor(indices)))
+    return tf.cast(found, x.dtype)
 
 
-def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(add_slot)
-    def wrapped(self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(reference_variable, RowShardedVariable):
-            return add_slot(self, reference_variable, *args, **kwargs)
-        with of_this_worker():
-            slot = add_slot(self, reference_variable, *args, **kwargs)
-        slot.__class__ = RowShardedVariable
-        slot._slot_shard = reference_variable.shard
-        return slot
-
-    return wrapped
+def _add_slot(add_slot: Callable[..., Any], self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(reference_variable, RowShardedVariable):
+        return add_slot(self, reference_variable, *args, **kwargs)
+    with of_this_worker():
+        slot = add_slot(self, reference_variable, *args, **kwargs)
+    slot.__class__ = RowShardedVariable
+    slot._slot_shard = reference_variable.shard
+    return slot
 
 
-def _wrap_update_step(update_step: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the method that applies the shard's gradients to variables; some optimizers read a variable in it."""
-
-    @functools.wraps(update_step)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        with reading_shards():
-            update_step(*args, **kwargs)
-
-    return wrapped
+def _update_step(update_step: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Applies the shard's gradients to variables; some optimizers read a variable for this."""
+    with reading_shards():
+        update_step(*args, **kwargs)
