@@ -196,11 +196,6 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def monitored_training_session(*args: Any, **kwargs: Any) -> Any:
-    """Calls TensorFlow's current MonitoredTrainingSession, which in a scope is the job's."""
-    return tf.compat.v1.train.MonitoredTrainingSession(*args, **kwargs)
-
-
 def intercept_sessions(interception: Interception) -> None:
     """Makes `tf.compat.v1.train.MonitoredTrainingSession` the job's while the interception lasts."""
     interception.replace(symbols.MONITORED_SESSION, of_the_job)

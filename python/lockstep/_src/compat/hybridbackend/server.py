@@ -89,7 +89,7 @@ def monitored_training_session(*args: Any, **kwargs: Any) -> Any:
     `get_session_config()`.
     """
     with scope():
-        return session.monitored_training_session(*args, **kwargs)
+        return tf.compat.v1.train.MonitoredTrainingSession(*args, **kwargs)
 
 
 def monitored_session(**kwargs: Any) -> Any:
@@ -99,11 +99,4 @@ def monitored_session(**kwargs: Any) -> Any:
 
 def wraps_monitored_training_session(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function with the arguments of `MonitoredTrainingSession` so that it creates sessions of the job."""
-    wrapped = session.of_the_job(function)
-
-    @functools.wraps(function)
-    def in_scope(*args: Any, **kwargs: Any) -> Any:
-        with scope():
-            return wrapped(*args, **kwargs)
-
-    return in_scope
+    return functools.wraps(function)(scope()(session.of_the_job(function)))
