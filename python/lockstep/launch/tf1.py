@@ -105,7 +105,8 @@ class TensorFlow1(ModuleType):
         if name == "__all__":
             return [public for public in dir(self._v1) if not public.startswith("_")]
         if name == "estimator":
-            return _estimator()
+            # This project's own: TensorFlow 2.16 and later have none.
+            return importlib.import_module("lockstep.estimator.tf1")
         hint = f"; {_NO_CONTRIB}" if name == "contrib" else ""
         raise AttributeError(
             f"module 'tensorflow' (TensorFlow 1 on {self.__version__}) has no attribute {name!r}{hint}"
@@ -113,11 +114,6 @@ class TensorFlow1(ModuleType):
 
     def __dir__(self) -> list[str]:
         return sorted({*_DEEPREC_NAMES[""], *self.__dict__, *dir(self._v1)})
-
-
-def _estimator() -> ModuleType:
-    """Returns this project's `tf.estimator`, for TensorFlow 2.16 and later, which has none."""
-    return importlib.import_module("lockstep.estimator.tf1")
 
 
 _module: TensorFlow1 | None = None
@@ -171,10 +167,6 @@ def _import(
         if attribute != "*" and not hasattr(found, attribute) and hasattr(found, "__path__"):
             builtins.__import__(name, globals, locals, (attribute,), 0)
     return found
-
-
-def _make_builtins() -> dict[str, Any]:
-    return {**builtins.__dict__, "__import__": _import}
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -304,7 +296,7 @@ def main() -> None:
     if not arguments:
         raise SystemExit(_USAGE)
     program = arguments[0]
-    program_builtins = _make_builtins()
+    program_builtins = {**builtins.__dict__, "__import__": _import}
     # `python -m` puts the working directory first on the module path, as -m and -c need it. A script needs its own
     # folder.
     folder = os.getcwd() if kind else os.path.dirname(os.path.realpath(program))

@@ -8,6 +8,7 @@ import pytest
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.frontends.horovod_request import Request
+from lockstep.spark import training
 from lockstep.spark.training import run_function
 from lockstep.testing import fake_spark
 
@@ -51,7 +52,8 @@ def test_a_process_that_fails_ends_the_others_and_gives_the_slots_back(spark):
     assert _run(_place, processes=1) == [("0", "1", None)]
 
 
-def test_slots_that_are_not_free_in_time_are_an_error(spark):
+def test_slots_that_are_not_free_in_time_are_an_error(spark, monkeypatch):
+    monkeypatch.setattr(training, "_END_TIMEOUT_S", 0.1)  # Spark ends no task of this test.
     spark(2)
     with pytest.raises(RuntimeError, match="^Spark has ended the job: the stage requires more slots"):
         _run(_place, processes=3)

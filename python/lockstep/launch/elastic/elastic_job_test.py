@@ -7,15 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from lockstep.testing.elastic_worker import WORKER
+from lockstep.testing.launching import DEADLINE_S, runs, wait_for
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-DEADLINE_S = 120
 RUN = "import json, sys; from lockstep.launch.frontends.horovodrun import main; sys.exit(main(read_yaml=json.loads))"
 
 
@@ -44,23 +43,13 @@ def launch(tmp_path):
         process.kill()
         with contextlib.suppress(ValueError):  # communicate() may have closed the pipes.
             process.communicate(timeout=DEADLINE_S)
-    deadline = time.monotonic() + DEADLINE_S
-    left = [path for path in tmp_path.glob("pid*") if runs(path)]
-    while left and time.monotonic() < deadline:
-        time.sleep(0.02)
-        left = [path for path in left if runs(path)]
-    for path in left:
-        os.kill(int(path.read_text()), signal.SIGKILL)
+    pids = [int(path.read_text()) for path in tmp_path.glob("pid*")]
+    with contextlib.suppress(AssertionError):
+        wait_for(lambda: not any(map(runs, pids)), "the workers to end")
+    left = [pid for pid in pids if runs(pid)]
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
     assert not left, "workers outlived their launcher"
-
-
-def runs(path: Path) -> bool:
-    """Returns whether the process whose number is in a file runs, and is no zombie."""
-    try:
-        status = Path(f"/proc/{path.read_text()}/stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def finish(process: subprocess.Popen) -> tuple[int, list[str], str]:

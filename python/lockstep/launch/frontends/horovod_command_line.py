@@ -79,7 +79,8 @@ def command_line() -> CommandLine:
         details = {"dest": name, "type": int, "metavar": shown, "help": meaning}
         details |= {"nargs": 2} if name == "cooldown_range" else {}
         line.add(OPTIONS[name], *others, to=groups["elastic arguments"], **details)
-    _add_libraries(line, groups["library arguments"])
+    for name in ("--mpi-args", "--binding-args"):
+        line.add(name, to=groups["library arguments"], help="for mpirun, which is not used")
     line.add(
         "-prefix-timestamp", "--prefix-output-with-timestamp", to=groups["logging arguments"], dest="timestamps",
         action="store_true", help="each line of output begins with date and time",
@@ -93,11 +94,6 @@ def command_line() -> CommandLine:
     _add_controllers(line, groups["controller arguments"].add_mutually_exclusive_group())
     _add_ours(line, groups[_OURS])
     return line
-
-
-def _add_libraries(line: CommandLine, group: Any) -> None:
-    for name in ("--mpi-args", "--binding-args"):
-        line.add(name, to=group, help="for mpirun, which is not used")
 
 
 def _add_controllers(line: CommandLine, one: Any) -> None:

@@ -78,7 +78,6 @@ class Setting:
 
 
 _ALGORITHM = "nothing to tune here: the engine chooses its algorithms"
-_NO_ALGORITHM = "no effect either"
 _AUTOTUNE = "there is nothing to tune"
 
 # Heading of Horovod's help -> its settings.
@@ -98,17 +97,12 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
             "params.cache_capacity", "HOROVOD_CACHE_CAPACITY", int, ("--cache-capacity",),
             "nothing to tune here",
         ),
-        Setting(
-            "params.hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", bool, ("--hierarchical-allreduce",),
-            _ALGORITHM, off=("--no-hierarchical-allreduce",), off_help=_NO_ALGORITHM,
-        ),
-        Setting(
-            "params.hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", bool, ("--hierarchical-allgather",),
-            _ALGORITHM, off=("--no-hierarchical-allgather",), off_help=_NO_ALGORITHM,
-        ),
-        Setting(
-            "params.torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", bool, ("--torus-allreduce",),
-            _ALGORITHM, off=("--no-torus-allreduce",), off_help=_NO_ALGORITHM,
+        *(
+            Setting(
+                f"params.{name}", f"HOROVOD_{name.upper()}", bool, (f"--{name.replace('_', '-')}",), _ALGORITHM,
+                off=(f"--no-{name.replace('_', '-')}",), off_help="no effect either",
+            )
+            for name in ("hierarchical_allreduce", "hierarchical_allgather", "torus_allreduce")
         ),
     ),
     "autotune arguments": (

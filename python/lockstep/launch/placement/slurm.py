@@ -118,35 +118,36 @@ def parse_nodes(text: str) -> list[str]:
         while at < len(entry):
             found = _PART.match(entry, at)
             if found is None or found.end() == at:
-                raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted node[01-03,7]")
+                raise _wrong_list(text, f": got {entry[:80]!r}, wanted node[01-03,7]")
             at = found.end()
             endings = [""] if found[2] is None else _numbers(found[2], text)
             if len(names) * len(endings) + len(nodes) > MOST_WORKERS:
-                raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {MOST_WORKERS}")
+                raise _wrong_list(text, f" has more than {MOST_WORKERS}")
             if len(names[0]) + len(found[1]) > LONGEST_NAME:
-                raise LaunchError(
-                    f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted names of at most {LONGEST_NAME} "
-                    "characters"
-                )
+                raise _wrong_list(text, f": got {entry[:80]!r}, wanted names of at most {LONGEST_NAME} characters")
             names = [name + found[1] + ending for name in names for ending in endings]
         if names == [""] or names[0].startswith("-"):
-            raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got {entry[:80]!r}, wanted names")
+            raise _wrong_list(text, f": got {entry[:80]!r}, wanted names")
         nodes += names
     if len(set(nodes)) != len(nodes):
-        raise LaunchError(f"Slurm's list of hosts {text[:200]!r} names a host twice")
+        raise _wrong_list(text, " names a host twice")
     return nodes
+
+
+def _wrong_list(text: str, why: str) -> LaunchError:
+    return LaunchError(f"Slurm's list of hosts {text[:200]!r}{why}")
 
 
 def _split(text: str) -> list[str]:
     """Splits a list at commas outside brackets."""
-    entries, depth = [""], 0
-    for letter in text:
+    entries: list[str] = []
+    depth = start = 0
+    for at, letter in enumerate(text):
         depth += (letter == "[") - (letter == "]")
         if letter == "," and depth == 0:
-            entries.append("")
-        else:
-            entries[-1] += letter
-    return entries
+            entries.append(text[start:at])
+            start = at + 1
+    return [*entries, text[start:]]
 
 
 def _numbers(ranges: str, text: str) -> list[str]:
@@ -156,10 +157,10 @@ def _numbers(ranges: str, text: str) -> list[str]:
         match = _RANGE.match(entry)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or low > high or high - low >= MOST_WORKERS:
-            raise LaunchError(f"Slurm's list of hosts {text[:200]!r}: got the range {entry[:40]!r}, wanted 01-03")
+            raise _wrong_list(text, f": got the range {entry[:40]!r}, wanted 01-03")
         found += [str(number).zfill(len(match[1])) for number in range(low, high + 1)]
         if len(found) > MOST_WORKERS:
-            raise LaunchError(f"Slurm's list of hosts {text[:200]!r} has more than {MOST_WORKERS}")
+            raise _wrong_list(text, f" has more than {MOST_WORKERS}")
     return found
 
 

@@ -135,11 +135,8 @@ class Agent(SupervisedJob):
 
     def _hold_back(self) -> None:
         """Pauses reading workers' output while the launcher takes it more slowly."""
-        target, waiting = self._link.target, self._link.waiting
-        if waiting and target not in self._selector.get_map():
-            self._selector.register(target, selectors.EVENT_WRITE, lambda events: self._link.flush())
-        elif not waiting and target in self._selector.get_map():
-            self._selector.unregister(target)
+        self._link.watch(self._selector)
+        waiting = self._link.waiting
         if waiting > _MOST_WAITING_BYTES:
             self._held |= set(self._by_pipe) & set(self._selector.get_map())
             for fd in self._held & set(self._selector.get_map()):

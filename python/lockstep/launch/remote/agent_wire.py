@@ -31,6 +31,7 @@ import contextlib
 import json
 import os
 import select
+import selectors
 import struct
 import threading
 import time
@@ -201,6 +202,14 @@ class Link:
                 if isinstance(error, BlockingIOError):
                     raise
                 self._outgoing.clear()
+
+    def watch(self, selector: selectors.BaseSelector) -> None:
+        """Has a selector call `flush` when bytes that wait can be written."""
+        is_watched = self.target in selector.get_map()
+        if self.waiting and not is_watched:
+            selector.register(self.target, selectors.EVENT_WRITE, lambda events: self.flush())
+        elif is_watched and not self.waiting:
+            selector.unregister(self.target)
 
     def is_silent(self, limit_s: float) -> bool:
         """Returns whether nothing was received for so long. Bytes that wait to be read count as received."""

@@ -1,4 +1,5 @@
 import os
+import selectors
 import struct
 import threading
 
@@ -9,13 +10,12 @@ from lockstep.launch.remote.agent_wire import DATA_BYTES, Frames, Link, WireErro
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 
-def test_frames_come_whole_however_they_are_cut():
+@pytest.mark.parametrize("step", [1, 7, 1 << 20])
+def test_frames_come_whole_however_they_are_cut(step):
     sent = [({"is": "a", "text": "ä" * 100}, b""), ({"is": "b"}, b"\0\n" * 1000), ({"is": "c"}, b"")]
     data = b"".join(frame(*message) for message in sent)
-    for step in (1, 7, len(data)):
-        frames = Frames()
-        got = [found for at in range(0, len(data), step) for found in frames.feed(data[at : at + step])]
-        assert got == sent
+    frames = Frames()
+    assert [found for at in range(0, len(data), step) for found in frames.feed(data[at : at + step])] == sent
 
 
 def test_what_a_login_writes_is_no_part_of_the_conversation():
@@ -46,9 +46,12 @@ def test_what_is_no_frame_is_refused_before_it_is_kept(data, message):
 
 def test_a_member_has_its_type():
     assert field({"is": "x", "rank": 1}, "rank", int) == 1
-    for message in ({"is": "x"}, {"is": "x", "rank": "1"}, {"is": "x", "rank": True}):
-        with pytest.raises(WireError, match="x: rank is .*, wanted int"):
-            field(message, "rank", int)
+
+
+@pytest.mark.parametrize("members", [{}, {"rank": "1"}, {"rank": True}])
+def test_a_member_of_another_type_is_refused(members):
+    with pytest.raises(WireError, match="x: rank is .*, wanted int"):
+        field({"is": "x", **members}, "rank", int)
 
 
 def test_what_cannot_be_written_waits_and_threads_do_not_mix():
@@ -74,4 +77,25 @@ def test_what_cannot_be_written_waits_and_threads_do_not_mix():
     link.say({"is": "x"})
     assert link.waiting == 0  # The reader has gone.
     link.close()
+    os.close(target)
+
+
+def test_a_selector_watches_for_space_while_bytes_wait():
+    source, target = os.pipe()
+    link = Link(source, target)
+    with selectors.DefaultSelector() as selector:
+        link.watch(selector)
+        assert not selector.get_map()
+        link.say({"is": "output"}, bytes(DATA_BYTES))  # more than a pipe holds
+        for _ in range(2):
+            link.watch(selector)
+            assert list(selector.get_map()) == [target]
+        got = []
+        while not got:
+            got += link.hear()[0]
+            for key, events in selector.select(0):
+                key.data(events)
+        link.watch(selector)
+        assert (got, list(selector.get_map())) == ([({"is": "output"}, bytes(DATA_BYTES))], [])
+    os.close(source)
     os.close(target)

@@ -193,12 +193,7 @@ class RemoteHost:
         """Does what is due after some time: sends waiting bytes, and notices a silent agent."""
         if self.is_over or self._link is None:
             return
-        link, target = self._link, self._link.target
-        registered = target in self._selector.get_map()
-        if self._link.waiting and not registered:
-            self._selector.register(target, selectors.EVENT_WRITE, lambda events: link.flush())
-        elif registered and not self._link.waiting:
-            self._selector.unregister(target)
+        self._link.watch(self._selector)
         if self._link.is_silent(self._limit_s):
             what = "sign of life" if self.workers else "answer"
             self._lose(f"no {what} for {self._limit_s:g} s")
