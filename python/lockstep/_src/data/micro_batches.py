@@ -62,8 +62,9 @@ def compute_pipeline() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     Returns:
       A decorator. The decorated function returns the structure that the function returns, with the tensors of all
-      batches merged. Scalars of a floating-point type become their mean, weighted by the rows of each batch. Other
-      tensors are concatenated along the rows. The decorated function raises ValueError if the function makes new
+      batches merged. Scalars of a floating-point type become their mean, weighted by the rows of each batch. Tensors
+      with rows, also sparse and ragged ones, are concatenated along the rows. Other scalars, and values that are not
+      tensors, are those of the first batch. The decorated function raises ValueError if the function makes new
       variables for the second batch.
     """
 
@@ -88,7 +89,9 @@ def _build(function: Callable[..., Any], args: Any, kwargs: Any, count: int) -> 
     store = variable_scope.get_variable_scope_store()
     names_before = dict(store.variable_scopes_count)
     for i in range(count):
-        picked = tf.nest.map_structure(lambda part, i=i: part.values[i] if _is_several(part) else part, (args, kwargs))
+        picked = tf.nest.map_structure(
+            lambda part, i=i: part.values[i] if isinstance(part, MicroBatches) else part, (args, kwargs)
+        )
         if i > 0:
             # Layers number their default names; each batch must get the names of the first.
             store.variable_scopes_count = dict(names_before)
@@ -109,12 +112,11 @@ def _build(function: Callable[..., Any], args: Any, kwargs: Any, count: int) -> 
     return tf.nest.map_structure(lambda *values: _merge(list(values)), *results)
 
 
-def _is_several(part: Any) -> bool:
-    return isinstance(part, MicroBatches)
-
-
 def _merge(values: list[Any]) -> Any:
-    if not all(isinstance(value, tf.Tensor) for value in values):
+    if all(isinstance(value, tf.SparseTensor) for value in values):
+        # The batches' longest lists may differ in length.
+        return tf.sparse.concat(0, values, expand_nonconcat_dims=True)
+    if not all(isinstance(value, (tf.Tensor, tf.RaggedTensor)) for value in values):
         return values[0]
     if values[0].shape.rank != 0:
         return tf.concat(values, 0)
