@@ -72,14 +72,17 @@ class Field:
         """
         if self.default_value is None:
             return b""
-        if self.dtype == tf.string:
+        if self.dtype == tf.string and isinstance(self.default_value, (str, bytes)):
             return tf.compat.as_bytes(self.default_value)
-        value = np.asarray(self.default_value)
-        if value.shape != () or not np.can_cast(value.dtype, self.dtype.as_numpy_dtype, "same_kind"):
+        value, wanted = np.asarray(self.default_value), np.dtype(self.dtype.as_numpy_dtype)
+        fits = value.shape == () and np.can_cast(value.dtype, wanted, "same_kind")
+        if value.shape == () and value.dtype.kind in "iu" and wanted.kind in "iu":
+            fits = np.iinfo(wanted).min <= value <= np.iinfo(wanted).max
+        if not fits or self.dtype == tf.string:
             raise ValueError(
                 f"field {self.name!r}: default_value is {self.default_value!r}, wanted one {self.dtype.name}"
             )
-        return value.astype(self.dtype.as_numpy_dtype).tobytes()
+        return value.astype(wanted).tobytes()
 
 
 def _is_text(name: str) -> bool:
@@ -95,7 +98,7 @@ def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> F
     column = columns.get(field.name)
     if column is None:
         if field.default_value is not None and field.dtype is not None:
-            return Field(field.name, field.dtype, field.ragged_rank or 0, field.shape or [], field.default_value)
+            return dataclasses.replace(field, ragged_rank=field.ragged_rank or 0, shape=field.shape or [])
         names = ", ".join(columns)
         hint = "" if field.default_value is None else "; a field with a default_value that no file has needs a dtype"
         raise tf.errors.NotFoundError(None, None, f"file '{file}' has no column '{field.name}': it has {names}{hint}")
@@ -108,7 +111,7 @@ def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> F
         # A dimension that the file does not fix stands for lists that all have this length. HybridBackend's programs
         # give the file's ragged_rank in addition to such a shape.
         ragged_rank = max(0, column["ragged_rank"] - more_dimensions)
-    return Field(field.name, field.dtype or column["dtype"], ragged_rank, shape, field.default_value)
+    return dataclasses.replace(field, dtype=field.dtype or column["dtype"], ragged_rank=ragged_rank, shape=shape)
 
 
 def _unknown_file(field: Field) -> Field:
@@ -122,7 +125,7 @@ def _unknown_file(field: Field) -> Field:
             f"filenames are not known before the dataset runs: field {field.name!r} needs a dtype and a ragged_rank "
             "(every field needs a dtype, a ragged_rank and, if it is of fixed-size lists, a shape)"
         )
-    return Field(field.name, field.dtype, field.ragged_rank, field.shape or [], field.default_value)
+    return dataclasses.replace(field, shape=field.shape or [])
 
 
 def _as_in_file(field: Field, columns: dict[str, Any]) -> Field:
@@ -132,12 +135,7 @@ def _as_in_file(field: Field, columns: dict[str, Any]) -> Field:
     names = [name for name in columns if name.casefold() == field.name.casefold()]
     if len(names) > 1:
         raise ValueError(f"field {field.name!r} may be any of {', '.join(map(repr, names))}")
-    return _renamed(field, names[0]) if names else field
-
-
-def _renamed(field: Field, name: str) -> Field:
-    """Returns the field under another name."""
-    return Field(name, field.dtype, field.ragged_rank, field.shape, field.default_value)
+    return dataclasses.replace(field, name=names[0]) if names else field
 
 
 def name_in_file(name: str, filenames: Sequence[str]) -> str:
