@@ -1,8 +1,8 @@
 """Files that must have a checksum."""
 
 import hashlib
-import os
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -95,18 +95,23 @@ def test_a_restored_position_reads_on_with_checksums(files):
     assert next(other)["x"].numpy().tolist() == list(range(30, 60))
 
 
-def test_invalid_checksums_are_refused(files, tmp_path):
-    path = str(files[0])
-    with pytest.raises(ValueError, match="file '.*a.orc' has 'md5:1', wanted 'sha256:' and 64"):
-        ParquetDataset(path, checksums={path: "md5:1"})
-    with pytest.raises(ValueError, match="checksums is empty"):
-        ParquetDataset(path, checksums={})
-    with pytest.raises(TypeError, match="checksums is 3, wanted a dict"):
-        ParquetDataset(path, checksums=3)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="file '.*a.orc' has no checksum, .* there are 1"):
-        iter(ParquetDataset(path, checksums={path + "x": "0" * 64}))
-    with pytest.raises(tf.errors.NotFoundError):
-        ParquetDataset(path, checksums=os.path.join(tmp_path, "no such manifest"))
-    (tmp_path / "manifest").write_text("what is this\n")
-    with pytest.raises(ValueError, match="manifest line 1 is 'what is this', wanted a line of sha256sum's"):
-        ParquetDataset(path, checksums=tmp_path / "manifest")
+@pytest.mark.parametrize(
+    ("checksums", "error", "message"),
+    [
+        (lambda path: {path: "md5:1"}, ValueError, "file '.*a.orc' has 'md5:1', wanted 'sha256:' and 64"),
+        (lambda path: {}, ValueError, "checksums is empty"),
+        (lambda path: 3, TypeError, "checksums is 3, wanted a dict"),
+        (lambda path: {path + "x": "0" * 64}, tf.errors.InvalidArgumentError, "a.orc' has no checksum, .* there are 1"),
+        (lambda path: path + " no such manifest", tf.errors.NotFoundError, "no such manifest"),
+        (
+            lambda path: Path(path).with_name("manifest"),
+            ValueError,
+            "manifest line 1 is 'what is this', wanted a line of",
+        ),
+    ],
+    ids=["algorithm", "empty", "type", "another file's", "no manifest", "manifest"],
+)
+def test_invalid_checksums_are_refused(files, checksums, error, message):
+    files[0].with_name("manifest").write_text("what is this\n")
+    with pytest.raises(error, match=message):
+        iter(ParquetDataset(str(files[0]), checksums=checksums(str(files[0]))))

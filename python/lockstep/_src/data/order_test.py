@@ -55,19 +55,19 @@ def test_columns_are_in_the_order_given_or_in_the_files(tmp_path, fields, file_f
     assert [field.name for field in FrameDataset.read_schema(path, fields)] == list(wanted)
 
 
-def test_columns_of_graphs_are_in_the_files_order(tmp_path):
+@pytest.mark.parametrize(
+    "read",
+    [ParquetDataset, FrameDataset, lambda path, rows: TabularDataset.from_parquet(path).batch(rows)],
+    ids=["ParquetDataset", "FrameDataset", "TabularDataset"],
+)
+@pytest.mark.parametrize("options", [{}, {"data_batch_count": 2, "data_sync_drop_remainder": False}], ids=str)
+@pytest.mark.parametrize("make", ["make_one_shot_iterator", "make_initializable_iterator"])
+def test_columns_of_graphs_are_in_the_files_order(tmp_path, make, options, read):
     path = _unsorted(tmp_path / "a.parquet")
-    for make in (tf.compat.v1.data.make_one_shot_iterator, tf.compat.v1.data.make_initializable_iterator):
-        for options in ({}, {"data_batch_count": 2, "data_sync_drop_remainder": False}):
-            with tf.Graph().as_default(), scope(**options):
-                for dataset in (
-                    ParquetDataset(path, 4),
-                    FrameDataset(path, 4),
-                    TabularDataset.from_parquet(path).batch(4),
-                ):
-                    batches = make(dataset).get_next()
-                    for batch in batches if isinstance(batches, tuple) else [batches]:
-                        assert list(batch) == _UNSORTED
+    with tf.Graph().as_default(), scope(**options):
+        batches = getattr(tf.compat.v1.data, make)(read(path, 4)).get_next()
+        for batch in batches if isinstance(batches, tuple) else [batches]:
+            assert list(batch) == _UNSORTED
 
 
 def test_a_column_with_only_a_default_keeps_its_place(tmp_path):

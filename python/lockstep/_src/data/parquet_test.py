@@ -89,15 +89,18 @@ def _id_file(path, first: int, rows: int, **options) -> str:
     return _write(path, pa.table({"id": np.arange(first, first + rows)}), **options)
 
 
-def test_every_type_reads_as_pyarrow_reads_it(tmp_path):
-    table = _table(233, seed=1)
-    path = _write(tmp_path / "a.parquet", table, row_group_size=50)
-    dataset = ParquetDataset(path, batch_size=32)
-    assert sorted(dataset.element_spec) == sorted(table.column_names)
-    columns = _columns(dataset)
-    expected = pq.read_table(path)
-    for name in table.column_names:
-        assert columns[name] == _plain(expected[name].to_pylist()), name
+@pytest.fixture(name="every_type", scope="module")
+def _every_type(tmp_path_factory):
+    """Returns a file with a column of each kind, and its columns as they are read."""
+    path = _write(tmp_path_factory.mktemp("types") / "a.parquet", _table(233, seed=1), row_group_size=50)
+    return path, _columns(ParquetDataset(path, batch_size=32))
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_every_type_reads_as_pyarrow_reads_it(every_type, kind):
+    path, columns = every_type
+    assert sorted(columns) == sorted(_KINDS)
+    assert columns[kind] == _plain(pq.read_table(path)[kind].to_pylist())
 
 
 def test_specs_have_dtype_ragged_rank_and_shape(tmp_path):
@@ -203,20 +206,24 @@ def test_an_unreadable_column_that_is_not_selected_does_no_harm(tmp_path):
 # Nulls.
 
 
-def test_a_null_without_default_is_an_error_that_names_its_row(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x", "row 70 is null, and the field has no default_value"),
+        ("l", "row 50 holds a value that is null, and the field has no default_value"),
+    ],
+    ids=["value", "list"],
+)
+def test_a_null_without_default_is_an_error_that_names_its_row(tmp_path, name, message):
     table = pa.table(
         {"x": pa.array([*range(70), None, 7]), "l": pa.array([[1]] * 50 + [[2, None]] + [[3]] * 20 + [None])}
     )
     path = _write(tmp_path / "a.parquet", table, row_group_size=30)
-    for name, message in (
-        ("x", "row 70 is null, and the field has no default_value"),
-        ("l", "row 50 holds a value that is null, and the field has no default_value"),
-    ):
-        dataset = iter(ParquetDataset(path, 10, fields=[name], _piece_rows=10))
-        with pytest.raises(tf.errors.DataLossError) as error:
-            for _ in range(8):
-                next(dataset)
-        assert f"file '{path}' column '{name}': {message}" in str(error.value)
+    dataset = iter(ParquetDataset(path, 10, fields=[name], _piece_rows=10))
+    with pytest.raises(tf.errors.DataLossError) as error:
+        for _ in range(8):
+            next(dataset)
+    assert f"file '{path}' column '{name}': {message}" in str(error.value)
 
 
 def test_a_default_stands_for_nulls(tmp_path):
@@ -265,20 +272,24 @@ def test_a_default_must_fit_its_dtype(tmp_path):
 # Files.
 
 
-def test_relative_names_patterns_and_folders(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "names",
+    [
+        lambda folder: "day",
+        lambda folder: "day/*.parquet",
+        lambda folder: [f"day/{i}.parquet" for i in range(3)],
+        lambda folder: folder / "day",
+        lambda folder: f"file://{folder}/day",
+    ],
+    ids=["folder", "pattern", "files", "path", "URL"],
+)
+def test_relative_names_patterns_and_folders(tmp_path, monkeypatch, names):
     (tmp_path / "day").mkdir()
     for i in range(3):
         _id_file(tmp_path / "day" / f"{i}.parquet", 10 * i, 10)
     (tmp_path / "day" / "_SUCCESS").touch()
     monkeypatch.chdir(tmp_path)
-    for names in (
-        "day",
-        "day/*.parquet",
-        [f"day/{i}.parquet" for i in range(3)],
-        tmp_path / "day",
-        f"file://{tmp_path}/day",
-    ):
-        assert _ids(ParquetDataset(names, 4)) == list(range(30)), names
+    assert _ids(ParquetDataset(names(tmp_path), 4)) == list(range(30))
 
 
 def test_names_may_come_from_tensors_and_datasets(tmp_path):
@@ -342,11 +353,12 @@ def test_transformations_compose(tmp_path):
     assert len(_ids(ParquetDataset(path, 8, drop_remainder=True))) == 96
 
 
-def test_every_pass_starts_at_the_beginning_and_may_be_left_early(tmp_path):
+@pytest.mark.parametrize("steps", [1, 3, 50, 100])
+def test_every_pass_starts_at_the_beginning_and_may_be_left_early(tmp_path, steps):
     path = _id_file(tmp_path / "a.parquet", 0, 1000)
     dataset = ParquetDataset(path, 10, _piece_rows=20)
-    for steps in (1, 3, 50, 100):
-        assert [int(b["id"][0]) for b in dataset.take(steps)] == list(range(0, 10 * steps, 10))
+    for left_at in (2, steps):
+        assert [int(b["id"][0]) for b in dataset.take(left_at)] == list(range(0, 10 * left_at, 10))
 
 
 def test_graph_mode_iterators(tmp_path):
@@ -405,39 +417,35 @@ def _message(make) -> str:
     return f"{type(error.value).__name__}: {error.value.message}"
 
 
-def test_errors_name_file_and_column_and_what_was_wanted(tmp_path):
-    good = _write(tmp_path / "good.parquet", pa.table({"a": [1, 2], "b": [[1], [2]]}))
-    other = _write(tmp_path / "other.parquet", pa.table({"a": pa.array([1.0, 2.0], pa.float32())}))
-    missing = str(tmp_path / "missing.parquet")
-    fields = [Field("a", tf.int64, 0, [])]
-    for make, wanted in (
-        (lambda: ParquetDataset(missing), f"NotFoundError: file '{missing}' does not exist"),
-        (lambda: ParquetDataset([good, missing], fields=fields), f"NotFoundError: file '{missing}' does not exist"),
-        (lambda: ParquetDataset(good, fields=["z"]), f"NotFoundError: file '{good}' has no column 'z': it has a, b"),
+@pytest.mark.parametrize(
+    ("files", "fields", "kind", "text"),
+    [
+        (["missing"], None, "NotFoundError", "'missing' does not exist"),
+        (["good", "missing"], [Field("a", tf.int64, 0, [])], "NotFoundError", "'missing' does not exist"),
+        (["good"], ["z"], "NotFoundError", "'good' has no column 'z': it has a, b"),
+        (["good", "other"], ["b"], "NotFoundError", "'other' has no column 'b': it has a"),
+        (["good"], [Field("a", tf.float32)], "InvalidArgumentError", "'good' column 'a' is int64, wanted float32"),
+        (["good", "other"], ["a"], "InvalidArgumentError", "'other' column 'a' is float32, wanted int64"),
         (
-            lambda: ParquetDataset([good, other], fields=["b"]),
-            f"NotFoundError: file '{other}' has no column 'b': it has a",
+            ["good"],
+            [Field("b", tf.int64, 0, [])],
+            "InvalidArgumentError",
+            "'good' column 'b' is list<int64>, wanted int64",
         ),
-        (
-            lambda: ParquetDataset(good, fields=[Field("a", tf.float32)]),
-            f"InvalidArgumentError: file '{good}' column 'a' is int64, wanted float32",
-        ),
-        (
-            lambda: ParquetDataset([good, other], fields=["a"]),
-            f"InvalidArgumentError: file '{other}' column 'a' is float32, wanted int64",
-        ),
-        (
-            lambda: ParquetDataset(good, fields=[Field("b", tf.int64, 0, [])]),
-            f"InvalidArgumentError: file '{good}' column 'b' is list<int64>, wanted int64",
-        ),
-    ):
-        kind, text = wanted.split(": ", 1)
-        message = _message(make)
-        assert message.startswith(kind) and text in message
+    ],
+    ids=["missing", "second missing", "column", "second's column", "type", "second's type", "list"],
+)
+def test_errors_name_file_and_column_and_what_was_wanted(tmp_path, files, fields, kind, text):
+    _write(tmp_path / "good", pa.table({"a": [1, 2], "b": [[1], [2]]}))
+    _write(tmp_path / "other", pa.table({"a": pa.array([1.0, 2.0], pa.float32())}))
+    names = [str(tmp_path / name) for name in files]
+    message = _message(lambda: ParquetDataset(names, fields=fields))
+    assert message.startswith(kind) and f"file '{tmp_path}/{text[1:]}" in message
 
 
+@pytest.mark.parametrize("place", ["first", "second"])
 @pytest.mark.parametrize("damage", ["empty", "truncated", "text", "middle"])
-def test_damaged_files_are_named_as_first_and_as_second_file(tmp_path, damage):
+def test_damaged_files_are_named_as_first_and_as_second_file(tmp_path, damage, place):
     good = _id_file(tmp_path / "good.parquet", 0, 1000)
     whole = (tmp_path / "good.parquet").read_bytes()
     bad = tmp_path / "bad.parquet"
@@ -445,14 +453,14 @@ def test_damaged_files_are_named_as_first_and_as_second_file(tmp_path, damage):
         {"empty": b"", "truncated": whole[: len(whole) // 2], "text": b"a,b\n1,2\n" * 100,
          "middle": whole[:100] + bytes(500) + whole[600:]}[damage]
     )  # fmt: skip
-    for files in ([bad], [good, bad]):
-        message = _message(lambda files=files: ParquetDataset(files, fields=[Field("id", tf.int64, 0, [])]))
-        assert message.startswith("DataLossError: ") and f"file '{bad}'" in message
+    files = [bad] if place == "first" else [good, bad]
+    message = _message(lambda: ParquetDataset(files, fields=[Field("id", tf.int64, 0, [])]))
+    assert message.startswith("DataLossError: ") and f"file '{bad}'" in message
 
 
-def test_arguments_are_checked(tmp_path):
-    path = _id_file(tmp_path / "a.parquet", 0, 10)
-    for arguments, message in (
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         ({"batch_size": 0}, "batch_size is 0, wanted 1 or more"),
         ({"batch_size": -1}, "batch_size is -1, wanted 1 or more"),
         ({"partition_count": 0, "partition_index": 0}, "partition_count is 0, wanted 1 or more"),
@@ -464,13 +472,27 @@ def test_arguments_are_checked(tmp_path):
         ({"partition_by": "files"}, "partition_by is 'files', wanted one of 'rows', 'row_groups', 'batches'"),
         ({"fields": []}, "fields is empty"),
         ({"fields": ["id", "id"]}, "field 'id' is given twice"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ParquetDataset(path, **arguments)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="partition_index is 2, wanted 0 to 1"):
-        ParquetDataset(path, partition_count=2, partition_index=2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="batch_size is 0, wanted 1 or more"):
-        ParquetDataset(path, tf.constant(0, tf.int64))
+    ],
+    ids=str,
+)
+def test_arguments_are_checked(tmp_path, arguments, message):
+    path = _id_file(tmp_path / "a.parquet", 0, 10)
+    with pytest.raises(ValueError, match=message):
+        ParquetDataset(path, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"partition_count": 2, "partition_index": 2}, "partition_index is 2, wanted 0 to 1"),
+        ({"batch_size": tf.constant(0, tf.int64)}, "batch_size is 0, wanted 1 or more"),
+    ],
+    ids=["share", "tensor"],
+)
+def test_arguments_that_may_be_tensors_are_checked_by_the_reader(tmp_path, arguments, message):
+    path = _id_file(tmp_path / "a.parquet", 0, 10)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        ParquetDataset(path, **arguments)
 
 
 def test_a_file_of_no_rows_gives_no_batch(tmp_path):

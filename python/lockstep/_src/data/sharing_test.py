@@ -20,34 +20,51 @@ def _path(tmp_path):
     return str(tmp_path / "a.parquet")
 
 
+def _numbers():
+    return tf.data.Dataset.range(8)
+
+
+def _of_names(path):
+    return ParquetDataset(tf.data.Dataset.from_tensors(path), 2, [FrameDataset.read_schema(path, ["x"])[0]])
+
+
+def _by_tensors(path, count, index):
+    return ParquetDataset(path, 2, None, tf.constant(count, tf.int64), tf.constant(index, tf.int64))
+
+
+_SHARES = {
+    "files": lambda path: ParquetDataset(path, 2),
+    "transformed": lambda path: ParquetDataset(path, 2).map(lambda batch: batch["x"]).repeat(2).prefetch(1),
+    "one of three": lambda path: ParquetDataset(path, 2, partition_count=3, partition_index=1),
+    "names of a dataset": _of_names,
+    "one of three, by tensors": lambda path: _by_tensors(path, 3, 1),
+    "frames": lambda path: FrameDataset(path, 2),
+    "table": lambda path: TabularDataset.from_parquet(path, ["x"]),
+    "shuffled table": lambda path: TabularDataset.from_parquet(path).shuffle_batch(2, seed=1),
+    "rebatched": lambda path: ParquetDataset(path, 2).apply(rebatch(3)),
+    "tf.data's shard": lambda path: _numbers().shard(2, 0).batch(2),
+    "zipped": lambda path: tf.data.Dataset.zip((_numbers(), _numbers().shard(2, 1))),
+}
+_WHOLES = {
+    "tf.data": lambda path: _numbers().shuffle(3).batch(2),
+    "the only shard": lambda path: _numbers().shard(1, 0),
+    "the only part": lambda path: ParquetDataset(path, 2, partition_count=1),
+    "the only part, by tensors": lambda path: _by_tensors(path, 1, 0),
+    "the only part of a table": lambda path: TabularDataset.from_parquet(path, partition_count=1).batch(2),
+    "list": lambda path: [1, 2],
+    "nothing": lambda path: None,
+}
+
+
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-def test_datasets_know_whether_they_are_a_share(path, mode):
+@pytest.mark.parametrize(
+    ("make", "share"),
+    [*((make, True) for make in _SHARES.values()), *((make, False) for make in _WHOLES.values())],
+    ids=[*_SHARES, *_WHOLES],
+)
+def test_datasets_know_whether_they_are_a_share(path, make, share, mode):
     with tf.Graph().as_default() if mode == "graph" else contextlib.nullcontext():
-        numbers, names = tf.data.Dataset.range(8), tf.data.Dataset.from_tensors(path)
-        for dataset in (
-            ParquetDataset(path, 2),
-            ParquetDataset(path, 2).map(lambda batch: batch["x"]).repeat(2).prefetch(1),
-            ParquetDataset(path, 2, partition_count=3, partition_index=1),
-            ParquetDataset(names, 2, [FrameDataset.read_schema(path, ["x"])[0]]),
-            ParquetDataset(path, 2, None, tf.constant(3, tf.int64), tf.constant(1, tf.int64)),
-            FrameDataset(path, 2),
-            TabularDataset.from_parquet(path, ["x"]),
-            TabularDataset.from_parquet(path).shuffle_batch(2, seed=1),
-            ParquetDataset(path, 2).apply(rebatch(3)),
-            numbers.shard(2, 0).batch(2),
-            tf.data.Dataset.zip((numbers, numbers.shard(2, 1))),
-        ):
-            assert is_share(dataset)
-        for data in (
-            numbers.shuffle(3).batch(2),
-            numbers.shard(1, 0),
-            ParquetDataset(path, 2, partition_count=1),
-            ParquetDataset(path, 2, None, tf.constant(1, tf.int64), tf.constant(0, tf.int64)),
-            TabularDataset.from_parquet(path, partition_count=1).batch(2),
-            [1, 2],
-            None,
-        ):
-            assert not is_share(data)
+        assert is_share(make(path)) == share
 
 
 def test_one_worker_reads_everything():
