@@ -6,7 +6,6 @@ Names, arguments and checks are those of `tf.estimator` of TensorFlow 1.15. Tens
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -111,14 +110,11 @@ def _scalar(loss: Any) -> tf.Tensor:
     return tf.reshape(loss, []) if loss.shape.rank != 0 else loss
 
 
-def checked_hooks(what: str, hooks: Sequence[Any] | None) -> tuple[Any, ...]:
-    """Returns the program's hooks as a tuple. Raises TypeError, which names it, if one is not a hook."""
+def checked_hooks(what: str, hooks: Sequence[Any] | None, kind: str = "SessionRunHook") -> tuple[Any, ...]:
+    """Returns the program's hooks (or listeners) as a tuple. Raises TypeError, which names it, if one is not a hook."""
     owner, _, name = what.partition(": ")
-
-    def is_hook(hook: Any) -> bool:
-        return isinstance(hook, _tf1.train.SessionRunHook)
-
-    return tuple(arguments.listed(owner, name, hooks, is_hook, "a list of tf.train.SessionRunHook"))
+    cls = getattr(_tf1.train, kind)
+    return tuple(arguments.listed(owner, name, hooks, lambda hook: isinstance(hook, cls), f"a list of tf.train.{kind}"))
 
 
 def checked_metrics(what: str, metrics: Any) -> dict[str, tuple[Any, Any]]:
@@ -163,11 +159,10 @@ class TrainSpec(_TrainSpec):
         hooks: Sequence[Any] | None = None,
         saving_listeners: Sequence[Any] | None = None,
     ) -> TrainSpec:
-        _check_callable("TrainSpec", input_fn)
-        _check_positive("TrainSpec", "max_steps", max_steps)
-        return super().__new__(
-            cls, input_fn, max_steps, checked_hooks("TrainSpec: hooks", hooks), tuple(saving_listeners or ())
-        )
+        _check_callable("TrainSpec", "input_fn", input_fn)
+        arguments.integer("TrainSpec", "max_steps", max_steps, 1)
+        listeners = checked_hooks("TrainSpec: saving_listeners", saving_listeners, "CheckpointSaverListener")
+        return super().__new__(cls, input_fn, max_steps, checked_hooks("TrainSpec: hooks", hooks), listeners)
 
 
 class _EvalSpec(NamedTuple):
@@ -209,12 +204,12 @@ class EvalSpec(_EvalSpec):
         start_delay_secs: float = 120,
         throttle_secs: float = 600,
     ) -> EvalSpec:
-        _check_callable("EvalSpec", input_fn)
-        _check_positive("EvalSpec", "steps", steps)
+        _check_callable("EvalSpec", "input_fn", input_fn)
+        arguments.integer("EvalSpec", "steps", steps, 1)
+        if name is not None:
+            arguments.text("EvalSpec", "name", name)
         for what, seconds in (("start_delay_secs", start_delay_secs), ("throttle_secs", throttle_secs)):
-            arguments.number("EvalSpec", what, seconds)
-            if seconds < 0:
-                raise ValueError(f"EvalSpec: {what} is {seconds}, wanted 0 or more seconds")
+            _check_duration("EvalSpec", what, seconds, "seconds")
         exporters = [exporters] if hasattr(exporters, "name") or isinstance(exporters, str) else exporters
         exporters = tuple(
             arguments.listed("EvalSpec", "exporters", exporters, lambda e: hasattr(e, "name"), "exporters")
@@ -226,13 +221,15 @@ class EvalSpec(_EvalSpec):
         return super().__new__(cls, input_fn, steps, name, checked, exporters, start_delay_secs, throttle_secs)
 
 
-def _check_callable(what: str, function: Any) -> None:
+def _check_callable(owner: str, name: str, function: Any) -> None:
     if not callable(function):
-        raise TypeError(f"{what}: input_fn is {function!r}, wanted a function")
+        raise TypeError(f"{owner}: {name} is {function!r}, wanted a function")
 
 
-def _check_positive(what: str, name: str, number: int | None) -> None:
-    arguments.integer(what, name, number, 1)
+def _check_duration(owner: str, name: str, value: Any, unit: str) -> None:
+    arguments.number(owner, name, value)
+    if not value >= 0:
+        raise ValueError(f"{owner}: {name} is {value}, wanted 0 or more {unit}")
 
 
 # Other arguments of TensorFlow's RunConfig. They must be None, because this project distributes the training.
@@ -270,8 +267,8 @@ class RunConfig:
 
     Raises:
       TypeError: an argument is unknown or of another type.
-      ValueError: both periods for checkpoints, or for incremental ones, are given; incremental checkpoints are
-        requested without full ones; or one of TensorFlow's distribution arguments is not None.
+      ValueError: a number is negative; both periods for checkpoints, or for incremental ones, are given; incremental
+        checkpoints are requested without full ones; or one of TensorFlow's distribution arguments is not None.
     """
 
     def __init__(
@@ -318,6 +315,15 @@ class RunConfig:
             ("log_step_count_steps", log_step_count_steps),
         ):
             arguments.integer("RunConfig", name, number, 0)
+        for name, duration, unit in (
+            ("save_checkpoints_secs", secs, "seconds"),
+            ("save_incremental_checkpoint_secs", save_incremental_checkpoint_secs, "seconds"),
+            ("keep_checkpoint_every_n_hours", keep_checkpoint_every_n_hours, "hours"),
+        ):
+            if duration is not None:
+                _check_duration("RunConfig", name, duration, unit)
+        if device_fn is not None:
+            _check_callable("RunConfig", "device_fn", device_fn)
         if session_config is not None and not isinstance(session_config, _tf1.ConfigProto):
             raise TypeError(f"RunConfig: session_config is {session_config!r}, wanted a tf.compat.v1.ConfigProto")
         self.save_incremental_checkpoint_secs, self.save_incremental_checkpoint_steps = increments
@@ -347,15 +353,17 @@ class RunConfig:
             return cls(**kwargs)
         same = {name: getattr(prototype, name) for name in _FIELDS}
         same |= {name: getattr(prototype, name, None) for name in _OWN_FIELDS}
-        for name in ("save_checkpoints_steps", "save_checkpoints_secs"):
-            if kwargs.get(name) is not None:
-                same.update(save_checkpoints_steps=None, save_checkpoints_secs=None)
+        # A period replaces the prototype's, also if one is in steps and the other in seconds.
+        for kind in ("save_checkpoints", "save_incremental_checkpoint"):
+            period = dict.fromkeys((f"{kind}_steps", f"{kind}_secs"))
+            if any(kwargs.get(name) is not None for name in period):
+                same |= period
         of_tensorflow = {name: getattr(prototype, f"_{name}", None) for name in ("train_distribute", "eval_distribute")}
         return cls(**{**same, **of_tensorflow, **kwargs})
 
     def replace(self, **kwargs: Any) -> RunConfig:
         """Returns a copy with other values."""
-        return copy.copy(type(self).build(self, **kwargs))
+        return type(self).build(self, **kwargs)
 
     @property
     def task_type(self) -> str:
