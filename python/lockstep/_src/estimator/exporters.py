@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from lockstep._src.engine import arguments
+
 _tf1 = tf.compat.v1
 _saved_model = _tf1.saved_model
 _DEFAULT_KEY = tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY
@@ -39,14 +41,15 @@ class ServingInputReceiver(_ServingInputReceiver):
     def __new__(
         cls, features: Tensors, receiver_tensors: Tensors, receiver_tensors_alternatives: Any = None
     ) -> ServingInputReceiver:
-        return super().__new__(cls, features, _named(receiver_tensors, "input"), receiver_tensors_alternatives)
+        inputs = _named("ServingInputReceiver: receiver_tensors", receiver_tensors, "input")
+        return super().__new__(cls, features, inputs, receiver_tensors_alternatives)
 
 
-def _named(tensors: Any, default: str) -> dict[str, Any]:
+def _named(what: str, tensors: Any, default: str) -> dict[str, Any]:
     named = dict(tensors) if isinstance(tensors, Mapping) else {default: tensors}
     for name, tensor in named.items():
         if not isinstance(name, str) or not tf.is_tensor(tensor):
-            raise TypeError(f"got {name!r}: {tensor!r}, wanted a name and a tensor")
+            raise TypeError(f"{what}: got {name!r}: {tensor!r}, wanted a name and a tensor")
     return named
 
 
@@ -92,7 +95,7 @@ class PredictOutput:
     """Outputs of any kind: a tensor or a dict of tensors."""
 
     def __init__(self, outputs: Tensors) -> None:
-        self.outputs = _named(outputs, "output")
+        self.outputs = _named("PredictOutput: outputs", outputs, "output")
 
     def as_signature_def(self, receiver_tensors: dict[str, Any]) -> Any:
         """Returns the signature from the inputs to the outputs."""
@@ -148,12 +151,11 @@ def signatures(export_outputs: Mapping[str, Any] | None, predictions: Tensors, r
         if len(outputs) > 1:
             raise ValueError(f"export_outputs has {sorted(outputs)}, wanted one of them to be {_DEFAULT_KEY!r}")
         outputs[_DEFAULT_KEY] = next(iter(outputs.values()))
-    fed = _named(receiver.receiver_tensors, "input")
-    result = {name: output.as_signature_def(fed) for name, output in outputs.items()}
-    for alternative, tensors in (getattr(receiver, "receiver_tensors_alternatives", None) or {}).items():
-        for name, output in outputs.items():
-            result[f"{alternative}:{name}"] = output.as_signature_def(_named(tensors, "input"))
-    return result
+    inputs = {"": receiver.receiver_tensors}
+    for name, tensors in (getattr(receiver, "receiver_tensors_alternatives", None) or {}).items():
+        inputs[f"{name}:"] = tensors
+    fed = {prefix: _named("ServingInputReceiver: an input", tensors, "input") for prefix, tensors in inputs.items()}
+    return {prefix + name: out.as_signature_def(fed[prefix]) for prefix in fed for name, out in outputs.items()}
 
 
 class Exporter:
@@ -189,16 +191,14 @@ class _SavedModelExporter(Exporter):
         serving_input_receiver_fn: Callable[[], Any],
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
-        exports_to_keep: int | None = None,
+        exports_to_keep: int | None = 5,
     ) -> None:
-        if exports_to_keep is not None and exports_to_keep <= 0:
-            raise ValueError(f"exporter {name!r}: exports_to_keep is {exports_to_keep}, wanted None or at least 1")
+        arguments.integer(f"exporter {name!r}", "exports_to_keep", exports_to_keep, 1)
         self._name = name
         self._receive = serving_input_receiver_fn
         self._assets_extra = assets_extra
         self._as_text = as_text
         self._exports_to_keep = exports_to_keep
-        self._last: tuple[str, str | None] | None = None  # a checkpoint, and the directory of its export
 
     @property
     def name(self) -> str:
@@ -229,7 +229,7 @@ class FinalExporter(_SavedModelExporter):
         assets_extra: Mapping[str, str] | None = None,
         as_text: bool = False,
     ) -> None:
-        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep=None)
 
     def export(
         self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
@@ -249,15 +249,7 @@ class LatestExporter(_SavedModelExporter):
       exports_to_keep: the number of exports to keep; None: all.
     """
 
-    def __init__(
-        self,
-        name: str,
-        serving_input_receiver_fn: Callable[[], Any],
-        assets_extra: Mapping[str, str] | None = None,
-        as_text: bool = False,
-        exports_to_keep: int | None = 5,
-    ) -> None:
-        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep)
+    _last: tuple[str, str | None] | None = None  # a checkpoint, and the directory of its export
 
     def export(
         self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Any, is_the_final_export: bool
