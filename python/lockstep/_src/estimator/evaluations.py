@@ -49,7 +49,7 @@ def train_and_evaluate(
     """
     for what, spec, cls in (("train_spec", train_spec, TrainSpec), ("eval_spec", eval_spec, EvalSpec)):
         if not all(hasattr(spec, field) for field in cls._fields):
-            raise TypeError(f"train_and_evaluate: {what} is {spec!r}, wanted a {cls.__name__}")
+            raise TypeError(f"train_and_evaluate: {what} is {spec!r}, wanted {cls.__name__}")
     with estimator._place():
         return _in_turn(estimator, train_spec, eval_spec, eval_every_n_iter, eval_history)
 
@@ -101,30 +101,32 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
             return
         is_due = self._began is None or time.monotonic() - self._began >= self._spec.throttle_secs
         if agreement.from_chief(is_due, "evaluation_is_due"):
-            self._evaluate(is_final=False)
+            self._evaluate()
 
     def end(self, session: Any, global_step_value: int) -> None:
         del session
-        if self.values is None or self.values["global_step"] != global_step_value:
-            self._evaluate(is_final=False)
+        self._evaluate_step(global_step_value)
 
     def at_the_end(self) -> None:
         """Runs the last evaluation, unless it was already done, and the final exports."""
-        latest = self._estimator._trained_steps()
-        if self.values is None or int(self.values["global_step"]) != latest:
-            self._evaluate(is_final=False)
+        self._evaluate_step(self._estimator._trained_steps())
         self._export(is_final=True)
 
     def follow(self, max_steps: int | None) -> None:
         """Evaluates checkpoints that other processes save, until the one of step `max_steps`."""
         time.sleep(self._spec.start_delay_secs)
         for _ in tf.train.checkpoints_iterator(self._estimator.model_dir, self._spec.throttle_secs):
-            self._evaluate(is_final=False)
+            self._evaluate()
             if max_steps is not None and self.values["global_step"] >= max_steps:
                 break
         self._export(is_final=True)
 
-    def _evaluate(self, is_final: bool) -> None:
+    def _evaluate_step(self, step: int) -> None:
+        """Evaluates the latest checkpoint, which is the one of this step, unless the last evaluation was of it."""
+        if self.values is None or self.values["global_step"] != step:
+            self._evaluate()
+
+    def _evaluate(self) -> None:
         self._began = time.monotonic()
         self._path = self._estimator._checkpoint(None)
         self.values = self._estimator.evaluate(
@@ -134,7 +136,7 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
             checkpoint_path=self._path,
             name=self._spec.name,
         )
-        self._export(is_final)
+        self._export(is_final=False)
 
     def _export(self, is_final: bool) -> None:
         if context.rank != 0:
