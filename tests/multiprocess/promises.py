@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.testing import run_module
+from lockstep.testing import WorkerError, run_module
 
+WORKERS = 2
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -27,8 +28,19 @@ def defined_in(module_name: str) -> list:
     return sorted((f for f in own if not f.__name__.startswith("_")), key=lambda f: f.__code__.co_firstlineno)
 
 
-def assert_kept(worker: str, workers: int = 2, timeout_s: float = 120, arguments: Sequence[str] = ()) -> None:
-    """Runs `tests.multiprocess.<worker>` on some workers, and asserts that each of them kept every promise."""
-    wanted = re.findall(r"^def ([a-z]\w*_\w+)\(\):", (ROOT / f"tests/multiprocess/{worker}.py").read_text(), re.M)
-    for output in run_module(workers, f"tests.multiprocess.{worker}", *arguments, timeout_s=timeout_s):
-        assert re.findall(r"^kept: (\w+)", output, re.M) == wanted
+def of(worker: str) -> list[str]:
+    """Returns the names of the promises of `tests.multiprocess.<worker>`, in the order of the text."""
+    return re.findall(r"^def ([a-z]\w*_\w+)\(\):", (ROOT / f"tests/multiprocess/{worker}.py").read_text(), re.M)
+
+
+def run(worker: str, timeout_s: float = 120, arguments: Sequence[str] = ()) -> str:
+    """Runs `tests.multiprocess.<worker>` on two workers. Returns the output of both, or the error with this output."""
+    try:
+        return "\n".join(run_module(WORKERS, f"tests.multiprocess.{worker}", *arguments, timeout_s=timeout_s))
+    except WorkerError as error:
+        return str(error)
+
+
+def assert_kept(output: str, promise: str) -> None:
+    """Asserts that each worker kept this promise."""
+    assert len(re.findall(rf"^kept: {promise}$", output, re.M)) == WORKERS, output

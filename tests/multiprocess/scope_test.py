@@ -2,11 +2,20 @@
 
 import pytest
 
-from tests.multiprocess.promises import assert_kept
+from tests.multiprocess import promises
 
 pytestmark = pytest.mark.oldest
 
+WORKERS = ["scope_worker", "sharded_scope_worker", "training_worker"]
 
-@pytest.mark.parametrize("worker", ["scope_worker", "sharded_scope_worker", "training_worker"])
-def test_the_scope_keeps_its_promises_on_every_worker(worker):
-    assert_kept(worker)
+
+@pytest.fixture(scope="module")
+def output(request):
+    return promises.run(request.param)
+
+
+@pytest.mark.parametrize(
+    ("output", "promise"), [(w, p) for w in WORKERS for p in promises.of(w)], indirect=["output"], scope="module"
+)
+def test_the_scope_keeps_its_promises_on_every_worker(output, promise):
+    promises.assert_kept(output, promise)

@@ -2,10 +2,16 @@
 
 import pytest
 
-from tests.multiprocess.promises import assert_kept
+from tests.multiprocess import promises
 
 pytestmark = pytest.mark.oldest
 
 
-def test_hooks_and_policies_keep_their_promises(tmp_path):
-    assert_kept("stopping_worker", arguments=[str(tmp_path)], timeout_s=90)
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    return promises.run("stopping_worker", timeout_s=90, arguments=[str(tmp_path_factory.mktemp("stopping"))])
+
+
+@pytest.mark.parametrize("promise", promises.of("stopping_worker"))
+def test_hooks_and_policies_keep_their_promises(output, promise):
+    promises.assert_kept(output, promise)
