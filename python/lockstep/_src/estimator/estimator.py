@@ -27,12 +27,14 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
+from lockstep._src.engine import arguments
 from lockstep._src.engine.context import context
 from lockstep._src.estimator import evaluations, warm_start
 from lockstep._src.estimator.exporters import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
 from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
+from lockstep._src.evaluation.hook import report
 from lockstep._src.saving import data_positions, latest, saved_models
 from lockstep._src.scope import scope
 from lockstep._src.sessions.job_hooks import of_the_job
@@ -91,7 +93,7 @@ class Estimator:
         if model_dir and config.model_dir and model_dir != config.model_dir:
             raise ValueError(f"Estimator: model_dir is {model_dir!r}, but config has {config.model_dir!r}")
         model_dir = model_dir or config.model_dir
-        if model_dir is None:
+        if not model_dir:
             model_dir = agreement.from_chief(tempfile.mkdtemp() if context.rank == 0 else None, "model_dir")
             _log.warning("Estimator: model_dir is not given; checkpoints go to %s", model_dir)
         self._config = config.replace(model_dir=model_dir)
@@ -161,13 +163,14 @@ class Estimator:
 
         Raises:
           ValueError: both `steps` and `max_steps` are given, or one of them is not positive.
+          TypeError: an argument is of another type.
         """
         if steps is not None and max_steps is not None:
             raise ValueError(f"train: steps is {steps} and max_steps is {max_steps}, wanted one of them")
-        for name, number in (("steps", steps), ("max_steps", max_steps)):
-            if number is not None and number <= 0:
-                raise ValueError(f"train: {name} is {number}, wanted None or at least 1")
+        arguments.integer("train", "steps", steps, 1)
+        arguments.integer("train", "max_steps", max_steps, 1)
         hooks = list(checked_hooks("train: hooks", hooks))
+        saving_listeners = checked_hooks("train: saving_listeners", saving_listeners, "CheckpointSaverListener")
         if max_steps is not None and self._trained_steps() >= max_steps:
             _log.info("training has already reached step %d", max_steps)
             return self
@@ -202,7 +205,7 @@ class Estimator:
             shown = {"loss": spec.loss, "step": _tf1.train.get_global_step()}
             hooks.append(_tf1.train.LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps))
         chief_hooks = list(spec.training_chief_hooks)
-        listeners = [*(listeners or ()), *context.saving_listeners]
+        listeners = [*listeners, *context.saving_listeners]
         savers = [hook for hook in (*hooks, *chief_hooks) if isinstance(hook, _tf1.train.CheckpointSaverHook)]
         period = {"save_secs": config.save_checkpoints_secs, "save_steps": config.save_checkpoints_steps}
         if savers:
@@ -274,8 +277,7 @@ class Estimator:
           ValueError: there is no checkpoint, or `steps` is not positive.
           RuntimeError: no worker has any data.
         """
-        if steps is not None and steps <= 0:
-            raise ValueError(f"evaluate: steps is {steps}, wanted None or at least 1")
+        arguments.integer("evaluate", "steps", steps, 1)
         hooks = checked_hooks("evaluate: hooks", hooks)
         path = self._checkpoint(checkpoint_path)
         with self._graph(), scope(mode="eval"):
@@ -297,7 +299,10 @@ class Estimator:
             if taken == 0:
                 raise RuntimeError("evaluate: the evaluation data has no batch on any worker")
         values = {**final.values, **along}
-        self._report(values, taken, name)
+        if context.rank == 0:
+            # In eager mode, the constructor of a writer of events needs a graph.
+            with tf.Graph().as_default():
+                report(values, int(values["global_step"]), taken, self.eval_dir(name))
         return values
 
     def _build_metrics(self, input_fn: InputFn) -> tuple[dict[str, tuple[Any, Any]], Any]:
@@ -314,21 +319,6 @@ class Estimator:
         if scaffold.saver is None:
             scaffold._saver = _tf1.train.Saver(allow_empty=True, defer_build=True)
         return scaffold
-
-    def _report(self, values: Mapping[str, Any], batches: int, name: str | None) -> None:
-        if context.rank != 0:
-            return
-        scalars = {key: float(v) for key, v in values.items() if np.ndim(v) == 0 and np.asarray(v).dtype.kind in "fiu"}
-        step = int(values["global_step"])
-        text = ", ".join(f"{key} = {value:.6g}" for key, value in scalars.items() if key != "global_step")
-        _log.info("evaluation at step %d, %d batches a worker: %s", step, batches, text)
-        # In eager mode, the constructor of a writer needs a graph.
-        with tf.Graph().as_default():
-            writer = _tf1.summary.FileWriterCache.get(self.eval_dir(name))
-        writer.add_summary(
-            _tf1.Summary(value=[_tf1.Summary.Value(tag=k, simple_value=v) for k, v in scalars.items()]), step
-        )
-        writer.flush()
 
     # Prediction and export.
 
@@ -364,8 +354,7 @@ class Estimator:
             raise ValueError(f"predict: there is no checkpoint in {self.model_dir!r}")
         with self._graph(), context.scope(mode="infer", sharding=False), context.detached():
             _tf1.train.create_global_step()
-            features, labels = self._inputs(input_fn, ModeKeys.PREDICT)
-            del labels
+            features, _ = self._inputs(input_fn, ModeKeys.PREDICT)
             spec = self._call_model_fn(features, None, ModeKeys.PREDICT)
             predictions = _chosen(spec.predictions, predict_keys)
             creator = _tf1.train.ChiefSessionCreator(

@@ -226,7 +226,8 @@ class EvaluationHook(_tf1.train.SessionRunHook):
         values, step = session.run([self._values, [] if self._global_step is None else [self._global_step]])
         result = {**values, **along}
         step = int(step[0]) if step else self._runs
-        self._report(result, step, steps)
+        if context.is_chief:
+            report(result, step, steps, self._summary_dir)
         result.setdefault("global_step", step)
         if self._history is not None:
             self._history.append(result)
@@ -254,24 +255,26 @@ class EvaluationHook(_tf1.train.SessionRunHook):
     def _tell_policies(self, result: Mapping[str, Any], step: int, session: Any, run_context: Any) -> None:
         if not self._policies:
             return
-        scalars = {name: float(value) for name, value in result.items() if _is_number(value)}
-        scalars = agreement.from_chief(scalars, "evaluation_results")
+        scalars = agreement.from_chief(_numbers(result), "evaluation_results")
         writer = None
         if self._summary_dir is not None and context.is_chief:
             writer = _tf1.summary.FileWriterCache.get(self._summary_dir)
         for policy in self._policies:
             policy(step, dict(scalars), session, context=run_context, scaffold=None, writer=writer)
 
-    def _report(self, values: dict[str, Any], step: int, steps: int) -> None:
-        if not context.is_chief:
-            return
-        scalars = {name: float(value) for name, value in values.items() if _is_number(value)}
-        text = ", ".join(f"{name} = {value:.6g}" for name, value in scalars.items())
-        _log.info("evaluation at step %d, %d batches a worker: %s", step, steps, text)
-        if self._summary_dir is not None:
-            writer = _tf1.summary.FileWriterCache.get(self._summary_dir)
-            writer.add_summary(_tf1.Summary(value=[v for item in values.items() for v in _events(*item)]), step)
-            writer.flush()
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in values.items() if _is_number(value)}
+
+
+def report(values: Mapping[str, Any], step: int, batches: int, summary_dir: str | None) -> None:
+    """Logs the results of an evaluation, and writes them as TensorBoard events if a folder is given."""
+    text = ", ".join(f"{name} = {value:.6g}" for name, value in _numbers(values).items() if name != "global_step")
+    _log.info("evaluation at step %d, %d batches a worker: %s", step, batches, text)
+    if summary_dir is not None:
+        writer = _tf1.summary.FileWriterCache.get(summary_dir)
+        writer.add_summary(_tf1.Summary(value=[v for item in values.items() for v in _events(*item)]), step)
+        writer.flush()
 
 
 def _events(name: str, value: Any) -> list[Any]:
@@ -292,7 +295,7 @@ def _events(name: str, value: Any) -> list[Any]:
 
 
 def _is_number(value: Any) -> bool:
-    return np.ndim(value) == 0 and np.issubdtype(np.asarray(value).dtype, np.number)
+    return np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiu"
 
 
 def _local_variables() -> list[tf.Variable]:
