@@ -120,13 +120,8 @@ def _row_to_sparse(value: Any) -> Any:
     ragged = _ragged(value)
     if not isinstance(ragged, tf.RaggedTensor):
         return ragged
-    row = ragged[0]
-    return row.to_sparse() if isinstance(row, tf.RaggedTensor) else _all_elements(row)
-
-
-def _all_elements(row: tf.Tensor) -> tf.SparseTensor:
-    count = tf.shape(row, tf.int64)[0]
-    return tf.SparseTensor(tf.range(count)[:, tf.newaxis], row, [count])
+    batch = ragged[:1].to_sparse()
+    return tf.SparseTensor(batch.indices[:, 1:], batch.values, batch.dense_shape[1:])
 
 
 def _do_not_convert(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -251,6 +246,8 @@ def deduplicate(
             "columns, wanted the same number of both"
         )
 
+    names_of_fields = None if fields is None else {field.name for field in fields}
+
     @_do_not_convert
     def restore(features: dict[str, Any]) -> dict[str, Any]:
         restored = {name: value for name, value in features.items() if name not in key_idx_field_names}
@@ -260,7 +257,7 @@ def deduplicate(
         return restored
 
     def apply(dataset: tf.data.Dataset) -> tf.data.Dataset:
-        known = {field.name for field in fields} if fields is not None else set(dataset.element_spec)
+        known = set(dataset.element_spec) if names_of_fields is None else names_of_fields
         for name in [*key_idx_field_names, *(name for names in value_field_names for name in names)]:
             if name not in known:
                 raise ValueError(f"deduplicate: there is no field {name!r}: there are {', '.join(sorted(known))}")
