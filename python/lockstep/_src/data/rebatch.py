@@ -131,7 +131,8 @@ class RebatchDataset:
         reshuffle_each_iteration: bool | None = None,
     ) -> tf.data.Dataset:
         """Creates the dataset; the result is a plain `tf.data.Dataset`."""
-        for name, value, least in (("batch_size", batch_size, 1), ("buffer_size", shuffle_buffer_size or 0, 0)):
+        shuffle_buffer_size = 0 if shuffle_buffer_size is None else shuffle_buffer_size
+        for name, value, least in (("batch_size", batch_size, 1), ("buffer_size", shuffle_buffer_size, 0)):
             if not tf.is_tensor(value) and value < least:
                 raise ValueError(f"{name} is {value}, wanted {least} or more")
         spec = input_dataset.element_spec
@@ -151,7 +152,7 @@ class RebatchDataset:
         variant = ops.lockstep_rebatch_dataset(
             input_dataset=flat._variant_tensor,
             batch_size=tf.cast(batch_size, tf.int64),
-            buffer_size=tf.cast(0 if shuffle_buffer_size is None else shuffle_buffer_size, tf.int64),
+            buffer_size=tf.cast(shuffle_buffer_size, tf.int64),
             seed=seed,
             seed2=seed2,
             ragged_ranks=ragged_ranks,
