@@ -2,7 +2,6 @@
 
 import contextlib
 import glob
-import json
 import logging
 
 import numpy as np
@@ -12,7 +11,6 @@ import tensorflow as tf
 from lockstep._src.engine.context import context
 from lockstep._src.evaluation import metrics
 from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
-from lockstep._src.evaluation.result_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.scope import embedding_scope, scope
 
 tf1 = tf.compat.v1
@@ -109,13 +107,13 @@ def test_second_dataset_of_a_structure_is_refused():
         EvaluationHook(fn).begin()
 
 
-def test_the_end_of_the_data_ends_only_the_evaluation():
-    for steps in (100, None):
-        history = []
-        fn = share_of_ones(lambda: batches(1, 0, 0, 0, 1))
-        taken = train([EvaluationHook(fn, steps=steps, every_n_iter=2, history=history)], 6)
-        assert ones(history) == [0.4, 0.4, 0.4]
-        assert taken == list(range(6))
+@pytest.mark.parametrize("steps", [100, None])
+def test_the_end_of_the_data_ends_only_the_evaluation(steps):
+    history = []
+    fn = share_of_ones(lambda: batches(1, 0, 0, 0, 1))
+    taken = train([EvaluationHook(fn, steps=steps, every_n_iter=2, history=history)], 6)
+    assert ones(history) == [0.4, 0.4, 0.4]
+    assert taken == list(range(6))
 
 
 def test_endless_data_is_limited_by_steps():
@@ -413,88 +411,3 @@ def test_saveables_of_the_evaluated_model_stay_out_of_checkpoints(saveable):
 
         EvaluationHook(fn).begin()
         assert tf1.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS) == before
-
-
-def by_step(*values):
-    """Returns an `fn` whose result 'score' at global step 1, 2, ... is the first, second, ... of `values`."""
-
-    def fn():
-        step = tf1.train.get_global_step()
-        return {"score": (tf.constant(values, tf.float32)[tf.cast(step, tf.int32) - 1], tf.no_op())}
-
-    return fn
-
-
-def evaluate_each_step(values, policies):
-    """Trains until a policy stops it or the values end. Returns the number of steps."""
-    hook = EvaluationHook(by_step(*values), steps=1, every_n_iter=1, policies=policies)
-    with tf.Graph().as_default(), scope():
-        train_op = tf1.train.get_or_create_global_step().assign_add(1)
-        weight = tf1.get_variable("weight", [], initializer=tf1.zeros_initializer(), use_resource=True)
-        with tf.control_dependencies([train_op]):
-            train_op = weight.assign_add(1.0)
-        taken = 0
-        with tf1.train.MonitoredTrainingSession("", hooks=[hook]) as session:
-            while taken < len(values) and not session.should_stop():
-                session.run(train_op)
-                taken += 1
-        return taken
-
-
-@pytest.mark.parametrize(
-    ("values", "arguments", "steps"),
-    [
-        ([1, 2, 3, 2, 4], {}, 4),
-        ([1, 2, 2, 2, 3], {"patience": 2}, 4),
-        ([3, 2, 1, 2, 0], {"mode": "min"}, 4),
-        ([1, 1.1, 1.3, 1.4, 1.4, 5], {"min_delta": 0.15, "patience": 2}, 5),
-        ([1, float("nan"), 2], {}, 2),
-        ([1, 2, 3], {}, 3),
-    ],
-)
-def test_early_stopping_ends_training_when_a_result_no_longer_gets_better(values, arguments, steps):
-    policy = EarlyStopping("score", **arguments)
-    assert evaluate_each_step(values, [policy]) == steps
-    # A second session starts without the first session's results.
-    assert evaluate_each_step(values, [policy]) == steps
-
-
-def weight_in(directory):
-    path = tf1.train.latest_checkpoint(str(directory))
-    return tf1.train.load_checkpoint(path).get_tensor("weight")
-
-
-def test_best_checkpoint_is_kept_also_when_training_starts_again(tmp_path):
-    directory = tmp_path / "best"
-    evaluate_each_step([1, 3, 2], [BestCheckpoint("score", directory)])
-    assert weight_in(directory) == 2
-    best = json.loads((directory / "best.json").read_text())
-    assert best.pop("crc32")
-    assert best == {"metric": "score", "value": 3.0, "global_step": 2, "checkpoint": "best-2"}
-    evaluate_each_step([1, 2, 2.5], [BestCheckpoint("score", directory)])
-    assert weight_in(directory) == 2
-    evaluate_each_step([4, 2, 2], [BestCheckpoint("score", directory)])
-    assert weight_in(directory) == 1
-    assert {path.stem for path in directory.glob("best-*")} == {"best-1"}  # older ones are deleted
-    with pytest.raises(ValueError, match="is of the metric 'score', wanted 'loss'"):
-        evaluate_each_step([1], [BestCheckpoint("loss", directory)])
-    written = (directory / "best.json").read_text()
-    for damaged in (written.replace("4.0", "5.0"), written[:-3], ""):
-        (directory / "best.json").write_text(damaged)
-        with pytest.raises(ValueError, match=r"BestCheckpoint: .*/best/best\.json is damaged"):
-            evaluate_each_step([1], [BestCheckpoint("score", directory)])
-
-
-@pytest.mark.parametrize("policy", [EarlyStopping, BestCheckpoint])
-def test_bad_arguments_of_policies_are_refused(policy, tmp_path):
-    where = (tmp_path,) if policy is BestCheckpoint else ()
-    for arguments in ({"mode": "up"}, {"min_delta": -1}):
-        with pytest.raises(ValueError, match=next(iter(arguments))):
-            policy("score", *where, **arguments)
-    with pytest.raises(ValueError, match="no result 'auc', but global_step, score"):
-        evaluate_each_step([1], [policy("auc", *where)])
-
-
-def test_patience_is_at_least_one():
-    with pytest.raises(ValueError, match="patience is 0"):
-        EarlyStopping("score", patience=0)

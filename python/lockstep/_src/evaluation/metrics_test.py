@@ -198,14 +198,18 @@ def test_shapes_that_fit(metric):
 
 
 @pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc])
-def test_shapes_that_do_not_fit_are_refused(metric):
-    with tf.Graph().as_default():
-        two, three = tf.zeros([2]), tf.zeros([3])
-        with pytest.raises(ValueError, match=r"\(2,\).*\(3,\)"):
-            metric(two, three)
-        for weights in (two, tf.zeros([1, 3])):
-            with pytest.raises(ValueError, match=r"weights.*labels of shape \(3,\)"):
-                metric(three, three, weights)
+@pytest.mark.parametrize(
+    ("labels", "predictions", "weights", "message"),
+    [
+        ([2], [3], None, r"\(2,\).*\(3,\)"),
+        ([3], [3], [2], r"weights.*labels of shape \(3,\)"),
+        ([3], [3], [1, 3], r"weights.*labels of shape \(3,\)"),
+    ],
+    ids=["predictions", "weights", "weights' rank"],
+)
+def test_shapes_that_do_not_fit_are_refused(metric, labels, predictions, weights, message):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        metric(tf.zeros(labels), tf.zeros(predictions), None if weights is None else tf.zeros(weights))
 
 
 @pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc])
@@ -228,17 +232,19 @@ def test_collections(metric):
     with tf.Graph().as_default() as graph:
         value, update = metric(data([2]), data([2]), metrics_collections=["m", "n"], updates_collections=("u",))
         assert [graph.get_collection(key) for key in "mnu"] == [[value], [value], [update]]
-        for argument in ("metrics_collections", "updates_collections"):
-            with pytest.raises(ValueError, match=f"{argument} is 'm'"):
-                metric(data([2]), data([2]), **{argument: "m"})
 
 
-def test_unknown_curves_are_refused():
-    with tf.Graph().as_default():
-        data = tf.zeros([2])
-        for arguments in ({"curve": "AUC"}, {"summation_method": "left"}, {"num_thresholds": 1}):
-            with pytest.raises(ValueError, match=next(iter(arguments))):
-                metrics.auc(data, data, **arguments)
+@pytest.mark.parametrize("argument", ["metrics_collections", "updates_collections"])
+@pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc, metrics.gauc])
+def test_a_name_in_place_of_collections_is_refused(metric, argument):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=f"{argument} is 'm'"):
+        metric(tf.zeros([2]), tf.zeros([2]), **{argument: "m"})
+
+
+@pytest.mark.parametrize("arguments", [{"curve": "AUC"}, {"summation_method": "left"}, {"num_thresholds": 1}], ids=str)
+def test_unknown_curves_are_refused(arguments):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=next(iter(arguments))):
+        metrics.auc(tf.zeros([2]), tf.zeros([2]), **arguments)
 
 
 @pytest.mark.parametrize("metric", [metrics.accuracy, metrics.auc, metrics.mean, metrics.gauc])

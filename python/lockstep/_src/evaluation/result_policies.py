@@ -31,7 +31,7 @@ class _Best:
             raise ValueError(f"{owner}: mode is {mode!r}, wanted 'max' or 'min'")
         arguments.text(owner, "metric", metric)
         arguments.number(owner, "min_delta", min_delta)
-        if min_delta < 0:
+        if not min_delta >= 0:  # NaN is refused too
             raise ValueError(f"{owner}: min_delta is {min_delta}, wanted 0 or more")
         self._owner, self.metric, self._sign, self._min_delta = owner, metric, 1 if mode == "max" else -1, min_delta
         self.value: float | None = None
