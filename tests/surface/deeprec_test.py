@@ -89,9 +89,12 @@ def test_options_of_embedding_variables_begin_with_deeprecs():
     assert names == ["storage_type", "storage_path", "storage_size", "cache_strategy"]
 
 
-def test_every_exported_name_is_there():
-    for name in deeprec.__all__:
-        assert getattr(deeprec, name) is not None
+@pytest.mark.parametrize("name", deeprec.__all__)
+def test_every_exported_name_is_there(name):
+    assert getattr(deeprec, name) is not None
+
+
+def test_other_names_are_not_there():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         deeprec.nothing  # noqa: B018
 
@@ -124,7 +127,8 @@ def test_what_deeprec_drops_is_honoured_or_refused():
         strategy.estimator(lambda features: None, modeldir="x")
 
 
-def test_an_export_of_the_strategy_serves_what_was_trained(tmp_path):
+@pytest.mark.parametrize(("folder", "as_text"), [(None, True), ("model", False)], ids=["own", "given"])
+def test_an_export_of_the_strategy_serves_what_was_trained(tmp_path, folder, as_text):
     """Passes all arguments in DeepRec's order, with a sharded and a dynamic table."""
     strategy = deeprec.CollectiveStrategy()
     (tmp_path / "source.txt").write_text("note")
@@ -148,14 +152,14 @@ def test_an_export_of_the_strategy_serves_what_was_trained(tmp_path):
             train = v1.train.GradientDescentOptimizer(0.5).minimize(tf.reduce_sum(rows), global_step=step)
             with v1.train.MonitoredTrainingSession() as session:
                 session.run(train, {ids: [1, 5]})
-        for checkpoints, as_text in ((None, True), (tmp_path / "model", False)):
-            directory = strategy.export_saved_model(
-                tmp_path / "export", checkpoints, signature, {"a/note": tmp_path / "source.txt"}, as_text, False, False
-            )
-            assert Path(directory, "assets.extra", "a", "note").read_text() == "note"
-            assert Path(directory, f"saved_model.pb{'txt' * as_text}").is_file()
-            served = tf.saved_model.load(directory).signatures["serving_default"](tf.constant([1, 2, 5], tf.int64))
-            np.testing.assert_array_equal(served["rows"], [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+        checkpoints, assets = folder and tmp_path / folder, {"a/note": tmp_path / "source.txt"}
+        directory = strategy.export_saved_model(
+            tmp_path / "export", checkpoints, signature, assets, as_text, False, False
+        )
+        assert Path(directory, "assets.extra", "a", "note").read_text() == "note"
+        assert Path(directory, f"saved_model.pb{'txt' * as_text}").is_file()
+        served = tf.saved_model.load(directory).signatures["serving_default"](tf.constant([1, 2, 5], tf.int64))
+        np.testing.assert_array_equal(served["rows"], [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
 
 
 def test_a_model_function_that_returns_none_is_refused_by_its_mode(tmp_path):

@@ -136,9 +136,9 @@ def test_options_are_typed_arguments_and_those_of_the_page(path):
     assert parameters["grad_nbuckets"].annotation is int and parameters["seed"].annotation == (int | None)
 
 
-def test_each_option_is_described_where_a_scope_is():
-    for name in inspect.signature(hb.scope).parameters:
-        assert f"\n  {name}: " in inspect.getdoc(hb.scope)
+@pytest.mark.parametrize("name", inspect.signature(hb.scope).parameters)
+def test_each_option_is_described_where_a_scope_is(name):
+    assert f"\n  {name}: " in inspect.getdoc(hb.scope)
 
 
 @pytest.mark.parametrize("name", PROPERTIES)
@@ -182,18 +182,23 @@ def test_singleton():
     assert hb.context is hb.Context.get() is lockstep.context
 
 
-def test_every_optimizer_of_tensorflow_has_one_that_exchanges():
+OF_TENSORFLOW = [
+    n for n in dir(tf.train) if n.endswith("Optimizer") and n not in ("Optimizer", "SyncReplicasOptimizer")
+]
+
+
+@pytest.mark.parametrize("name", OF_TENSORFLOW)
+def test_every_optimizer_of_tensorflow_has_one_that_exchanges(name):
+    wrapped = getattr(hb.train, name)
+    assert issubclass(wrapped, getattr(tf.train, name)) and wrapped is getattr(hb.train, name)
+    assert wrapped.compute_gradients is not getattr(tf.train, name).compute_gradients
+
+
+def test_there_are_no_other_optimizers_than_tensorflows_and_ours():
     names = [name for name in dir(hb.train) if name.endswith("Optimizer")]
-    of_tensorflow = [
-        n for n in dir(tf.train) if n.endswith("Optimizer") and n not in ("Optimizer", "SyncReplicasOptimizer")
-    ]
     ours = {"LazyAdamOptimizer", "MixedPrecisionLossScaleOptimizer", "SyncReplicasOptimizer"}
-    assert set(names) == {*of_tensorflow, *ours}
+    assert set(names) == {*OF_TENSORFLOW, *ours}
     assert issubclass(hb.train.LazyAdamOptimizer, tf.train.AdamOptimizer)
-    for name in of_tensorflow:
-        wrapped = getattr(hb.train, name)
-        assert issubclass(wrapped, getattr(tf.train, name)) and wrapped is getattr(hb.train, name)
-        assert wrapped.compute_gradients is not getattr(tf.train, name).compute_gradients
     with pytest.raises(AttributeError, match="NoSuchOptimizer"):
         hb.train.NoSuchOptimizer  # noqa: B018
 

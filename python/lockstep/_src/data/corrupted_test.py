@@ -84,7 +84,9 @@ def test_exactly_the_bad_rows_are_left_out(tmp_path, seed, capfd):
     assert sum(map(int, counts)) == sum(not _is_good(row) for row in wanted)
 
 
-def test_damaged_row_groups_and_unreadable_files_do_not_affect_others(tmp_path, damage, capfd):
+@pytest.mark.parametrize("filters", [None, [("text", "!=", "row 210")]], ids=["all", "filtered"])
+@pytest.mark.parametrize("piece_rows", [0, 7, 120])
+def test_damaged_row_groups_and_unreadable_files_do_not_affect_others(tmp_path, damage, capfd, piece_rows, filters):
     rows = [{"id": i, "text": f"row {i}"} for i in range(400)]
     options = {"row_group_size": 50, "compression": "none"}
     _write(tmp_path / "a.parquet", rows[:200], **options)
@@ -94,11 +96,9 @@ def test_damaged_row_groups_and_unreadable_files_do_not_affect_others(tmp_path, 
     (tmp_path / "c.parquet").write_bytes(b"")
     _write(tmp_path / "d.parquet", rows[200:], **options)
     expected = [*range(50), *range(100, 150), *range(200, 400)]
-    for piece_rows in (0, 7, 120):
-        for filters in (None, [("text", "!=", "row 210")]):
-            arguments = {"filters": filters, "skip_corrupted_data": True, "_piece_rows": piece_rows}
-            ids = _ids(ParquetDataset(str(tmp_path), 32, ["id", "text"], **arguments))
-            assert ids == [i for i in expected if filters is None or i != 210]
+    arguments = {"filters": filters, "skip_corrupted_data": True, "_piece_rows": piece_rows}
+    ids = _ids(ParquetDataset(str(tmp_path), 32, ["id", "text"], **arguments))
+    assert ids == [i for i in expected if filters is None or i != 210]
     warnings = capfd.readouterr().err
     assert "100 rows were left out as corrupted up to position 400, the end of the data; the first: file" in warnings
     assert re.search(r"a file is left out: file '.*b.parquet': not a readable", warnings)
@@ -109,21 +109,21 @@ def test_damaged_row_groups_and_unreadable_files_do_not_affect_others(tmp_path, 
         _ids(ParquetDataset(str(tmp_path / "a.parquet"), 32))
 
 
-def test_the_position_is_saved_and_restored(tmp_path):
+@pytest.mark.parametrize("taken", [1, 13])
+def test_the_position_is_saved_and_restored(tmp_path, taken):
     path = _write(tmp_path / "a.parquet", _rows(9), row_group_size=60)
 
     def make():
         return ParquetDataset(path, 16, FIELDS, skip_corrupted_data=True)
 
     expected = [batch["id"].numpy().tolist() for batch in make()]
-    for taken in (1, 13):
-        iterator = iter(make())
-        for _ in range(taken):
-            next(iterator)
-        saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "position"))
-        other = iter(make())
-        tf.train.Checkpoint(iterator=other).restore(saved)
-        assert [batch["id"].numpy().tolist() for batch in other] == expected[taken:]
+    iterator = iter(make())
+    for _ in range(taken):
+        next(iterator)
+    saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "position"))
+    other = iter(make())
+    tf.train.Checkpoint(iterator=other).restore(saved)
+    assert [batch["id"].numpy().tolist() for batch in other] == expected[taken:]
 
 
 def test_errors_other_than_damage_remain_errors(tmp_path):

@@ -75,9 +75,12 @@ def test_filters_and_shares(options):
     assert read(0) + read(1) == list(range(8, 30))
 
 
-def test_missing_columns_and_files_are_named(options):
-    for name, message in (("day/9.parquet", "does not exist"), ("x*", "no file matches")):
-        with pytest.raises(tf.errors.NotFoundError, match=message):
-            ParquetDataset(f"s3://bucket/{name}{options}")
+@pytest.mark.parametrize(("name", "message"), [("day/9.parquet", "does not exist"), ("x*", "no file matches")])
+def test_missing_files_are_named(options, name, message):
+    with pytest.raises(tf.errors.NotFoundError, match=message):
+        ParquetDataset(f"s3://bucket/{name}{options}")
+
+
+def test_an_unknown_kind_of_storage_is_named():
     with pytest.raises(tf.errors.UnimplementedError, match="foo://a/b"):
         ParquetDataset("foo://a/b")

@@ -55,9 +55,11 @@ def _batches(input_fn, most=100):
     return batches, shapes
 
 
-def _implementations():
-    """Returns this project's function, and TensorFlow's if there is one."""
-    return [numpy_input_fn, *([_tf1.estimator.inputs.numpy_input_fn] if hasattr(_tf1, "estimator") else [])]
+# This project's function, and TensorFlow's if there is one.
+IMPLEMENTATIONS = {"own": numpy_input_fn}
+if hasattr(_tf1, "estimator"):
+    IMPLEMENTATIONS["TensorFlow's"] = _tf1.estimator.inputs.numpy_input_fn
+each_implementation = pytest.mark.parametrize("make", IMPLEMENTATIONS.values(), ids=IMPLEMENTATIONS)
 
 
 def _assert_equal(got, wanted):
@@ -66,34 +68,34 @@ def _assert_equal(got, wanted):
         np.testing.assert_array_equal(one, other.astype("S") if other.dtype == object else other)
 
 
+@each_implementation
 @pytest.mark.parametrize("epochs", [1, 3, None])
 @pytest.mark.parametrize("y", [None, Y, {"b": Y, "a": Y[:, None]}], ids=["none", "array", "dict"])
 @pytest.mark.parametrize("x", [X["dense"], X], ids=["array", "dict"])
-def test_batches_are_rows_in_their_order(x, y, epochs):
+def test_batches_are_rows_in_their_order(x, y, epochs, make):
     given = x if y is None else (x, y)
     order = np.tile(np.arange(ROWS), epochs or 3)
     end = len(order) if epochs else 24
     wanted = [tf.nest.map_structure(lambda a, i=i: a[order[i : i + 4]], given) for i in range(0, end, 4)]
-    for make in _implementations():
-        input_fn = make(x, y, batch_size=4, num_epochs=epochs, shuffle=False)
-        batches, shapes = _batches(input_fn, len(wanted) + (epochs or 0))  # one more, to see the end
-        assert len(batches) == len(wanted)
-        for got, expected in zip(batches, wanted, strict=True):
-            _assert_equal(got, expected)
-        rows = 4 if epochs is None else None
-        assert shapes == [[rows, *array.shape[1:]] for array in tf.nest.flatten(given)]
+    input_fn = make(x, y, batch_size=4, num_epochs=epochs, shuffle=False)
+    batches, shapes = _batches(input_fn, len(wanted) + (epochs or 0))  # one more, to see the end
+    assert len(batches) == len(wanted)
+    for got, expected in zip(batches, wanted, strict=True):
+        _assert_equal(got, expected)
+    rows = 4 if epochs is None else None
+    assert shapes == [[rows, *array.shape[1:]] for array in tf.nest.flatten(given)]
 
 
+@each_implementation
 @pytest.mark.parametrize(("epochs", "threads", "passes"), [(1, 1, 1), (3, 1, 3), (2, 2, 4)])
-def test_shuffled_rows_come_as_often_as_there_are_passes(epochs, threads, passes):
-    for make in _implementations():
-        options = {"batch_size": 4, "num_epochs": epochs, "num_threads": threads, "queue_capacity": 8}
-        batches, _ = _batches(make(X, Y, shuffle=True, **options))
-        counted = collections.Counter(np.concatenate([features["id"] for features, _ in batches]).tolist())
-        assert counted == dict.fromkeys(range(ROWS), passes)
-        for features, labels in batches:
-            np.testing.assert_array_equal(labels, features["id"] * 2)
-            np.testing.assert_array_equal(features["dense"], X["dense"][features["id"]])
+def test_shuffled_rows_come_as_often_as_there_are_passes(epochs, threads, passes, make):
+    options = {"batch_size": 4, "num_epochs": epochs, "num_threads": threads, "queue_capacity": 8}
+    batches, _ = _batches(make(X, Y, shuffle=True, **options))
+    counted = collections.Counter(np.concatenate([features["id"] for features, _ in batches]).tolist())
+    assert counted == dict.fromkeys(range(ROWS), passes)
+    for features, labels in batches:
+        np.testing.assert_array_equal(labels, features["id"] * 2)
+        np.testing.assert_array_equal(features["dense"], X["dense"][features["id"]])
 
 
 def test_rows_are_shuffled_without_end_and_by_the_graphs_seed():
