@@ -18,32 +18,31 @@ plain = functools.cache(multi_hot.plain)
 WORKERS = [1, 2, 3, "aab", pytest.param("abba", marks=pytest.mark.long)]
 
 
-@functools.cache
-def results(workers):
-    hosts = workers if isinstance(workers, str) else ""
+@pytest.fixture(scope="module", params=WORKERS)
+def results(request):
+    """Returns the results of each worker; each job runs once."""
+    hosts = request.param if isinstance(request.param, str) else ""
     variables = {"HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP": "1"}
-    return call_workers(multi_hot.work, len(hosts) or workers, environment=variables, hosts=hosts, timeout_s=300)
+    return call_workers(multi_hot.work, len(hosts) or request.param, environment=variables, hosts=hosts, timeout_s=300)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_grouped_tables_train_as_in_plain_tensorflow(workers):
-    for optimizer in multi_hot.OPTIMIZERS:
-        for name, value in plain(optimizer).items():
-            got = assembled([result[optimizer, False] for result in results(workers)], name, value.shape)
-            np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=f"{optimizer} {name}")
+@pytest.mark.parametrize("optimizer", multi_hot.OPTIMIZERS)
+def test_grouped_tables_train_as_in_plain_tensorflow(results, optimizer):
+    for name, value in plain(optimizer).items():
+        got = assembled([result[optimizer, False] for result in results], name, value.shape)
+        np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_dynamic_tables_train_as_static_ones_in_plain_tensorflow(workers):
-    for optimizer in multi_hot.OPTIMIZERS:
-        parts = [result[optimizer, True] for result in results(workers)]
-        for name in ("hidden_kernel", "out_kernel"):
-            for part in parts:
-                np.testing.assert_allclose(part[name], plain(optimizer)[name], rtol=1e-5, atol=1e-6)
-        for table, shape in multi_hot.TABLES.items():
-            name = f"table_{table}"
-            got = multi_hot.initial(name, shape)
-            keys = np.concatenate([part[name][0] for part in parts])
-            assert len(keys) == len(np.unique(keys)) > shape[0] / 4, "a key has one owner"
-            got[keys] = np.concatenate([part[name][1] for part in parts])
-            np.testing.assert_allclose(got, plain(optimizer)[name], rtol=1e-5, atol=1e-6, err_msg=f"{optimizer} {name}")
+@pytest.mark.parametrize("optimizer", multi_hot.OPTIMIZERS)
+def test_dynamic_tables_train_as_static_ones_in_plain_tensorflow(results, optimizer):
+    parts = [result[optimizer, True] for result in results]
+    for name in ("hidden_kernel", "out_kernel"):
+        for part in parts:
+            np.testing.assert_allclose(part[name], plain(optimizer)[name], rtol=1e-5, atol=1e-6)
+    for table, shape in multi_hot.TABLES.items():
+        name = f"table_{table}"
+        got = multi_hot.initial(name, shape)
+        keys = np.concatenate([part[name][0] for part in parts])
+        assert len(keys) == len(np.unique(keys)) > shape[0] / 4, "a key has one owner"
+        got[keys] = np.concatenate([part[name][1] for part in parts])
+        np.testing.assert_allclose(got, plain(optimizer)[name], rtol=1e-5, atol=1e-6, err_msg=name)

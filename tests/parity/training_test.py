@@ -48,23 +48,23 @@ def assembled(results: list[dict[str, np.ndarray]], key: str, shape: tuple[int, 
 
 
 @pytest.fixture(scope="module")
-def of_two(tmp_path_factory) -> list[dict[str, np.ndarray]]:
-    """Returns the weights that two workers train."""
-    return train(2, tmp_path_factory.mktemp("two") / "weights")
+def trained(request, tmp_path_factory) -> list[dict[str, np.ndarray]]:
+    """Returns the weights that a number of workers train; each job runs once."""
+    return train(request.param, tmp_path_factory.mktemp("trained") / "weights")
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_workers_train_as_plain_tensorflow_does(workers, oracle, of_two, tmp_path):
-    results = of_two if workers == 2 else train(workers, tmp_path / "weights")
-    for optimizer, expected in oracle.items():
-        for kind in ("replicated", "sharded"):
-            for name, value in expected.items():
-                got = assembled(results, f"{optimizer}/{kind}/{name}", value.shape)
-                np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=f"{optimizer} {kind} {name}")
+@pytest.mark.parametrize("kind", ["replicated", "sharded"])
+@pytest.mark.parametrize("optimizer", model.OPTIMIZERS)
+@pytest.mark.parametrize("trained", [2, 1, 4], indirect=True)  # 2 is first in both tests, so that its job runs once
+def test_workers_train_as_plain_tensorflow_does(trained, optimizer, kind, oracle):
+    for name, value in oracle[optimizer].items():
+        got = assembled(trained, f"{optimizer}/{kind}/{name}", value.shape)
+        np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_the_same_job_twice_is_equal_bit_for_bit(of_two, tmp_path):
-    for a, b in zip(of_two, train(2, tmp_path / "again"), strict=True):
+@pytest.mark.parametrize("trained", [2], indirect=True)
+def test_the_same_job_twice_is_equal_bit_for_bit(trained, tmp_path):
+    for a, b in zip(trained, train(2, tmp_path / "again"), strict=True):
         assert a.keys() == b.keys()
         for key in a:
             assert a[key].tobytes() == b[key].tobytes(), key

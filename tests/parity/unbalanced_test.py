@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -18,14 +16,22 @@ def resource_variables():
     tf.enable_resource_variables()
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_unbalanced_shares_train_as_plain_tensorflow_does(workers, tmp_path):
-    out = tmp_path / "weights"
-    run_module(workers, "tests.parity.unbalanced", str(out), timeout_s=300)
-    for model, drop_remainder in itertools.product(unbalanced.MODELS, unbalanced.SHARES):
-        results = [dict(np.load(f"{out}.{model}.{drop_remainder}.{rank}.npz")) for rank in range(workers)]
-        expected = unbalanced.plain(model, workers, drop_remainder)
-        assert expected["global_step"] == (2 if drop_remainder and workers > 1 else 4)
-        for name, value in expected.items():
-            got = assembled(results, name, value.shape)
-            np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-5, err_msg=f"{model} {drop_remainder} {name}")
+@pytest.fixture(scope="module")
+def trained(request, tmp_path_factory):
+    """Returns a number of workers and the prefix of the files that they wrote; each job runs once."""
+    out = tmp_path_factory.mktemp("trained") / "weights"
+    run_module(request.param, "tests.parity.unbalanced", str(out), timeout_s=300)
+    return request.param, out
+
+
+@pytest.mark.parametrize("drop_remainder", unbalanced.SHARES)
+@pytest.mark.parametrize("model", unbalanced.MODELS)
+@pytest.mark.parametrize("trained", [1, 2, 3], indirect=True)
+def test_unbalanced_shares_train_as_plain_tensorflow_does(trained, model, drop_remainder):
+    workers, out = trained
+    results = [dict(np.load(f"{out}.{model}.{drop_remainder}.{rank}.npz")) for rank in range(workers)]
+    expected = unbalanced.plain(model, workers, drop_remainder)
+    assert expected["global_step"] == (2 if drop_remainder and workers > 1 else 4)
+    for name, value in expected.items():
+        got = assembled(results, name, value.shape)
+        np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-5, err_msg=name)
