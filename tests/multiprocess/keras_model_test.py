@@ -115,17 +115,30 @@ def test_a_subclass_of_keras_3_goes_on_from_its_checkpoints(tmp_path):
     assert subprocess.run(command, capture_output=True, text=True, timeout=500).stdout == "4 False\n"
 
 
-@needs_keras_3
-def test_what_keras_can_be_asked_for_trains_as_plain_keras_does():
+@pytest.fixture(scope="module")
+def asked_for():
+    """Returns the results of plain Keras by case, and those of each worker."""
     expected = call_workers(features.plain, 1, 2, timeout_s=300)[0]
-    for outcome in call_workers(features.trained, 2, timeout_s=300):
-        refused = outcome.pop("refused")
+    return expected, call_workers(features.trained, 2, timeout_s=300)
+
+
+@needs_keras_3
+@pytest.mark.parametrize("name", features.CASES)
+def test_what_keras_can_be_asked_for_trains_as_plain_keras_does(name, asked_for):
+    expected = asked_for[0][name]
+    for outcome in asked_for[1]:
+        got = outcome[name]
+        assert not isinstance(got, str), got
+        assert got["history"].keys() == expected["history"].keys()
+        for key, values in expected["history"].items():
+            np.testing.assert_allclose(got["history"][key], values, atol=1e-5, err_msg=key)
+        for kind in ("weights", "slots"):
+            for a, b in zip(got[kind], expected[kind], strict=True):
+                np.testing.assert_allclose(a, b, atol=1e-5, err_msg=kind)
+
+
+@needs_keras_3
+def test_optimizers_of_whole_variables_are_refused_for_sharded_tables(asked_for):
+    for outcome in asked_for[1]:
+        refused = outcome["refused"]
         assert refused.keys() == {"Lamb", "Adafactor"} and all("sharded tables" in text for text in refused.values())
-        for name, got in outcome.items():
-            assert not isinstance(got, str), f"{name}: {got}"
-            assert got["history"].keys() == expected[name]["history"].keys()
-            for key, values in expected[name]["history"].items():
-                np.testing.assert_allclose(got["history"][key], values, atol=1e-5, err_msg=f"{name}: {key}")
-            for kind in ("weights", "slots"):
-                for a, b in zip(got[kind], expected[name][kind], strict=True):
-                    np.testing.assert_allclose(a, b, atol=1e-5, err_msg=f"{name}: {kind}")
