@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -26,10 +25,6 @@ from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic
-
-# Optimizer -> {id of a table: (its stand-in, the stand-in's slots)}.
-_stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tuple[tf.Variable, list[standins.Slot]]]]
-_stand_ins = weakref.WeakKeyDictionary()
 
 
 def register(table: DynamicVariable) -> None:
@@ -119,7 +114,6 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
         slot = add_slot(self, reference_variable, name, *args, **kwargs)
         table = _table_of(reference_variable)
         if table is not None:
-            _, slots = _stand_in_of(self, table)
             # `init_scope`, because Keras may build its optimizers while a step is traced.
             with tf.init_scope():
                 begins_with = _number(kwargs.get("initializer", args[0] if args else "zeros"), table)
@@ -129,7 +123,7 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
                 )
             slot._value = value
             slot.__class__ = _class_of_slots(type(slot))
-            slots.append(standins.Slot(name, value, begins_with))
+            standins.of(self, table).slots.append(standins.Slot(name, value, begins_with))
         return slot
 
     return wrapped
@@ -184,32 +178,17 @@ def _wrap_clip(clip_gradients: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _stand_in_of(optimizer: Any, table: DynamicVariable) -> tuple[tf.Variable, list[standins.Slot]]:
-    made = _stand_ins.setdefault(optimizer, {})
-    if id(table) not in made:
-        made[id(table)] = standins.make(table), []
-    return made[id(table)]
-
-
 def _apply(optimizer: Any, table: DynamicVariable, gradient: Any, learning_rate: Any) -> None:
-    if not isinstance(gradient, tf.IndexedSlices):
-        raise NotImplementedError(
-            f"table '{table.logical_name}' is dynamic: its gradient is tf.IndexedSlices, got {gradient}"
-        )
+    gradient = standins.checked(table, gradient)
     if updates.apply_sparse(optimizer, table, gradient.values, gradient.indices) is not None:
         return
-    stand_in, slots = _stand_in_of(optimizer, table)
-    slots = standins.in_table(optimizer, table, slots)
+    stand_in = standins.of(optimizer, table)
     # The optimizer finds its slots by the variable's key.
     indices = optimizer._trainable_variables_indices
     indices[optimizer._var_key(stand_in)] = indices[optimizer._var_key(table)]
-    numbers, summed = standins.touched(gradient)
-    summed = tf.concat([summed, tf.zeros([1, table.dim])], 0)
-    with tf.control_dependencies(_of_graph(standins.take(table, numbers, stand_in, slots))):
-        optimizer.update_step(summed, stand_in, learning_rate)
-    # The writes read the variables after the updates; TensorFlow keeps that order itself.
-    standins.put(table, numbers, stand_in, slots)
 
+    def update(summed: tf.Tensor) -> None:
+        # In a function, TensorFlow itself keeps the order of the update and of the reads that follow.
+        optimizer.update_step(tf.concat([summed, tf.zeros([1, table.dim])], 0), stand_in, learning_rate)
 
-def _of_graph(operations: list[Any]) -> list[Any]:
-    return [] if tf.executing_eagerly() else operations
+    standins.update_rows(optimizer, table, gradient, stand_in.slots, update)

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
@@ -30,7 +32,7 @@ class Slot:
     """One of an optimizer's slots for a stand-in.
 
     Attributes:
-      name: the optimizer's name of the slot; in results of `in_table`, the name of the table's column.
+      name: the optimizer's name of the slot.
       variable: a variable of TensorFlow, [?, D].
       initial: its initial value: a number, or a tensor whose elements all have this value.
     """
@@ -41,7 +43,13 @@ class Slot:
 
 
 class _StandIn(resource_variable_ops.ResourceVariable):
-    """A variable with a fixed shape [1, D] while its slots are created, which some optimizers require."""
+    """A variable with a fixed shape [1, D] while its slots are created, which some optimizers require.
+
+    Attributes:
+      slots: the slots that were recorded for it; only an optimizer of Keras 3 records them.
+    """
+
+    slots: list[Slot]
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -64,16 +72,33 @@ def slots_of_any_length(dim: int) -> Iterator[None]:
         yield
 
 
-def make(table: Any) -> tf.Variable:
-    """Creates a variable [?, D] of float32 that can hold rows of the table."""
-    with tf.init_scope():
-        return _StandIn(
-            initial_value=lambda: tf.zeros([1, table.dim]),
-            shape=tf.TensorShape([None, table.dim]),
-            dtype=tf.float32,
-            trainable=False,
-            name=f"{table.logical_name}/StandIn",
+def of(optimizer: Any, table: Any) -> _StandIn:
+    """Returns the stand-in of a table for an optimizer; the first call creates it.
+
+    It is a variable [?, D] of float32. The table holds it, so it exists as long as the table and the optimizer.
+    """
+    stand_ins = vars(table).setdefault("_stand_ins", weakref.WeakKeyDictionary())
+    if optimizer not in stand_ins:
+        start = np.zeros([1, table.dim], np.float32)
+        with tf.init_scope():
+            stand_ins[optimizer] = _StandIn(
+                initial_value=lambda: tf.constant(start),
+                shape=tf.TensorShape([None, table.dim]),
+                dtype=tf.float32,
+                trainable=False,
+                name=f"{table.logical_name}/StandIn",
+            )
+            stand_ins[optimizer].slots = []
+    return stand_ins[optimizer]
+
+
+def checked(table: Any, gradient: Any) -> tf.IndexedSlices:
+    """Returns a table's gradient; raises NotImplementedError if it is dense."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        raise NotImplementedError(
+            f"table '{table.logical_name}' is dynamic: its gradient is tf.IndexedSlices, got {gradient}"
         )
+    return gradient
 
 
 def touched(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
@@ -82,40 +107,43 @@ def touched(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.concat([summed.indices, tf.constant([-1], tf.int64)], 0), summed.values
 
 
-def in_table(optimizer: Any, table: Any, slots: list[Slot]) -> list[Slot]:
-    """Returns the slots with the names of the table's columns."""
+def update_rows(
+    optimizer: Any,
+    table: Any,
+    gradient: tf.IndexedSlices,
+    slots: Sequence[Slot],
+    update: Callable[[tf.Tensor], tf.Operation | None],
+) -> tf.Operation | None:
+    """Updates the rows of a table that have a gradient: reads them into the stand-in, updates it, and writes them back.
+
+    Args:
+      optimizer: the optimizer.
+      table: the table.
+      gradient: the table's gradient.
+      slots: the optimizer's slots for the stand-in.
+      update: makes the optimizer's update of the stand-in from the sums of the gradient, [U, D]. Row i of the stand-in
+        has the sum i; its last row has none.
+
+    Returns:
+      In a graph, the operation that writes the rows.
+    """
     names = updates.slot_names(optimizer, table, [slot.name for slot in slots])
-    return [dataclasses.replace(slot, name=name) for slot, name in zip(slots, names, strict=True)]
-
-
-def take(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot]) -> list[tf.Operation]:
-    """Reads rows and slots from the table into the optimizer's variables."""
-    parts = [("", stand_in, 0.0), *((s.name, s.variable, s.initial) for s in slots)]
+    columns = [("", of(optimizer, table), tf.constant(0.0))]
+    for name, slot in zip(names, slots, strict=True):
+        columns.append((name, slot.variable, tf.reduce_max(tf.cast(slot.initial, tf.float32))))
+    numbers, summed = touched(gradient)
     taken = []
-    for name, variable, begins_with in parts:
-        read = library.ops.lockstep_dynamic_table_read_rows(table.handle, numbers, _number(begins_with), slot=name)
-        taken.append(_assign(variable, tf.cast(read, variable.dtype)))
-    return taken
-
-
-def put(table: Any, numbers: tf.Tensor, stand_in: tf.Variable, slots: list[Slot]) -> list[tf.Operation]:
-    """Writes the values of the optimizer's variables to the table."""
-    parts = [("", stand_in, 0.0), *((s.name, s.variable, s.initial) for s in slots)]
-    return [
-        library.ops.lockstep_dynamic_table_write_rows(
-            table.handle, numbers, tf.cast(_value(variable), tf.float32), _number(begins_with), slot=name
-        )
-        for name, variable, begins_with in parts
-    ]
-
-
-def _assign(variable: tf.Variable, value: tf.Tensor) -> tf.Operation:
-    return tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
-
-
-def _value(variable: tf.Variable) -> tf.Tensor:
-    return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-
-
-def _number(begins_with: Any) -> tf.Tensor:
-    return tf.reduce_max(tf.cast(begins_with, tf.float32))
+    for name, variable, begins_with in columns:
+        rows = library.ops.lockstep_dynamic_table_read_rows(table.handle, numbers, begins_with, slot=name)
+        rows = tf.cast(rows, variable.dtype)
+        taken.append(tf.raw_ops.AssignVariableOp(resource=variable.handle, value=rows))
+    with tf.control_dependencies(taken):
+        updated = update(summed)
+    written = []
+    with tf.control_dependencies([] if updated is None else [updated]):
+        for name, variable, begins_with in columns:
+            rows = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+            rows = tf.cast(rows, tf.float32)
+            write_rows = library.ops.lockstep_dynamic_table_write_rows
+            written.append(write_rows(table.handle, numbers, rows, begins_with, slot=name))
+        return tf.group(*written)

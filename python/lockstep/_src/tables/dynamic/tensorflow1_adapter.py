@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,9 +30,6 @@ from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import keras_adapter, local_lookup, standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, shapes_of_one_row
-
-# Optimizer -> {id of a table: its stand-in}.
-_stand_ins: weakref.WeakKeyDictionary[Any, dict[int, tf.Variable]] = weakref.WeakKeyDictionary()
 
 
 def register(table: DynamicVariable) -> None:
@@ -99,10 +95,7 @@ class _TableProcessor(tf_optimizer._OptimizableVariable):
         return self._table
 
     def update_op(self, optimizer: Any, g: Any) -> Any:
-        if not isinstance(g, tf.IndexedSlices):
-            raise NotImplementedError(
-                f"table '{self._table.logical_name}' is dynamic: its gradient is tf.IndexedSlices, got {g}"
-            )
+        g = standins.checked(self._table, g)
         applied = updates.apply_sparse(optimizer, self._table, g.values, g.indices)
         return _apply_by_stand_in(optimizer, self._table, g) if applied is None else applied
 
@@ -133,13 +126,11 @@ def _slots_in_tables(optimizer: Any) -> Iterator[None]:
         if others:
             with shapes_of_one_row(), _no_slots_of_tables(optimizer):
                 create_slots(others)
-        made = _stand_ins.setdefault(optimizer, {})
         for table in variables:
             if is_dynamic(table) and not has_rule:
-                if id(table) not in made:
-                    made[id(table)] = standins.make(table)
+                stand_in = standins.of(optimizer, table)
                 with standins.slots_of_any_length(table.dim):
-                    create_slots([made[id(table)]])
+                    create_slots([stand_in])
 
     optimizer._create_slots = create
     try:
@@ -183,18 +174,18 @@ def _read(global_step: Any) -> tf.Tensor:
 
 
 def _apply_by_stand_in(optimizer: Any, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
-    stand_in = _stand_ins[optimizer][id(table)]
+    stand_in = standins.of(optimizer, table)
     slots = [
         standins.Slot(name, variable, _initial_of(variable))
         for name in optimizer.get_slot_names()
         if (variable := optimizer.get_slot(stand_in, name)) is not None
     ]
-    slots = standins.in_table(optimizer, table, slots)
-    numbers, summed = standins.touched(gradient)
-    with tf.control_dependencies(standins.take(table, numbers, stand_in, slots)):
-        applied = optimizer._resource_apply_sparse_duplicate_indices(summed, stand_in, tf.range(tf.size(numbers) - 1))
-    with tf.control_dependencies([] if applied is None or tf.executing_eagerly() else [applied]):
-        return tf.group(*standins.put(table, numbers, stand_in, slots))
+
+    def update(summed: tf.Tensor) -> Any:
+        numbers = tf.range(tf.shape(summed)[0])
+        return optimizer._resource_apply_sparse_duplicate_indices(summed, stand_in, numbers)
+
+    return standins.update_rows(optimizer, table, gradient, slots, update)
 
 
 def _initial_of(slot: tf.Variable) -> Any:
