@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.dynamic import tensorflow1_adapter
 from lockstep._src.tables.dynamic.table_options import EmbeddingVariableOption
 from lockstep._src.tables.dynamic.variable import DynamicVariable, dynamic_tables
@@ -119,27 +119,20 @@ def _of_scope(name: str, dim: int, key_dtype: Any, value_dtype: Any, *others: An
     return table
 
 
-class _Making(threading.local):
-    instead: Callable[..., DynamicVariable] | None = None
-
-
-_making = _Making()
-
-
-@contextlib.contextmanager
-def tables_made_by(make: Callable[..., DynamicVariable]) -> Iterator[None]:
-    """Makes `make_table` call `make` inside the block, with the arguments of `DynamicVariable`."""
-    before, _making.instead = _making.instead, make
-    try:
-        yield
-    finally:
-        _making.instead = before
-
-
 def make_table(*args: Any, **kwargs: Any) -> DynamicVariable:
     """Creates a `DynamicVariable` with these arguments, and makes optimizers work with it."""
-    if _making.instead is not None:
-        return _making.instead(*args, **kwargs)
+    return _maker.value(*args, **kwargs)
+
+
+def _make(*args: Any, **kwargs: Any) -> DynamicVariable:
     table = DynamicVariable(*args, **kwargs)
     tensorflow1_adapter.register(table)
     return table
+
+
+_maker: ThreadValue[Callable[..., DynamicVariable]] = ThreadValue(_make)
+
+
+def tables_made_by(make: Callable[..., DynamicVariable]) -> contextlib.AbstractContextManager[None]:
+    """Makes `make_table` call `make` inside the block, with the arguments of `DynamicVariable`."""
+    return _maker.holding(make)

@@ -6,29 +6,20 @@ Letters: N keys, M keys that this worker looks up for all workers, D the dimensi
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import cond_v2, while_v2
 
+from lockstep._src.engine.thread_value import ThreadValue
 
-class _Pooling(threading.local):
-    ids: tf.Tensor | None = None
-
-
-_pooling = _Pooling()
+_pooled: ThreadValue[tf.Tensor | None] = ThreadValue(None)
 
 
-@contextlib.contextmanager
-def pooling(ids: tf.Tensor) -> Iterator[None]:
+def pooling(ids: tf.Tensor) -> contextlib.AbstractContextManager[None]:
     """Tells lookups inside the block that they look up the distinct ones of `ids`."""
-    before, _pooling.ids = _pooling.ids, ids
-    try:
-        yield
-    finally:
-        _pooling.ids = before
+    return _pooled.holding(ids)
 
 
 def times_seen(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
@@ -40,7 +31,7 @@ def times_seen(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
     Returns:
       The ids with duplicates, [N], and the place of each among the distinct ones, [N] int32.
     """
-    pooled = _pooling.ids
+    pooled = _pooled.value
     if pooled is not None:
         # In both, distinct ids are in the order of their first occurrence.
         return pooled, tf.unique(pooled).idx

@@ -24,34 +24,23 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
-from collections.abc import Iterator
 
 from tensorflow.python.eager import record as tape
 
 from lockstep._src.engine.context import context
+from lockstep._src.engine.thread_value import ThreadValue
+
+_evaluating = ThreadValue(False)
 
 
-class _Evaluating(threading.local):
-    here = False
-
-
-_evaluating = _Evaluating()
-
-
-@contextlib.contextmanager
-def evaluating(here: bool = True) -> Iterator[None]:
+def evaluating(here: bool = True) -> contextlib.AbstractContextManager[None]:
     """Makes lookups in dynamic tables inside the block neither change them nor have a gradient; `False` reverts it."""
-    before, _evaluating.here = _evaluating.here, here
-    try:
-        yield
-    finally:
-        _evaluating.here = before
+    return _evaluating.holding(here)
 
 
 def is_training() -> bool:
     """Returns whether a lookup that is made now is a lookup in training."""
-    if _evaluating.here or context.options.mode != "train":
+    if _evaluating.value or context.options.mode != "train":
         return False
     called_for = _keras_call_is_for()
     return called_for is None or called_for

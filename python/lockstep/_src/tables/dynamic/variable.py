@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import weakref
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -16,6 +14,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.engine import library
 from lockstep._src.engine.context import context
+from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.dynamic import handles, initial_rows, lookups, matrices, modes, serialized, table_options
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.string)
@@ -40,26 +39,17 @@ class Export(NamedTuple):
     freqs: tf.Tensor
 
 
-class _Asking(threading.local):
-    one_row = False
+_of_one_row = ThreadValue(False)
 
 
-_asking = _Asking()
-
-
-@contextlib.contextmanager
-def shapes_of_one_row() -> Iterator[None]:
+def shapes_of_one_row() -> contextlib.AbstractContextManager[None]:
     """Makes tables report the shape [1, D] inside the block, for optimizers that ask for the shape of a slot."""
-    before, _asking.one_row = _asking.one_row, True
-    try:
-        yield
-    finally:
-        _asking.one_row = before
+    return _of_one_row.holding(True)
 
 
 def is_asked_for_one_row() -> bool:
     """Returns whether this is inside of a `shapes_of_one_row` block."""
-    return _asking.one_row
+    return _of_one_row.value
 
 
 def dynamic_tables(graph: tf.Graph | None = None) -> list[DynamicVariable]:
@@ -188,7 +178,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     @property
     def shape(self) -> tf.TensorShape:
         """The shape [?, D]."""
-        return tf.TensorShape([1 if _asking.one_row else None, self._dim])
+        return tf.TensorShape([1 if _of_one_row.value else None, self._dim])
 
     def get_shape(self) -> tf.TensorShape:
         """Returns the shape [?, D]."""

@@ -10,13 +10,13 @@ import contextlib
 import dataclasses
 import functools
 import re
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
+from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.sharded import initial_values, shard
@@ -104,11 +104,11 @@ def intercept_creation(
         `replicated(next_creator, ...)`.
     """
     lasting = True
-    making = _Making()
+    makes_slot_of_table = ThreadValue(False)
 
     def create(next_creator: Creator, **kwargs: Any) -> tf.Variable:
         # A stack of creators that was saved during the interception may be restored after its end.
-        if not lasting or making.slot_of_table:
+        if not lasting or makes_slot_of_table.value:
             return next_creator(**kwargs)
         rules = current_rules()
         if rules is not None and _is_sharded_by(rules, kwargs):
@@ -132,27 +132,21 @@ def intercept_creation(
     interception.on_undo(end)
     interception.replace(symbols.CREATOR_STACK, stack)
     interception.replace(symbols.GET_VARIABLE, functools.partial(_wrap_store, current_rules))
-    interception.replace(symbols.CREATE_SLOT, making.wrap)
+    interception.replace(symbols.CREATE_SLOT, functools.partial(_wrap_slots, makes_slot_of_table))
     interception.replace(symbols.LOOKUP, _wrap_lookup)
 
 
-class _Making(threading.local):
-    """The thread's state: whether it is creating a slot of a table."""
+def _wrap_slots(
+    makes_slot_of_table: ThreadValue[bool], create_slot: Callable[..., tf.Variable]
+) -> Callable[..., tf.Variable]:
+    """Wraps TensorFlow's creation of slots: a table's slot has the shard's shape, and differs between workers."""
 
-    slot_of_table = False
+    @functools.wraps(create_slot)
+    def wrapped(primary: Any, *args: Any, **kwargs: Any) -> tf.Variable:
+        with makes_slot_of_table.holding(shard.is_sharded(primary)):
+            return create_slot(primary, *args, **kwargs)
 
-    def wrap(self, create_slot: Callable[..., tf.Variable]) -> Callable[..., tf.Variable]:
-        """Wraps TensorFlow's creation of slots: a table's slot has the shard's shape, and differs between workers."""
-
-        @functools.wraps(create_slot)
-        def wrapped(primary: Any, *args: Any, **kwargs: Any) -> tf.Variable:
-            before, self.slot_of_table = self.slot_of_table, shard.is_sharded(primary)
-            try:
-                return create_slot(primary, *args, **kwargs)
-            finally:
-                self.slot_of_table = before
-
-        return wrapped
+    return wrapped
 
 
 def _is_sharded_by(rules: ShardingRules, kwargs: dict[str, Any]) -> bool:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -13,6 +11,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.engine.context import context
+from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.sharded import initial_values, lookup_steps, scatters, shard
 
 
@@ -52,21 +51,12 @@ class _SliceOfTable(tf.compat.v1.Variable.SaveSliceInfo):
         )
 
 
-class _Reading(threading.local):
-    shards = False
+_reads_shards = ThreadValue(False)
 
 
-_reading = _Reading()
-
-
-@contextlib.contextmanager
-def reading_shards() -> Iterator[None]:
+def reading_shards() -> contextlib.AbstractContextManager[None]:
     """Makes reads of a table as a tensor return the shard, for optimizers, whose gradients and slots are shards."""
-    before, _reading.shards = _reading.shards, True
-    try:
-        yield
-    finally:
-        _reading.shards = before
+    return _reads_shards.holding(True)
 
 
 class RowShardedTable(resource_variable_ops.BaseResourceVariable):
@@ -267,7 +257,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
     def value(self) -> tf.Tensor:
         """Returns the whole table, in the order of ids. All workers must call it."""
         local = self.local_value()
-        if self._shard.world_size == 1 or _reading.shards:
+        if self._shard.world_size == 1 or _reads_shards.value:
             return local
         return lookup_steps.gather_table(local, self._shard.rows)
 
