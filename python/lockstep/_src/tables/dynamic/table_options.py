@@ -44,6 +44,17 @@ def _check(condition: bool, message: str) -> None:
         raise ValueError(message)
 
 
+def _check_least(least: int, **values: int) -> None:
+    for name, value in values.items():
+        wanted = "more than 0" if least == 1 else f"{least} or more"
+        _check(value >= least, f"{name} is {value}, wanted {wanted}")
+
+
+def _check_type(name: str, value: Any, *types: type) -> None:
+    if not isinstance(value, types):
+        raise TypeError(f"{name} is {value!r}, wanted {' or '.join(cls.__name__ for cls in types)}")
+
+
 @dataclasses.dataclass(frozen=True)
 class InitializerOption:
     """The values of rows before their first update.
@@ -63,7 +74,7 @@ class InitializerOption:
     default_value_no_permission: float = 0.0
 
     def __post_init__(self) -> None:
-        _check(self.default_value_dim > 0, f"default_value_dim is {self.default_value_dim}, wanted more than 0")
+        _check_least(1, default_value_dim=self.default_value_dim)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +84,7 @@ class GlobalStepEvict:
     steps_to_live: int | None = None
 
     def __post_init__(self) -> None:
-        _check((self.steps_to_live or 0) >= 0, f"steps_to_live is {self.steps_to_live}, wanted 0 or more")
+        _check_least(0, steps_to_live=self.steps_to_live or 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +109,7 @@ class TimeEvict:
     seconds_to_live: int
 
     def __post_init__(self) -> None:
-        _check(self.seconds_to_live >= 0, f"seconds_to_live is {self.seconds_to_live}, wanted 0 or more")
+        _check_least(0, seconds_to_live=self.seconds_to_live)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,8 +135,7 @@ class BudgetEvict:
 
     def __post_init__(self) -> None:
         _check(self.max_keys is not None or self.max_bytes is not None, "BudgetEvict: wanted max_keys or max_bytes")
-        for name in ("max_keys", "max_bytes"):
-            _check((getattr(self, name) or 0) >= 0, f"{name} is {getattr(self, name)}, wanted 0 or more")
+        _check_least(0, max_keys=self.max_keys or 0, max_bytes=self.max_bytes or 0)
 
 
 EvictOption = GlobalStepEvict | L2WeightEvict | TimeEvict | BudgetEvict
@@ -138,7 +148,7 @@ class CounterFilter:
     filter_freq: int = 0
 
     def __post_init__(self) -> None:
-        _check(self.filter_freq >= 0, f"filter_freq is {self.filter_freq}, wanted 0 or more")
+        _check_least(0, filter_freq=self.filter_freq)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +169,7 @@ class CBFFilter:
     counter_type: Any = tf.uint64
 
     def __post_init__(self) -> None:
-        _check(self.filter_freq >= 0, f"filter_freq is {self.filter_freq}, wanted 0 or more")
+        _check_least(0, filter_freq=self.filter_freq, max_element_size=self.max_element_size)
         both = (self.max_element_size > 0) == (self.false_positive_probability > 0.0)
         _check(
             both,
@@ -190,6 +200,11 @@ class StorageOption:
                 f"StorageOption: got {self.storage_type} at {self.storage_path}, wanted StorageType.DRAM and no path: "
                 "tables are in memory"
             )
+        sizes = self.storage_size
+        _check(
+            isinstance(sizes, (list, tuple)) and len(sizes) > 0 and min(sizes) >= 0,
+            f"storage_size is {sizes!r}, wanted a list with the bytes of each tier",
+        )
 
     @property
     def budget(self) -> BudgetEvict | None:
@@ -245,13 +260,20 @@ class EmbeddingVariableOption:
     expected_keys: int = 0
     evict_keys_per_step: int = 4096
 
+    def __post_init__(self) -> None:
+        if self.ckpt is not None:
+            _check_type("ckpt", self.ckpt, CheckpointOption)
+        _check_type("storage_option", self.storage_option, StorageOption)
+        _check_type("init_option", self.init_option, InitializerOption)
+        _check_least(0, expected_keys=self.expected_keys)
+        _check_least(1, evict_keys_per_step=self.evict_keys_per_step)
+
     def evict_options(self) -> list[EvictOption]:
         """Returns all options by which keys are evicted."""
         given = self.evict_option or ()
         given = list(given) if isinstance(given, (list, tuple)) else [given]
         for option in given:
-            if not isinstance(option, EvictOption):
-                raise TypeError(f"evict_option is {option!r}, wanted GlobalStepEvict, L2WeightEvict or the like")
+            _check_type("evict_option", option, *_EVICTION)
         return [*given, *([self.storage_option.budget] if self.storage_option.budget else ())]
 
 
@@ -272,26 +294,22 @@ def attributes(option: EmbeddingVariableOption, workers: int) -> dict[str, Any]:
     }
     kinds: set[type] = set()
     for evict in option.evict_options():
-        _check(type(evict) not in kinds, f"evict_option: two of {type(evict).__name__}, wanted at most one of a kind")
-        kinds.add(type(evict))
-        result.update(_EVICTION[type(evict)](evict))
+        kind = next(kind for kind in _EVICTION if isinstance(evict, kind))
+        _check(kind not in kinds, f"evict_option: two of {kind.__name__}, wanted at most one of a kind")
+        kinds.add(kind)
+        result.update(_EVICTION[kind](evict))
     return result
 
 
 def _admission(option: CounterFilter | CBFFilter | None) -> dict[str, Any]:
     if option is None:
         return {}
-    if isinstance(option, CounterFilter):
-        return {"min_frequency": option.filter_freq}
-    if not isinstance(option, CBFFilter):
-        raise TypeError(f"filter_option is {option!r}, wanted CounterFilter or CBFFilter")
-    sizes = {}
-    if option.max_element_size > 0:
-        sizes = {
-            "bloom_keys": [option.max_element_size],
-            "bloom_false_positives": [option.false_positive_probability],
-        }
-    return {"min_frequency": option.filter_freq, **sizes}
+    _check_type("filter_option", option, CounterFilter, CBFFilter)
+    result: dict[str, Any] = {"min_frequency": option.filter_freq}
+    if isinstance(option, CBFFilter) and option.max_element_size > 0:
+        result["bloom_keys"] = [option.max_element_size]
+        result["bloom_false_positives"] = [option.false_positive_probability]
+    return result
 
 
 def _one(value: Any, wanted: bool = True) -> list[Any]:
