@@ -33,6 +33,8 @@ class Initial(NamedTuple):
     rows: tf.Tensor
 
 
+_NUMBER = (int, float, np.number)
+
 _KINDS = {
     "zeros": lambda c: ("constant", 0.0, 0.0),
     "ones": lambda c: ("constant", 1.0, 0.0),
@@ -47,8 +49,8 @@ def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) ->
     """Returns the initial values that an initializer gives to a table.
 
     Args:
-      initializer: an initializer of TensorFlow or Keras, its class, a function of a shape, a number, or an array or
-        tensor [K, dim]: key k begins with row `k mod K`. None: a truncated normal distribution.
+      initializer: an initializer of TensorFlow or Keras, its class, a function of a shape and a type, a number, or an
+        array or tensor [K, dim]: key k begins with row `k mod K`. None: a truncated normal distribution.
       dim: the dimension D.
       name: the name of the table.
       default_value_dim: see `InitializerOption`.
@@ -61,7 +63,7 @@ def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) ->
     if isinstance(initializer, type):
         initializer = initializer()
     none = tf.zeros([0, dim])
-    if isinstance(initializer, (int, float)):
+    if isinstance(initializer, _NUMBER):
         return Initial({"initial": "constant", "initial_a": float(initializer)}, none)
     known = _known(initializer)
     if known is not None:
@@ -70,7 +72,7 @@ def initial_of(initializer: Any, dim: int, name: str, default_value_dim: int) ->
         seed = initial_values.name_seed(name) if seed is None else _number(seed)
         return Initial({"initial": kind, "initial_a": float(a), "initial_b": float(b), "seed": seed}, none)
     if not callable(initializer):
-        rows = tf.convert_to_tensor(initializer, tf.float32)
+        rows = initializer if tf.is_tensor(initializer) else tf.convert_to_tensor(initializer, tf.float32)
     else:
         rows = _draw(initial_values.seeded_copy(initializer, name), [default_value_dim, dim])
     if rows.shape.rank != 2 or rows.shape.as_list()[1] != dim:
@@ -103,8 +105,7 @@ def _known(initializer: Any) -> tuple[str, float, float] | None:
     if name not in _KINDS or package not in ("tensorflow", "keras", "tf_keras"):
         return None
     kind, a, b = _KINDS[name](initializer.get_config())
-    is_number = all(isinstance(value, (int, float, np.number)) for value in (a, b))
-    return (kind, a, b) if is_number else None
+    return (kind, a, b) if all(isinstance(value, _NUMBER) for value in (a, b)) else None
 
 
 def _number(seed: Any) -> int:
