@@ -21,43 +21,6 @@ MATRIX = np.random.RandomState(0).randn(ROWS, DIM).astype(np.float32)
 KEYS = np.random.RandomState(1).randint(-(2**62), 2**62, ROWS)
 
 
-class UsersOwn(train.Optimizer):
-    """An optimizer with a slot and an update that the engine does not know."""
-
-    def __init__(self):
-        super().__init__(use_locking=False, name="UsersOwn")
-
-    def _create_slots(self, var_list):
-        for v in var_list:
-            self._get_or_make_slot_with_initializer(
-                v, v1.constant_initializer(0.25), v.get_shape(), v.dtype, "seen", self._name
-            )
-
-    def _resource_apply_dense(self, grad, handle):
-        return handle.assign_sub(0.1 * grad).op
-
-    def _resource_apply_sparse(self, grad, handle, indices):
-        seen = self.get_slot(handle, "seen")
-        add = seen.scatter_add(tf.IndexedSlices(tf.abs(grad), indices))
-        with tf.control_dependencies([add]):
-            step = 0.1 * grad / tf.gather(seen, indices)
-        return handle.scatter_sub(tf.IndexedSlices(step, indices)).op
-
-
-OPTIMIZERS = {
-    "GradientDescent": lambda: train.GradientDescentOptimizer(0.3),
-    "Momentum": lambda: train.MomentumOptimizer(0.2, 0.9),
-    "Adagrad": lambda: train.AdagradOptimizer(0.3),
-    "Adam": lambda: train.AdamOptimizer(0.05),
-    "Ftrl": lambda: train.FtrlOptimizer(0.3, l1_regularization_strength=0.01),
-    "RMSProp": lambda: train.RMSPropOptimizer(0.05, momentum=0.5),
-    "Adadelta": lambda: train.AdadeltaOptimizer(0.5),
-    "AdagradDA": lambda: train.AdagradDAOptimizer(0.3, train.get_or_create_global_step()),
-    "ProximalAdagrad": lambda: train.ProximalAdagradOptimizer(0.3),
-    "of a user": UsersOwn,
-}
-
-
 def run(values, *steps):
     """Runs graph operations in a session of their graph, with fresh variables."""
     with v1.Session() as session:
@@ -65,39 +28,8 @@ def run(values, *steps):
         return values(session, *steps)
 
 
-def trained(make_optimizer, dynamic):
-    with tf.Graph().as_default():
-        if dynamic:
-            table = get_embedding_variable("table", DIM, initializer=v1.zeros_initializer())
-            start = table.insert(KEYS, MATRIX)
-        else:
-            table, start = v1.get_variable("table", initializer=MATRIX, use_resource=True), tf.no_op()
-        # A dense variable beside it, so that an optimizer has both kinds.
-        dense = v1.get_variable("dense", [DIM, 1], initializer=v1.ones_initializer(), use_resource=True)
-        places = v1.placeholder(tf.int64, [None])
-        ids = tf.gather(KEYS, places) if dynamic else places
-        loss = tf.reduce_sum(tf.sin(tf.nn.embedding_lookup(table, ids) @ dense))
-        step = make_optimizer().minimize(loss, train.get_or_create_global_step())
-        result = tf.nn.embedding_lookup(table, KEYS if dynamic else np.arange(ROWS)), dense
-
-        def values(session):
-            session.run(start)
-            for i in range(4):
-                session.run(step, {places: np.random.RandomState(i).randint(0, ROWS, 15)})
-            return session.run(result)
-
-        return run(values)
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_any_optimizer_trains_it_as_it_trains_a_variable(name):
-    rows, dense = trained(OPTIMIZERS[name], dynamic=True)
-    expected, expected_dense = trained(OPTIMIZERS[name], dynamic=False)
-    np.testing.assert_allclose(rows, expected, rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(dense, expected_dense, rtol=1e-6, atol=1e-6)
-
-
-def test_gradients_of_a_tape_and_of_a_function():
+@pytest.mark.parametrize("in_function", [False, True], ids=["tape", "function"])
+def test_gradients_of_a_tape_and_of_a_function(in_function):
     table = get_embedding_variable("eager", DIM, initializer=0.0)
     table.insert(KEYS, MATRIX)
     keys = tf.constant(KEYS[[3, 7, 3]])
@@ -107,49 +39,53 @@ def test_gradients_of_a_tape_and_of_a_function():
             loss = tf.reduce_sum(tf.nn.embedding_lookup(table, keys) ** 2)
         return tape.gradient(loss, table)
 
-    for of in (gradient, tf.function(gradient)):
-        slices = of()
-        np.testing.assert_allclose(slices.values, 2 * MATRIX[[3, 7, 3]])
-        assert slices.indices[0] == slices.indices[2] != slices.indices[1]
-    train.GradientDescentOptimizer(0.5).apply_gradients([(gradient(), table)])
+    slices = tf.function(gradient)() if in_function else gradient()
+    np.testing.assert_allclose(slices.values, 2 * MATRIX[[3, 7, 3]])
+    assert slices.indices[0] == slices.indices[2] != slices.indices[1]
+    train.GradientDescentOptimizer(0.5).apply_gradients([(slices, table)])
     np.testing.assert_allclose(table.sparse_read(KEYS[[3, 7]]), [-MATRIX[3], 0 * MATRIX[7]], atol=1e-6)
 
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_sparse_lookups_are_those_of_a_variable(combiner, weighted):
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize(
+    ("look_up", "has_negative_keys"),
+    [(tf.nn.embedding_lookup_sparse, True), (tf.nn.safe_embedding_lookup_sparse, False)],
+    ids=["lookup", "safe lookup"],
+)
+def test_sparse_lookups_are_those_of_a_variable(combiner, weighted, look_up, has_negative_keys):
     places = np.array([[0, 0], [0, 1], [0, 2], [2, 0], [2, 1]])
     numbers = np.array([4, 9, 4, 1, 30])
     weights = tf.SparseTensor(places, np.arange(1, 6, dtype=np.float32), [3, 3]) if weighted else None
     table = get_embedding_variable("table", DIM, initializer=0.0)
-    table.insert(KEYS, MATRIX)
-    for look_up in (tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse):
-        keys = np.abs(KEYS) if look_up is tf.nn.safe_embedding_lookup_sparse else KEYS
-        table.insert(keys, MATRIX)
-        got = look_up(table, tf.SparseTensor(places, keys[numbers], [3, 3]), weights, combiner=combiner)
-        wanted = look_up(tf.constant(MATRIX), tf.SparseTensor(places, numbers, [3, 3]), weights, combiner=combiner)
-        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+    keys = KEYS if has_negative_keys else np.abs(KEYS)
+    table.insert(keys, MATRIX)
+    got = look_up(table, tf.SparseTensor(places, keys[numbers], [3, 3]), weights, combiner=combiner)
+    wanted = look_up(tf.constant(MATRIX), tf.SparseTensor(places, numbers, [3, 3]), weights, combiner=combiner)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
 
-def test_keys_are_taken_in_when_they_have_been_seen_often_enough():
-    for filter_option in (embedding.CounterFilter(3), embedding.CBFFilter(3, 1000, 0.01)):
-        option = EmbeddingVariableOption(
-            filter_option=filter_option,
-            init_option=embedding.InitializerOption(1.0, default_value_no_permission=-7.0),
-            record_frequency=True,
-        )
-        table = get_embedding_variable("table", 2, ev_option=option)
-        with tf.GradientTape() as tape:
-            rows = table.sparse_read([5, 5, 6])
-            loss = tf.reduce_sum(rows)
-        np.testing.assert_array_equal(rows, np.full([3, 2], -7.0))
-        slices = tape.gradient(loss, table)
-        # Keys that are not admitted have no gradient that could count in a norm.
-        np.testing.assert_array_equal(slices.indices, [-1, -1, -1])
-        np.testing.assert_array_equal(slices.values, np.zeros([3, 2]))
-        np.testing.assert_array_equal(table.sparse_read([5, 6]), [[1, 1], [-7, -7]])
-        assert int(table.total_count()) == 1
-        np.testing.assert_array_equal(table.get_frequency([5, 6, 7]), [3, 2, 0])
+@pytest.mark.parametrize(
+    "filter_option", [embedding.CounterFilter(3), embedding.CBFFilter(3, 1000, 0.01)], ids=["counter", "Bloom filter"]
+)
+def test_keys_are_taken_in_when_they_have_been_seen_often_enough(filter_option):
+    option = EmbeddingVariableOption(
+        filter_option=filter_option,
+        init_option=embedding.InitializerOption(1.0, default_value_no_permission=-7.0),
+        record_frequency=True,
+    )
+    table = get_embedding_variable("table", 2, ev_option=option)
+    with tf.GradientTape() as tape:
+        rows = table.sparse_read([5, 5, 6])
+        loss = tf.reduce_sum(rows)
+    np.testing.assert_array_equal(rows, np.full([3, 2], -7.0))
+    slices = tape.gradient(loss, table)
+    # Keys that are not admitted have no gradient that could count in a norm.
+    np.testing.assert_array_equal(slices.indices, [-1, -1, -1])
+    np.testing.assert_array_equal(slices.values, np.zeros([3, 2]))
+    np.testing.assert_array_equal(table.sparse_read([5, 6]), [[1, 1], [-7, -7]])
+    assert int(table.total_count()) == 1
+    np.testing.assert_array_equal(table.get_frequency([5, 6, 7]), [3, 2, 0])
 
 
 def in_steps(option, batches, dim=2, initializer=1.0):
@@ -172,14 +108,20 @@ def in_steps(option, batches, dim=2, initializer=1.0):
         return run(values)
 
 
-def test_keys_go_while_training_goes_on():
+def test_keys_go_that_were_not_seen_for_some_steps():
     option = EmbeddingVariableOption(evict_option=embedding.GlobalStepEvict(2))
     after = in_steps(option, [[1, 2], [1, 3], [1], [1], [1, 4]])
     np.testing.assert_array_equal(after.keys, [1, 4])
     np.testing.assert_array_equal(after.versions, [4, 4])
+
+
+def test_keys_go_that_were_not_seen_for_some_time():
     option = EmbeddingVariableOption(evict_option=embedding.TimeEvict(1))
     after = in_steps(option, [[1, 2], lambda: time.sleep(2.1), [3]])
     np.testing.assert_array_equal(after.keys, [3])
+
+
+def test_keys_go_whose_rows_are_small():
     option = EmbeddingVariableOption(evict_option=embedding.L2WeightEvict(1.0))
     # The keys of a step stay until the end of the next step.
     after = in_steps(option, [[1, 2]] * 9)
@@ -187,10 +129,15 @@ def test_keys_go_while_training_goes_on():
     assert np.all(np.linalg.norm(after.values, axis=1) < 1.0)
     after = in_steps(option, [*[[1, 2]] * 9, [3]])
     np.testing.assert_array_equal(after.keys, [3])
-    for strategy, stays in ((embedding.CacheStrategy.LRU, [5, 6]), (embedding.CacheStrategy.LFU, [1, 6])):
-        option = EmbeddingVariableOption(evict_option=[embedding.BudgetEvict(max_keys=2, cache_strategy=strategy)])
-        after = in_steps(option, [[1], [1], [1, 1], [4], [5, 5], [6, 6, 6]])
-        np.testing.assert_array_equal(after.keys, stays)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "stays"), [(embedding.CacheStrategy.LRU, [5, 6]), (embedding.CacheStrategy.LFU, [1, 6])], ids=str
+)
+def test_keys_go_that_exceed_the_budget(strategy, stays):
+    option = EmbeddingVariableOption(evict_option=[embedding.BudgetEvict(max_keys=2, cache_strategy=strategy)])
+    after = in_steps(option, [[1], [1], [1, 1], [4], [5, 5], [6, 6, 6]])
+    np.testing.assert_array_equal(after.keys, stays)
 
 
 DEFAULT_ROWS = {
@@ -209,7 +156,12 @@ DEFAULT_ROWS = {
 
 @pytest.mark.parametrize("key_dtype", [tf.int64, tf.string])
 @pytest.mark.parametrize("where", DEFAULT_ROWS)
-def test_evaluation_leaves_no_trace_and_gives_keys_without_a_row_one_default(where, key_dtype):
+@pytest.mark.parametrize(
+    "evaluating",
+    [embedding.evaluating, *(functools.partial(scope, mode=mode) for mode in ("eval", "infer"))],
+    ids=["evaluating", "eval", "infer"],
+)
+def test_evaluation_leaves_no_trace_and_gives_keys_without_a_row_one_default(where, key_dtype, evaluating):
     default, options = DEFAULT_ROWS[where]
     seen, mixed, both = (tf.cast(keys, tf.int64) for keys in ([1, 2, 2], [2, 3], [1, 2]))
     if key_dtype == tf.string:
@@ -218,34 +170,15 @@ def test_evaluation_leaves_no_trace_and_gives_keys_without_a_row_one_default(whe
     table = get_embedding_variable("table", DIM, key_dtype, ev_option=option)
     trained = table.sparse_read(seen)
     count = int(table.total_count())
-    for evaluating in (embedding.evaluating, *(functools.partial(scope, mode=mode) for mode in ("eval", "infer"))):
-        with evaluating():
-            np.testing.assert_array_equal(table.sparse_read(mixed), [trained[1], [default] * DIM])
-            pooled = tf.nn.embedding_lookup_sparse(table, tf.sparse.from_dense([mixed]), None, combiner="sum")
-            np.testing.assert_array_equal(pooled, [trained[1] + default])
+    with evaluating():
+        np.testing.assert_array_equal(table.sparse_read(mixed), [trained[1], [default] * DIM])
+        pooled = tf.nn.embedding_lookup_sparse(table, tf.sparse.from_dense([mixed]), None, combiner="sum")
+        np.testing.assert_array_equal(pooled, [trained[1] + default])
     assert table.default_value == default
     assert int(table.total_count()) == count
     table.remove(both)
     with embedding.evaluating():
         np.testing.assert_array_equal(table.sparse_read(both), np.full([2, DIM], default))
-
-
-def test_initial_values_depend_on_the_key_alone():
-    def rows(keys, initializer, **kwargs):
-        with tf.Graph().as_default():
-            v1.set_random_seed(5)
-            option = EmbeddingVariableOption(init_option=embedding.InitializerOption(initializer, **kwargs))
-            table = get_embedding_variable("table", DIM, ev_option=option)
-            return run(lambda session: session.run(table.sparse_read(keys)))
-
-    for initializer in (None, v1.random_uniform_initializer(-1, 1), tf.keras.initializers.RandomNormal(0.5, 2.0)):
-        first, second = rows([3, -9], initializer), rows([1, 2, -9, 3], initializer)
-        np.testing.assert_array_equal(first, second[[3, 2]])
-        assert len(np.unique(second)) == second.size
-    # For other initializers, `default_value_dim` rows are drawn, and keys take them in turn.
-    glorot = rows([0, 1, 2, 3, 4], v1.glorot_uniform_initializer(), default_value_dim=3)
-    np.testing.assert_array_equal(glorot[3:], glorot[:2])
-    assert len(np.unique(glorot[:3])) == 3 * DIM
 
 
 def test_strings_are_keys():
@@ -273,42 +206,33 @@ def test_rows_of_16_bits(dtype):
     np.testing.assert_allclose(after, MATRIX - 0.5, atol=0.05)
 
 
-def test_what_a_table_cannot_do_is_an_error_that_says_so():
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda table: table.sparse_read(["a"]), TypeError, r"'table'.*string.*int64"),
+        (tf.convert_to_tensor, NotImplementedError, "'table' is dynamic: no value"),
+        (lambda table: table.assign(MATRIX), NotImplementedError, "insert"),
+        (
+            lambda table: table.insert(KEYS, MATRIX[:, :4]),
+            tf.errors.InvalidArgumentError,
+            r"\[40,4\], wanted \[40,5\]",
+        ),
+        (
+            lambda table: table.get_frequency([1]),
+            tf.errors.FailedPreconditionError,
+            "frequencies are not recorded",
+        ),
+    ],
+    ids=["other keys", "value", "assignment", "other rows", "frequencies"],
+)
+def test_what_a_table_cannot_do_is_an_error_that_says_so(call, error, message):
     table = get_embedding_variable("table", DIM)
-    with pytest.raises(TypeError, match=r"'table'.*string.*int64"):
-        table.sparse_read(["a"])
-    with pytest.raises(NotImplementedError, match="'table' is dynamic: no value"):
-        tf.convert_to_tensor(table)
-    with pytest.raises(NotImplementedError, match="insert"):
-        table.assign(MATRIX)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[40,4\], wanted \[40,5\]"):
-        table.insert(KEYS, MATRIX[:, :4])
-    with pytest.raises(tf.errors.FailedPreconditionError, match="frequencies are not recorded"):
-        table.get_frequency([1])
-    with pytest.raises(TypeError, match="keys are float32"):
-        get_embedding_variable("other", DIM, key_dtype=tf.float32)
-    with pytest.raises(ValueError, match="dimension is 0"):
-        get_embedding_variable("other", 0)
-    with pytest.raises(NotImplementedError, match="constraint"):
-        get_embedding_variable("other", DIM, constraint=tf.nn.relu)
-    with pytest.raises(ValueError, match="set together"):
-        embedding.CBFFilter(3, max_element_size=5)
-    with pytest.raises(NotImplementedError, match="StorageType.DRAM"):
-        embedding.StorageOption(embedding.StorageType.SSDHASH)
+    with pytest.raises(error, match=message):
+        call(table)
+
+
+def test_a_table_that_has_not_been_initialized_is_an_error_that_names_it():
     with tf.Graph().as_default(), v1.Session() as session:
         rows = get_embedding_variable("graphs", DIM).sparse_read([1])
         with pytest.raises(tf.errors.FailedPreconditionError, match="'graphs' has not been initialized"):
             session.run(rows)
-
-
-def test_names_are_those_of_variable_scopes():
-    with tf.Graph().as_default():
-        with v1.variable_scope("deep"):
-            table = get_embedding_variable("user", DIM)
-            with pytest.raises(ValueError, match="already exists"):
-                get_embedding_variable("user", DIM)
-        with v1.variable_scope("deep", reuse=v1.AUTO_REUSE):
-            assert get_embedding_variable("user", DIM) is table
-            with pytest.raises(ValueError, match="Trying to share"):
-                get_embedding_variable("user", DIM + 1)
-        assert table.op.name == "deep/user" and table in v1.trainable_variables()

@@ -13,12 +13,13 @@ import traceback
 import pytest
 import tensorflow as tf
 
-from lockstep._src.tables.dynamic import control_flow_test, variable_test
+from lockstep._src.tables.dynamic import control_flow_test, tensorflow1_adapter_test
 from lockstep._src.tables.features import columns_test, group_lookup_test
 from lockstep.testing import call_workers
 
 _branches = control_flow_test.test_lookups_in_branches_train_what_they_train_of_a_variable
 _columns = columns_test.test_a_table_that_grows_is_read_and_trained_as_one_with_a_vocabulary
+_optimizers = tensorflow1_adapter_test.test_any_optimizer_trains_it_as_it_trains_a_variable
 # A test and its arguments.
 TESTS = [
     *((_branches, 1, where) for where in control_flow_test.BRANCHES),
@@ -32,7 +33,7 @@ TESTS = [
     *((_columns, layout, columns_test.WORDS) for layout in columns_test.LAYOUTS),
     (columns_test.test_minus_one_and_the_empty_string_of_dense_features_are_no_values,),
     (columns_test.test_sequences_keep_the_rows_of_an_example,),
-    *((variable_test.test_any_optimizer_trains_it_as_it_trains_a_variable, name) for name in ("Adagrad", "of a user")),
+    *((_optimizers, name) for name in ("Adagrad", "of a user")),
 ]
 NAMES = [
     " ".join([test.__name__, *(str(a) for a in arguments if isinstance(a, (int, str)))]) for test, *arguments in TESTS

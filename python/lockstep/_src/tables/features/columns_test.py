@@ -142,11 +142,11 @@ def _on_a_worker(layout):
     return _train(layout, _dynamic(SPREAD), SPREAD, own)
 
 
-def test_two_workers_train_as_one_process_on_the_rows_of_both():
-    for layout in ("separate", "shared"):
-        expected = _train(layout, _plain(SPREAD), SPREAD, _batches(1))
-        outputs = call_workers(_on_a_worker, 2, layout, timeout_s=120)
-        _equal([np.concatenate(parts) for parts in zip(*outputs, strict=True)], expected)
+@pytest.mark.parametrize("layout", ["separate", "shared"])
+def test_two_workers_train_as_one_process_on_the_rows_of_both(layout):
+    expected = _train(layout, _plain(SPREAD), SPREAD, _batches(1))
+    outputs = call_workers(_on_a_worker, 2, layout, timeout_s=120)
+    _equal([np.concatenate(parts) for parts in zip(*outputs, strict=True)], expected)
 
 
 def test_minus_one_and_the_empty_string_of_dense_features_are_no_values():
@@ -213,27 +213,68 @@ def test_other_columns_are_tensorflows():
         assert type(column) is fc_v1._SharedEmbeddingColumn
 
 
-def test_what_does_not_fit_is_refused():
-    column = embedding.categorical_column_with_embedding("x", tf.int64)
-    with tf.Graph().as_default():
-        features = {"x": tf.constant([[1]], tf.int64)}
-        for asks in (tf1.feature_column.embedding_column(column, 2), tf1.feature_column.indicator_column(column)):
-            with pytest.raises(
-                ValueError, match="column 'x' is over a table that grows, which has no number of buckets"
-            ):
-                tf1.feature_column.input_layer(features, [asks])
-        with pytest.raises(ValueError, match="column 'x': got string, wanted int64"):
-            dense = embedding.embedding_column(column, 2)
-            tf1.feature_column.input_layer({"x": tf.constant([["a"]])}, [dense])
-    with pytest.raises(ValueError, match="column 'y' has dtype float32, wanted int32, int64, string"):
-        embedding.categorical_column_with_embedding("y", tf.float32)
-    with pytest.raises(ValueError, match="column 'y' has partition_num 0"):
-        embedding.categorical_column_with_embedding("y", partition_num=0)
-    with pytest.raises(NotImplementedError, match="ckpt_to_load_from is 'c', wanted None"):
-        embedding.embedding_column(column, 2, ckpt_to_load_from="c", tensor_name_in_ckpt="t")
-    with pytest.raises(RuntimeError, match="in graphs"):
-        embedding.shared_embedding_columns([column], 2)
-    with tf.Graph().as_default(), pytest.raises(ValueError, match="columns x, y cannot share a table"):
-        embedding.shared_embedding_columns([column, embedding.categorical_column_with_embedding("y")], 2)
-    with pytest.raises(TypeError, match="name is 7"), embedding.group_embedding_column_scope(7):
+GROWING = embedding.categorical_column_with_embedding("x", tf.int64)
+
+
+@pytest.mark.parametrize(
+    ("column", "ids", "message"),
+    [
+        (
+            tf1.feature_column.embedding_column(GROWING, 2),
+            np.int64([[1]]),
+            "column 'x' is over a table that grows, which has no number of buckets",
+        ),
+        (
+            tf1.feature_column.indicator_column(GROWING),
+            np.int64([[1]]),
+            "column 'x' is over a table that grows, which has no number of buckets",
+        ),
+        (embedding.embedding_column(GROWING, 2), [["a"]], "column 'x': got string, wanted int64"),
+    ],
+    ids=["TensorFlow's embedding", "indicator", "strings"],
+)
+def test_what_does_not_fit_is_refused(column, ids, message):
+    with tf.Graph().as_default(), pytest.raises(ValueError, match=message):
+        tf1.feature_column.input_layer({"x": tf.constant(ids)}, [column])
+
+
+def _group():
+    with embedding.group_embedding_column_scope(7):
         pass
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: embedding.categorical_column_with_embedding("y", tf.float32),
+            ValueError,
+            "column 'y' has dtype float32, wanted int32, int64, string",
+        ),
+        (
+            lambda: embedding.categorical_column_with_embedding("y", partition_num=0),
+            ValueError,
+            "column 'y' has partition_num 0",
+        ),
+        (
+            lambda: embedding.embedding_column(GROWING, 2, ckpt_to_load_from="c", tensor_name_in_ckpt="t"),
+            NotImplementedError,
+            "ckpt_to_load_from is 'c', wanted None",
+        ),
+        (
+            lambda: embedding.shared_embedding_columns([GROWING, embedding.categorical_column_with_embedding("y")], 2),
+            ValueError,
+            "columns x, y cannot share a table",
+        ),
+        (_group, TypeError, "name is 7"),
+    ],
+    ids=["type", "partitions", "checkpoint", "other types", "name"],
+)
+def test_arguments_that_do_not_fit_are_refused(make, error, message):
+    with tf.Graph().as_default(), pytest.raises(error, match=message):
+        make()
+
+
+def test_shared_columns_are_refused_under_eager_execution():
+    with pytest.raises(RuntimeError, match="in graphs"):
+        embedding.shared_embedding_columns([GROWING], 2)
