@@ -54,17 +54,11 @@ class Place(places.Place):
 
     def write(self, environment: MutableMapping[str, str], secret: str) -> None:
         """Writes the place to the variables that the launcher of a fixed job sets."""
-        values = {
-            "RANK": self.rank,
-            "LOCAL_RANK": self.local_rank,
-            "WORLD_SIZE": self.size,
-            "LOCAL_WORLD_SIZE": self.local_size,
-            "RENDEZVOUS": self.rendezvous,
-            "RENDEZVOUS_HERE": "",
-            "SECRET": round_secret(secret, self.round),
-        }
-        environment.update({f"LOCKSTEP_{name}": str(value) for name, value in values.items()})
+        environment.update(self.variables())
         environment.update(self.horovod_variables())
+        environment["LOCKSTEP_RENDEZVOUS"] = self.rendezvous
+        environment["LOCKSTEP_RENDEZVOUS_HERE"] = ""
+        environment["LOCKSTEP_SECRET"] = round_secret(secret, self.round)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +100,7 @@ class Member:
         self._listeners: list[Callable[[Change], None]] = []
         # Answers to `enter_round`: a Place, or the error to raise.
         self._answers: queue.Queue[Place | BaseException] = queue.Queue()
+        self._end: BaseException | None = None  # the first such error, which is raised from then on
         self.place: Place | None = None
         self.has_state = self.keeps_state = False
         threading.Thread(target=self._listen, name="lockstep elastic", daemon=True).start()
@@ -122,9 +117,9 @@ class Member:
         (port,) = free_ports(1, "")
         self._say({"is": "ready", "worker": self._number, "port": port, **states})
         self.keeps_state = False
-        answer = self._answers.get()
+        answer = self._end or self._answers.get()
         if isinstance(answer, BaseException):
-            self._answers.put(answer)
+            self._end = answer
             raise answer
         self.place = answer
         answer.write(os.environ, self._secret)
