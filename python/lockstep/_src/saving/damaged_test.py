@@ -1,9 +1,7 @@
 """Checkpoints with flipped bits, or cut short, raise an error that names the file, and never give other values."""
 
 import glob
-import os
 import random
-import re
 import shutil
 from pathlib import Path
 
@@ -12,10 +10,11 @@ import pytest
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-from lockstep._src.saving import bundle, latest, sealed
+from lockstep._src.saving import bundle, latest
 from lockstep._src.saving import table_saveables as saved_tables
 from lockstep._src.saving.chain import FOLDER, Chain
 from lockstep._src.saving.incremental_test import Program
+from lockstep._src.saving.latest_test import announced
 from lockstep._src.tables import dynamic
 from lockstep._src.tables.dynamic import serialized
 from lockstep.testing.mutations import feed, rounds
@@ -207,17 +206,6 @@ def test_a_damaged_chain_is_refused(tmp_path):
             reads(written[:end])
 
 
-def announced(folder, steps, relative=True):
-    """Writes checkpoints of some steps, and their state file."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        value = tf.get_variable("value", initializer=1.0)
-        saver = tf.train.Saver([value], max_to_keep=len(steps), save_relative_paths=relative)
-        session.run(value.initializer)
-        for step in steps:
-            saver.save(session, f"{folder}/model.ckpt", step, write_meta_graph=False)
-    return folder / "checkpoint", f"{folder}/model.ckpt-{steps[-1]}"
-
-
 def test_a_state_file_with_any_bit_flipped_or_cut_anywhere_names_the_same_checkpoint_or_is_refused(tmp_path):
     """Training from step 0, or from another checkpoint, would go unnoticed."""
     # Some of these names differ in one bit.
@@ -259,67 +247,3 @@ def test_state_files_of_all_kinds_that_are_damaged(tmp_path):
             refused += 1
             assert str(path) in error.message, where
     assert refused > 0.4 * total
-
-
-@pytest.mark.parametrize(
-    ("content", "wrong"),
-    [
-        (b"", "is damaged"),
-        (b"\xff\xfe", "is damaged"),
-        (b'model_checkpoint_path: "model.ckpt-4"\n', "names .*model.ckpt-4, which is not there"),
-        (
-            b'model_checkpoint_path: "model.ckpt-1"\nall_model_checkpoint_paths: "model.ckpt-2"\n',
-            "names .*model.ckpt-1, and .*model.ckpt-2 as the newest of all",
-        ),
-        (None, "is not there, beside 2 checkpoints"),
-    ],
-)
-def test_a_state_file_that_does_not_say_which_checkpoint_is_the_last_is_an_error_that_says_what_to_do(
-    tmp_path, content, wrong
-):
-    path, last = announced(tmp_path, [1, 2])
-    path.unlink()
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(
-        tf.errors.DataLossError, match=f"{path}: .* {wrong}.*there are .*ckpt-1, .*ckpt-2. To go on"
-    ) as error:
-        latest.latest_checkpoint(tmp_path)
-    path.write_text(re.search("only line: (.*?);", error.value.message)[1])
-    assert latest.latest_checkpoint(tmp_path) == last
-
-
-def test_where_no_checkpoint_was_announced_there_is_none(tmp_path):
-    """This happens if a job dies in its first save, after the checkpoint and before the state file."""
-    assert latest.latest_checkpoint(None) is None
-    assert latest.latest_checkpoint(tmp_path / "nowhere") is None
-    assert latest.latest_checkpoint(tmp_path) is None
-    path, _ = announced(tmp_path, [2])
-    path.unlink()
-    assert latest.latest_checkpoint(tmp_path) is None
-    assert latest.latest_checkpoint(tmp_path / "model.ckpt-2") is None  # a prefix, as some callers take as well
-
-
-def test_a_save_between_two_looks_is_no_damage(tmp_path, monkeypatch):
-    """Another process looks for a job's checkpoints; the job deletes the named one as soon as there is a new one."""
-    path, _ = announced(tmp_path, [1])
-    look = latest._look
-
-    def saving_meanwhile(*args):
-        monkeypatch.setattr(latest, "_look", look)
-        for file in tmp_path.glob("model.ckpt-1.*"):
-            file.unlink()
-        found = look(*args)
-        announced(tmp_path, [2])
-        return found
-
-    monkeypatch.setattr(latest, "_look", saving_meanwhile)
-    assert latest.latest_checkpoint(tmp_path) == f"{tmp_path}/model.ckpt-2"
-
-
-def test_sealed_content_is_json_of_any_kind():
-    content = {"value": 0.1, "text": "ä\ud800", "list": [1, None, {"a": True}]}
-    assert sealed.unseal(sealed.seal(content).encode("utf-8", "surrogatepass"), "x") == content
-    for damaged in (b"", b"[]", b"7", b"{}", b"\xff", b"[" * 100_000, os.urandom(50)):
-        with pytest.raises(ValueError, match="x.json is damaged"):
-            sealed.unseal(damaged, "x.json")

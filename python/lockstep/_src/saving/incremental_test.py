@@ -254,9 +254,13 @@ def test_estimators_resume_from_increments(tmp_path):
     last = max(int(name.split("-")[-1]) for name in increments)
     assert last in (3, 4)
     assert train(steps=1).get_variable_value("global_step") == last + 1
-    for wrong in ({"save_incremental_checkpoint_secs": 1}, {"save_checkpoints_steps": None}):
-        with pytest.raises(ValueError, match="wanted one of them, and full checkpoints beside it"):
-            config.replace(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"save_incremental_checkpoint_secs": 1}, {"save_checkpoints_steps": None}], ids=str)
+def test_estimators_save_increments_by_one_time_beside_full_checkpoints(wrong):
+    config = RunConfig(save_checkpoints_steps=1000, save_incremental_checkpoint_steps=2)
+    with pytest.raises(ValueError, match="wanted one of them, and full checkpoints beside it"):
+        config.replace(**wrong)
 
 
 def test_increments_of_one_step_are_links_of_their_own(tmp_path):

@@ -167,36 +167,42 @@ def test_slots_may_have_another_initial_value_than_when_they_were_saved(tmp_path
         assert {k: v for k, v in now.items() if k != 12345} == had
 
 
-def test_counts_of_keys_continue(tmp_path):
-    counted = {"filter_option": dynamic.CounterFilter(3)}
+def counted(tmp_path, filter_option):
+    """Saves a table after a key was seen three times, two keys twice, and one once; returns path and contents."""
     with tf.Session() as session:
-        table = make(**counted)
+        table = make(filter_option=filter_option)
         ids, step = train(table, tf.train.AdagradOptimizer(0.1))
         saver = tf.train.Saver()
         session.run(tf.global_variables_initializer())
         for batch in ([1, 2, 3, 4], [1, 2, 3], [1]):
             session.run(step, {ids: batch})
-        path = saver.save(session, f"{tmp_path}/model.ckpt")
-        had = contents(session, table)
+        return saver.save(session, f"{tmp_path}/model.ckpt"), contents(session, table)
+
+
+def test_counts_of_keys_continue(tmp_path):
+    path, had = counted(tmp_path, dynamic.CounterFilter(3))
     reader = tf.train.load_checkpoint(path)
     assert reader.get_tensor("user-keys").tolist() == [1] == list(had)
     waiting = zip(reader.get_tensor("user-keys_filtered"), reader.get_tensor("user-freqs_filtered"), strict=True)
     assert sorted(waiting) == [(2, 2), (3, 2), (4, 1)]
     with tf.Graph().as_default(), tf.Session() as session:
-        table = make(**counted)
+        table = make(filter_option=dynamic.CounterFilter(3))
         ids, step = train(table, tf.train.AdagradOptimizer(0.1))
         tf.train.Saver().restore(session, path)
         assert session.run(table.get_frequency([1, 2, 3, 4, 5])).tolist() == [3, 2, 2, 1, 0]
         session.run(step, {ids: [2, 4]})
         assert sorted(contents(session, table)) == [1, 2]
-    # A table that admits all keys ignores the counts. A table with a higher limit keeps the keys that were admitted.
-    for wanted, keys in ((0, [1, 4]), (9, [1])):
-        with tf.Graph().as_default(), tf.Session() as session:
-            table = make(filter_option=dynamic.CounterFilter(wanted))
-            ids, step = train(table, tf.train.AdagradOptimizer(0.1))
-            tf.train.Saver().restore(session, path)
-            session.run(step, {ids: [4]})
-            assert sorted(contents(session, table)) == keys
+
+
+@pytest.mark.parametrize(("wanted", "keys"), [(0, [1, 4]), (9, [1])], ids=["all keys", "a higher limit"])
+def test_a_table_that_admits_all_ignores_the_counts_and_a_higher_limit_keeps_admitted_keys(tmp_path, wanted, keys):
+    path, _ = counted(tmp_path, dynamic.CounterFilter(3))
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = make(filter_option=dynamic.CounterFilter(wanted))
+        ids, step = train(table, tf.train.AdagradOptimizer(0.1))
+        tf.train.Saver().restore(session, path)
+        session.run(step, {ids: [4]})
+        assert sorted(contents(session, table)) == keys
 
 
 def test_counters_of_a_bloom_filter_are_restored(tmp_path):

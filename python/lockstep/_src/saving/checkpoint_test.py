@@ -1,0 +1,232 @@
+"""Tests of savers on one worker, and of what a job's savers do with tables that workers divide."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tensorflow.python.training import saver as tf_saver
+
+from lockstep._src.engine.context import context
+from lockstep._src.saving import checkpoint
+from lockstep._src.scope import embedding_scope, scope
+from lockstep._src.tables import dynamic
+from lockstep.testing import call_workers
+
+MATRIX = np.arange(10, dtype=np.float32).reshape(5, 2)
+
+
+@pytest.fixture(name="session")
+def _session():
+    with tf.Graph().as_default(), tf.Session() as session:
+        yield session
+
+
+def made(value=3.0):
+    return tf.get_variable("value", initializer=value, use_resource=True)
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["one file", "sharded"])
+@pytest.mark.parametrize("where", ["scope", "class"])
+def test_plain_tensorflow_reads_a_checkpoint_of_which_nothing_is_left_aside(tmp_path, session, where, sharded):
+    value = made()
+    session.run(value.initializer)
+    if where == "scope":
+        with scope():
+            saver = tf.train.Saver(sharded=sharded)
+    else:
+        saver = checkpoint.Saver(sharded=sharded)
+    path = saver.save(session, f"{tmp_path}/new/model.ckpt", 7)
+    assert path == f"{tmp_path}/new/model.ckpt-7" == tf.train.latest_checkpoint(f"{tmp_path}/new")
+    assert tf.train.load_variable(path, "value") == 3.0
+    assert names(tmp_path / "new") == {
+        "checkpoint",
+        *(f"model.ckpt-7.{end}" for end in ("index", "meta", "data-00000-of-00001")),
+    }
+    session.run(value.assign(5.0))
+    saver.restore(session, path)
+    assert session.run(value) == 3.0
+
+
+def test_a_checkpoint_of_plain_tensorflow_is_restored(tmp_path, session):
+    value = made()
+    session.run(value.initializer)
+    path = tf.train.Saver().save(session, f"{tmp_path}/model.ckpt")
+    session.run(value.assign(5.0))
+    checkpoint.Saver().restore(session, path)
+    assert session.run(value) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "kept"),
+    [
+        ({}, {}, 5),
+        ({"keep_checkpoint_max": 2}, {}, 2),
+        ({"keep_checkpoint_max": 2}, {"max_to_keep": 3}, 3),
+    ],
+    ids=["TensorFlow's default", "the option", "the argument"],
+)
+def test_as_many_checkpoints_are_kept_as_the_options_or_the_arguments_say(tmp_path, session, options, arguments, kept):
+    session.run(made().initializer)
+    with scope(**options):
+        saver = tf.train.Saver(**arguments)
+    for step in range(6):
+        saver.save(session, f"{tmp_path}/model.ckpt", step, write_meta_graph=False)
+    assert len([name for name in names(tmp_path) if name.endswith(".index")]) == kept
+
+
+def test_a_position_of_an_argument_counts_as_its_name(session):
+    made()
+    with scope(keep_checkpoint_max=2):
+        assert tf.train.Saver(None, False, False, 4).saver_def.max_to_keep == 4
+
+
+@pytest.mark.parametrize("in_scope", [False, True], ids=["outside", "scope"])
+def test_positional_arguments_of_save_keep_their_meaning(tmp_path, session, in_scope):
+    session.run(made().initializer)
+    if in_scope:
+        with scope():
+            saver = tf.train.Saver()
+    else:
+        saver = tf.train.Saver()
+    path = saver.save(session, f"{tmp_path}/model.ckpt", 3, "state", "graph", True, True)
+    assert path == f"{tmp_path}/model.ckpt-3"
+    assert {"state", "model.ckpt-3.graph"} <= names(tmp_path) and "checkpoint" not in names(tmp_path)
+
+
+def test_outside_of_scopes_only_savers_of_dynamic_tables_are_the_jobs(session):
+    with tf.Graph().as_default():
+        made()
+        assert not isinstance(tf.train.Saver()._builder, checkpoint.SaverBuilder)
+    table = dynamic.get_embedding_variable("user", 2)
+    value = made()
+    assert isinstance(tf.train.Saver()._builder, checkpoint.SaverBuilder)
+    assert isinstance(tf.train.Saver([table])._builder, checkpoint.SaverBuilder)
+    assert not isinstance(tf.train.Saver([value])._builder, checkpoint.SaverBuilder)
+
+
+def test_one_worker_may_still_write_the_old_format(tmp_path, session):
+    session.run(made().initializer)
+    with scope():
+        saver = tf.train.Saver(write_version=tf.train.SaverDef.V1)
+    assert os.path.exists(saver.save(session, f"{tmp_path}/model.ckpt", write_meta_graph=False))
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_checkpoint(tmp_path, session):
+    (tmp_path / "file").write_text("")
+    session.run(made().initializer)
+    saver = checkpoint.Saver()
+    with pytest.raises(tf.errors.OpError, match=f"{tmp_path}/file/model.ckpt.* cannot be saved"):
+        saver.save(session, f"{tmp_path}/file/model.ckpt", 4)
+
+
+def test_a_checkpoint_that_is_not_there_is_an_error_that_names_it(tmp_path, session):
+    made()
+    with pytest.raises((ValueError, tf.errors.OpError), match=f"{tmp_path}/model.ckpt"):
+        checkpoint.Saver().restore(session, f"{tmp_path}/model.ckpt")
+
+
+def test_a_failed_save_leaves_the_checkpoint_before_it(tmp_path, session):
+    value = made()
+    bad = tf.get_variable("bad", initializer=1.0, use_resource=True)
+    saver = checkpoint.Saver()
+    session.run([value.initializer, bad.initializer])
+    path = saver.save(session, f"{tmp_path}/model.ckpt")
+    before = {name: (tmp_path / name).read_bytes() for name in names(tmp_path)}
+    # A variable that is not initialized fails the step in which all are written.
+    session.run(tf.raw_ops.DestroyResourceOp(resource=bad.handle))
+    with pytest.raises(tf.errors.OpError, match="bad"):
+        saver.save(session, f"{tmp_path}/model.ckpt")
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert tf.train.load_variable(path, "bad") == 1.0
+
+
+def test_the_default_saver_is_added_once(session):
+    made()
+    checkpoint.replace_default_saver()
+    (saver,) = session.graph.get_collection(tf.GraphKeys.SAVERS)
+    assert isinstance(saver, checkpoint.Saver)
+    checkpoint.replace_default_saver()
+    assert session.graph.get_collection(tf.GraphKeys.SAVERS) == [saver]
+    session.graph.add_to_collection(tf.GraphKeys.SAVERS, tf_saver.Saver())
+    with pytest.raises(ValueError, match="replace_default_saver: the graph has 2 savers, wanted at most one"):
+        checkpoint.replace_default_saver()
+
+
+# Types of a table of fewer rows than workers, and of one of more.
+TABLES = {"float32": 5, "float16": 5, "small": 2, "vector": 5}
+
+
+def logical(name):
+    """Returns a table's rows, of all workers together."""
+    rows = MATRIX[: TABLES[name], 0] if name == "vector" else MATRIX[: TABLES[name]]
+    return rows.astype(np.float16 if name == "float16" else np.float32)
+
+
+def tables(factor=1):
+    """Makes the tables, which begin with their rows times `factor`."""
+    with embedding_scope():
+        return {name: tf.get_variable(name, initializer=factor * logical(name)) for name in TABLES}
+
+
+def save_and_restore(folder):
+    """Returns this worker's rows as saved, as restored, and as initialized from the checkpoint; and an error."""
+    context.ensure_initialized()
+    with tf.Graph().as_default(), tf.Session() as session:
+        before = tf.train.Saver([made()])
+        session.graph.add_to_collection(tf.GraphKeys.SAVERS, before)
+        try:
+            checkpoint.replace_default_saver()
+        except RuntimeError as error:
+            refused = str(error)
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        shards = tables()
+        saver = tf.train.Saver()
+        session.run(tf.global_variables_initializer())
+        own = {name: shard.local_value() for name, shard in shards.items()}
+        had = session.run(own)
+        path = saver.save(session, f"{folder}/model.ckpt", 3)
+        session.run(
+            [tf.raw_ops.AssignVariableOp(resource=s.handle, value=s.local_value() * 0) for s in shards.values()]
+        )
+        saver.restore(session, path)
+        restored = session.run(own)
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        shards = tables(factor=0)
+        tf.train.init_from_checkpoint(path, {"/": "/"})
+        session.run(tf.global_variables_initializer())
+        return had, restored, session.run({name: s.local_value() for name, s in shards.items()}), path, refused
+
+
+@pytest.fixture(name="job", scope="module")
+def _job(tmp_path_factory):
+    return call_workers(save_and_restore, 3, str(tmp_path_factory.mktemp("job")), timeout_s=120)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_divided_table_is_one_tensor_of_its_logical_shape(job, name):
+    stored = tf.train.load_variable(job[0][3], name)
+    assert stored.dtype == logical(name).dtype
+    np.testing.assert_array_equal(stored, logical(name))
+    for rank, (had, *_) in enumerate(job):
+        np.testing.assert_array_equal(had[name], logical(name)[rank :: len(job)])
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("place", [1, 2], ids=["restored", "initialized from the checkpoint"])
+def test_each_worker_reads_the_rows_that_it_owns(job, name, place):
+    for results in job:
+        np.testing.assert_array_equal(results[place][name], results[0][name])
+
+
+def test_a_saver_from_outside_of_the_scope_is_refused_in_a_job(job):
+    for *_, refused in job:
+        assert refused == (
+            "replace_default_saver: the graph's saver was made outside of a scope; make it as hb.train.Saver"
+        )
