@@ -62,13 +62,13 @@ def test_parameter_server_is_beside_the_job_and_cannot_train():
 
 
 @pytest.mark.parametrize("beside", ["evaluator", "ps"])
-def test_the_launchers_workers_know_of_the_tasks_beside_them_and_train_without(beside):
+@pytest.mark.parametrize(("rank", "role"), [(0, "chief"), (1, "worker")])
+def test_the_launchers_workers_know_of_the_tasks_beside_them_and_train_without(beside, rank, role):
     hosts = {"chief": ["a:1"], "worker": ["a:2"], beside: ["c:1"]}
-    for rank, role in enumerate(("chief", "worker")):
-        variables = {"LOCKSTEP_RENDEZVOUS": "a:3", "LOCKSTEP_SECRET": "s", **tf_config(role, 0, hosts)}
-        cluster = Cluster.from_environment(launched(rank, 2, **variables))
-        assert (cluster.rank, cluster.world_size, cluster.spec) == (rank, 2, hosts)
-        cluster.check_can_connect()
+    variables = {"LOCKSTEP_RENDEZVOUS": "a:3", "LOCKSTEP_SECRET": "s", **tf_config(role, 0, hosts)}
+    cluster = Cluster.from_environment(launched(rank, 2, **variables))
+    assert (cluster.rank, cluster.world_size, cluster.spec) == (rank, 2, hosts)
+    cluster.check_can_connect()
 
 
 def test_unknown_role_is_refused():
@@ -84,16 +84,23 @@ def test_launcher_wins_over_tf_config():
     cluster.check_can_connect()
 
 
-def test_on_a_machine_whose_name_leads_to_loopback_the_launcher_says_where_to_meet(monkeypatch):
+@pytest.mark.parametrize(
+    ("variables", "both", "rendezvous", "listen"),
+    [
+        ({}, True, "10.0.0.1:9", "[::]:9"),
+        ({}, False, "10.0.0.1:9", "0.0.0.0:9"),
+        ({"LOCKSTEP_INTERFACE": "eth0"}, True, "10.0.0.1:9", ""),
+        ({"LOCKSTEP_RENDEZVOUS_HERE": ""}, True, "h:9", ""),
+    ],
+    ids=["both protocols", "version 4", "an interface", "nowhere else"],
+)
+def test_on_a_machine_whose_name_leads_to_loopback_the_launcher_says_where_to_meet(
+    monkeypatch, variables, both, rendezvous, listen
+):
+    monkeypatch.setattr("socket.has_dualstack_ipv6", lambda: both)
     environ = launched(0, 2, LOCKSTEP_RENDEZVOUS="h:9", LOCKSTEP_SECRET="s", LOCKSTEP_RENDEZVOUS_HERE="10.0.0.1:9")
-    for both, anywhere in ((True, "[::]:9"), (False, "0.0.0.0:9")):
-        monkeypatch.setattr("socket.has_dualstack_ipv6", lambda both=both: both)
-        cluster = Cluster.from_environment(environ)
-        assert (cluster.rendezvous, cluster.listen) == ("10.0.0.1:9", anywhere)
-    cluster = Cluster.from_environment({**environ, "LOCKSTEP_INTERFACE": "eth0"})
-    assert (cluster.rendezvous, cluster.listen) == ("10.0.0.1:9", "")
-    cluster = Cluster.from_environment({**environ, "LOCKSTEP_RENDEZVOUS_HERE": ""})
-    assert (cluster.rendezvous, cluster.listen) == ("h:9", "")
+    cluster = Cluster.from_environment({**environ, **variables})
+    assert (cluster.rendezvous, cluster.listen) == (rendezvous, listen)
 
 
 def test_workers_of_an_elastic_job_meet_where_the_round_says_whatever_a_launcher_around_it_said():

@@ -65,9 +65,13 @@ def test_members_in_a_cluster(fresh, monkeypatch):
     assert [fresh.rank_at(device) for device in fresh.devices + fresh.cpu_devices] == [0, 1, 2] * 2
     assert fresh.rank_at(0) == fresh.rank_at("/cpu:0") == fresh.rank_at(fresh.local_devices[0]) == 2
     assert fresh.current_index() == 2
-    for unknown in (1, "/job:worker/task:7/cpu:0"):
-        with pytest.raises(ValueError, match="tower 1|task:7"):
-            fresh.rank_at(unknown)
+
+
+@pytest.mark.parametrize(("unknown", "message"), [(1, "tower 1"), ("/job:worker/task:7/cpu:0", "task:7")])
+def test_a_device_of_no_worker_is_refused(fresh, monkeypatch, unknown, message):
+    workers(monkeypatch, "worker", 1)
+    with pytest.raises(ValueError, match=message):
+        fresh.rank_at(unknown)
 
 
 def test_local_devices_are_fit_for_a_session(fresh, monkeypatch):

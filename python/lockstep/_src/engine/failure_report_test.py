@@ -164,10 +164,19 @@ def test_a_failure_to_save_after_an_interrupt_is_shown(launch, tmp_path):
     assert "[1] Traceback (most recent call last):" not in stderr, said
 
 
-def test_an_error_counts_for_an_interrupt_where_it_is_one():
-    replaced = RuntimeError("MISMATCH: ORIGINAL InternalError REPLACED BY KeyboardInterrupt: <EMPTY MESSAGE>")
-    for error in (KeyboardInterrupt(), replaced):
-        assert failure_report._reason(error) == {"because": notes.INTERRUPT, "error": "interrupted"}
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        RuntimeError("MISMATCH: ORIGINAL InternalError REPLACED BY KeyboardInterrupt: <EMPTY MESSAGE>"),
+    ],
+    ids=["interrupt", "replaced"],
+)
+def test_an_interrupt_counts_for_one(error):
+    assert failure_report._reason(error) == {"because": notes.INTERRUPT, "error": "interrupted"}
+
+
+def test_an_error_after_an_interrupt_counts_for_itself():
     own = OSError(28, "No space left on device")
     own.__context__ = KeyboardInterrupt()  # the error was raised while the interrupt was handled
     assert failure_report._reason(own) == {"because": notes.ITSELF}
