@@ -72,15 +72,39 @@ __all__ = [
     "barrier",
     "broadcast",
     "broadcast_",
+    "ccl_built",
+    "check_num_rank_power_of_2",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "grouped_allgather",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
     "join",
+    "local_rank",
     "local_rank_op",
+    "local_size",
     "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "process_set_included_op",
+    "rank",
     "rank_op",
     "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 
@@ -128,7 +152,7 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Reduces dense tensors over the ranks, all or none."""
-    return collectives.allreduce(tensors, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set)
+    return collectives.reduce("allreduce", **locals())
 
 
 @without_autograph
@@ -148,9 +172,7 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Reduces dense tensors over the ranks and returns this rank's rows, all or none."""
-    return collectives.reducescatter(
-        tensors, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
-    )
+    return collectives.reduce("reducescatter", **locals())
 
 
 @without_autograph

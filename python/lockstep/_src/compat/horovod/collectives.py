@@ -5,8 +5,9 @@ Each takes several tensors, which travel all or none, and returns as many. `redu
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,7 +29,8 @@ def reduction_of(op: int) -> str:
     return REDUCTIONS[op]
 
 
-def allreduce(
+def reduce(
+    kind: str,
     tensors: Sequence[Any],
     name: str | None,
     op: int,
@@ -37,66 +39,39 @@ def allreduce(
     ignore_name_scope: bool,
     process_set: ProcessSet,
 ) -> list[tf.Tensor]:
-    """Returns tensors reduced over the ranks."""
+    """Returns tensors reduced over the ranks ("allreduce"), or this rank's rows of them ("reducescatter")."""
     reduction = reduction_of(op)
-    factors = {"prescale": prescale_factor, "postscale": postscale_factor}
-    kind = "Allreduce" if len(tensors) == 1 else "GroupedAllreduce"
-    tensors = named.as_tensors("allreduce", tensors, name)
-    with taking_part("allreduce", process_set) as group:
-        naming = _naming(kind, tensors, name, ignore_name_scope)
-        return named.allreduce(tensors, reduction, **factors, **naming, group=group)
-
-
-def reducescatter(
-    tensors: Sequence[Any],
-    name: str | None,
-    op: int,
-    prescale_factor: float,
-    postscale_factor: float,
-    ignore_name_scope: bool,
-    process_set: ProcessSet,
-) -> list[tf.Tensor]:
-    """Returns this rank's rows of tensors that are reduced over the ranks."""
-    reduction = reduction_of(op)
-    factors = {"prescale": prescale_factor, "postscale": postscale_factor}
-    kind = "Reducescatter" if len(tensors) == 1 else "GroupedReducescatter"
-    tensors = named.as_tensors("reducescatter", tensors, name)
-    with taking_part("reducescatter", process_set) as group:
-        naming = _naming(kind, tensors, name, ignore_name_scope)
-        # Horovod's convention: gathered gradients, times the number of ranks for a sum.
-        return named.reducescatter(tensors, reduction, **factors, **naming, group=group, gradient="times")
+    # Horovod's convention for shares of rows: gathered gradients, times the number of ranks for a sum.
+    options = {"gradient": "times"} if kind == "reducescatter" else {}
+    with _call(kind, tensors, name, ignore_name_scope, process_set) as (tensors, where):
+        run = getattr(named, kind)
+        return run(tensors, reduction, prescale=prescale_factor, postscale=postscale_factor, **options, **where)
 
 
 def allgather(
     tensors: Sequence[Any], name: str | None, ignore_name_scope: bool, process_set: ProcessSet
 ) -> list[tf.Tensor]:
     """Returns the rows of all ranks, in the order of ranks."""
-    kind = "Allgather" if len(tensors) == 1 else "GroupedAllgather"
-    tensors = named.as_tensors("allgather", tensors, name)
-    with taking_part("allgather", process_set) as group:
-        naming = _naming(kind, tensors, name, ignore_name_scope)
-        return named.allgather(tensors, **naming, group=group, gradient="mean")
+    with _call("allgather", tensors, name, ignore_name_scope, process_set) as (tensors, where):
+        return named.allgather(tensors, **where, gradient="mean")
 
 
 def broadcast(
     tensors: Sequence[Any], root_rank: int, name: str | None, ignore_name_scope: bool, process_set: ProcessSet
 ) -> list[tf.Tensor]:
     """Returns the tensors of the rank `root_rank`, which counts among all ranks of the job."""
-    tensors = named.as_tensors("broadcast", tensors, name)
-    what = " ".join(["broadcast", *([name] if name else [tensor.dtype.name for tensor in tensors[:1]])])
-    with taking_part("broadcast", process_set) as group, root_in(process_set, root_rank, what) as root:
-        naming = _naming("Broadcast", tensors, name, ignore_name_scope)
-        return named.broadcast(tensors, root, **naming, group=group, gradient="mean")
+    with _call("broadcast", tensors, name, ignore_name_scope, process_set) as (tensors, where):
+        what = " ".join(["broadcast", *([name] if name else [tensor.dtype.name for tensor in tensors[:1]])])
+        with root_in(process_set, root_rank, what) as root:
+            return named.broadcast(tensors, root, **where, gradient="mean")
 
 
 def alltoall(
     tensor: Any, splits: Any, name: str | None, ignore_name_scope: bool, process_set: ProcessSet
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
     """Returns the rows that came for this rank, in the order of ranks; with `splits` also how many came from each."""
-    (tensor,) = named.as_tensors("alltoall", [tensor], name)
-    with taking_part("alltoall", process_set) as group:
-        naming = _naming("Alltoall", [tensor], name, ignore_name_scope)
-        (result,), (received,) = named.alltoall([tensor], [splits], **naming, group=group)
+    with _call("alltoall", [tensor], name, ignore_name_scope, process_set) as (tensors, where):
+        (result,), (received,) = named.alltoall(tensors, [splits], **where)
     return result if splits is None else (result, received)
 
 
@@ -112,13 +87,24 @@ def join() -> tf.Tensor:
     return named.join()
 
 
+@contextlib.contextmanager
+def _call(
+    kind: str, tensors: Sequence[Any], name: str | None, ignore_name_scope: bool, process_set: ProcessSet
+) -> Iterator[tuple[list[tf.Tensor], dict[str, Any]]]:
+    """Yields what a collective of `named` takes, which the caller runs inside: tensors, and their names and group."""
+    tensors = named.as_tensors(kind, tensors, name)
+    with taking_part(kind, process_set) as group:
+        yield tensors, {**_naming(kind, tensors, name, ignore_name_scope), "group": group}
+
+
 def _naming(kind: str, tensors: Sequence[Any], name: str | None, ignore_name_scope: bool) -> dict[str, Any]:
     """Returns the arguments of `named`'s collectives that give tensors Horovod's names."""
     if tf.executing_eagerly() or not tensors:
         return {"name": name}
     if name is None:
+        title = kind.capitalize() if len(tensors) == 1 or kind == "broadcast" else f"Grouped{kind.capitalize()}"
         ends = dict.fromkeys(tensor.name for tensor in (tensors[0], tensors[-1]))
-        name = "_".join([f"Horovod{kind}", *(re.sub("[^a-zA-Z0-9_]", "_", end) for end in ends)])
+        name = "_".join([f"Horovod{title}", *(re.sub("[^a-zA-Z0-9_]", "_", end) for end in ends)])
     name = re.sub("[^a-zA-Z0-9_.\\-/]", "_", name)
     if not ignore_name_scope:
         return {"name": name}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -20,8 +20,8 @@ class Reduction(NamedTuple):
     Attributes:
       op: a value of Horovod's `op`.
       compression: makes tensors into what travels, and back.
-      name: of the tensors; None: they are named by the call.
       process_set: the set whose ranks take part.
+      name: of the tensors; None: they are named by the call.
       prescale_factor: multiplies tensors before the reduction.
       postscale_factor: multiplies the results.
       ignore_name_scope: the scope is no part of the name.
@@ -31,8 +31,8 @@ class Reduction(NamedTuple):
 
     op: int
     compression: type[Compressor]
-    name: str | None
     process_set: ProcessSet
+    name: str | None = None
     prescale_factor: float = 1.0
     postscale_factor: float = 1.0
     ignore_name_scope: bool = False
@@ -50,7 +50,7 @@ def allreduce(tensors: Sequence[Any], how: Reduction) -> list[Any]:
     results: list[Any] = [None] * len(tensors)
     slices_how = how if how.name is None or all(is_sparse) else how._replace(name=f"{how.name}.sparse")
     for sparse, device, reduce in (
-        (False, how.device_dense, lambda dense: _reduce_dense(dense, how)),
+        (False, how.device_dense, lambda dense: _reduce_dense("allreduce", dense, how)),
         (True, how.device_sparse, lambda slices: _gather_slices(slices, slices_how)),
     ):
         places = [i for i, one in enumerate(is_sparse) if one == sparse]
@@ -68,7 +68,7 @@ def reducescatter(tensors: Sequence[Any], how: Reduction) -> list[tf.Tensor]:
     if not tensors:
         return tensors
     with tf.device(how.device_dense or None):
-        return _reduce_compressed("reducescatter", collectives.reducescatter, tensors, how)
+        return _reduce_dense("reducescatter", tensors, how)
 
 
 def _check_sparse(how: Reduction) -> None:
@@ -81,24 +81,11 @@ def _check_sparse(how: Reduction) -> None:
         raise NotImplementedError("prescale_factor and postscale_factor are for dense tensors, not tf.IndexedSlices")
 
 
-def _reduce_dense(tensors: Sequence[Any], how: Reduction) -> list[tf.Tensor]:
-    return _reduce_compressed("allreduce", collectives.allreduce, tensors, how)
-
-
-def _reduce_compressed(
-    kind: str, reduce: Callable[..., list[tf.Tensor]], tensors: Sequence[Any], how: Reduction
-) -> list[tf.Tensor]:
+def _reduce_dense(kind: str, tensors: Sequence[Any], how: Reduction) -> list[tf.Tensor]:
     """Returns what a collective makes of compressed tensors, decompressed."""
     travelling, contexts = _compress(kind, tensors, how)
-    reduced = reduce(
-        travelling,
-        how.name,
-        how.op,
-        how.prescale_factor,
-        how.postscale_factor,
-        how.ignore_name_scope,
-        how.process_set,
-    )
+    factors = how.prescale_factor, how.postscale_factor
+    reduced = collectives.reduce(kind, travelling, how.name, how.op, *factors, how.ignore_name_scope, how.process_set)
     return _decompress(reduced, contexts, how)
 
 
