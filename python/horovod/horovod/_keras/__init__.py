@@ -2,6 +2,7 @@
 
 Functions with the parameter `keras` make the names that depend on it.
 """
+# ruff: noqa: F405  `__all__` has names of `mpi_ops`.
 
 from __future__ import annotations
 
@@ -12,33 +13,8 @@ from typing import Any
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from horovod.tensorflow import (
-    Average,
-    Compression,
-    Sum,
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from horovod.tensorflow import Average, Compression, ProcessSet, global_process_set
+from horovod.tensorflow.mpi_ops import *  # noqa: F403
 from lockstep._src.compat.horovod.keras import optimizers
 from lockstep._src.compat.horovod.keras.values import evaluate
 
@@ -107,6 +83,50 @@ def make_load_model(keras: ModuleType) -> Callable[..., Any]:
     return load_model
 
 
+def DistributedOptimizer(  # noqa: N802
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Returns an optimizer of Keras that exchanges gradients between ranks before it applies them.
+
+    It exchanges in `fit`, and in a loop of one's own with `apply_gradients`. It does not exchange a gradient of
+    `hvd.DistributedGradientTape` again.
+
+    Args:
+      optimizer: of Keras 3, or of Keras 2, legacy or not. The new one has its config and, if there is one, its
+        state; its class is a subclass of the same name.
+      name: begins the names of exchanged tensors; default "Distributed" and the optimizer's class.
+      device_dense: as for `horovod.tensorflow.DistributedOptimizer`, like all that follow.
+      device_sparse: likewise.
+      compression: likewise.
+      sparse_as_dense: likewise.
+      gradient_predivide_factor: likewise.
+      op: `hvd.Average` or `hvd.Sum`.
+      backward_passes_per_step: as there.
+      average_aggregated_gradients: likewise.
+      num_groups: likewise.
+      groups: likewise.
+      process_set: likewise.
+      scale_local_gradients: likewise.
+
+    Raises:
+      ValueError: another `op`, or arguments that don't go together.
+    """
+    return optimizers.make_optimizer(**locals())
+
+
 def PartialDistributedOptimizer(  # noqa: N802
     optimizer: Any,
     name: str | None = None,
@@ -141,22 +161,7 @@ def PartialDistributedOptimizer(  # noqa: N802
       local_layers: a layer of Keras, or several; their weights may be made later.
       scale_local_gradients: likewise.
     """
-    return optimizers.make_optimizer(
-        optimizer,
-        name,
-        op,
-        local_layers,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return optimizers.make_optimizer(**locals())
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -9,22 +10,29 @@ from lockstep._src.compat.horovod.keras.callbacks import BestModelCheckpoint, Me
 from lockstep._src.compat.horovod.keras.initial_values import BroadcastGlobalVariables
 from lockstep._src.compat.horovod.keras.learning_rates import LearningRateSchedule, LearningRateWarmup
 
-__all__ = ["BestModelCheckpoint", "callback_classes", "make_callback"]
-
 _CALLBACKS = {
     "BroadcastGlobalVariablesCallback": BroadcastGlobalVariables,
     "MetricAverageCallback": MetricAverage,
     "LearningRateScheduleCallback": LearningRateSchedule,
     "LearningRateWarmupCallback": LearningRateWarmup,
+    "BestModelCheckpoint": BestModelCheckpoint,
 }
 
 
-def make_callback(name: str, implementation: type, keras: ModuleType, module: str) -> type[Any]:
-    """Returns a callback of `keras`, as a class of a module, with the implementation's methods and docstring."""
-    namespace = {"__module__": module, "__doc__": implementation.__doc__}
-    return type(name, (implementation, keras.callbacks.Callback), namespace)
+def callback_classes(
+    keras: ModuleType, module: str, implementations: Mapping[str, type] = _CALLBACKS
+) -> list[type[Any]]:
+    """Returns callbacks of `keras` as classes of a module, with the implementations' methods and docstrings.
 
-
-def callback_classes(keras: ModuleType, module: str) -> tuple[type[Any], ...]:
-    """Returns the callbacks for broadcasts, metrics, schedules and warm-up, in this order, as classes of a module."""
-    return tuple(make_callback(name, implementation, keras, module) for name, implementation in _CALLBACKS.items())
+    Args:
+      keras: the Keras whose callbacks they are.
+      module: the name of the module.
+      implementations: by the classes' names, whose order is that of the result. The attribute `keras_base`
+        of an implementation names the class of `keras.callbacks` that it extends.
+    """
+    classes = []
+    for name, implementation in implementations.items():
+        base = getattr(keras.callbacks, getattr(implementation, "keras_base", "Callback"))
+        namespace = {"__module__": module, "__doc__": implementation.__doc__}
+        classes.append(type(name, (implementation, base), namespace))
+    return classes

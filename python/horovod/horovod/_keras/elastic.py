@@ -1,23 +1,13 @@
 """Elastic programs of Keras, for whichever `keras` they are asked (docs/horovod_elastic.md)."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.callbacks import make_callback
+from horovod._keras.callbacks import callback_classes
 from horovod.tensorflow.elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 from lockstep._src.compat.horovod.keras.elastic import CommitState, KerasState, UpdateBatchState, UpdateEpochState
 
-__all__ = [
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "KerasState",
-    "ObjectState",
-    "State",
-    "elastic_callback_classes",
-    "run",
-]
+__all__ = ["HorovodInternalError", "HostsUpdatedInterrupt", "KerasState", "ObjectState", "State", "run"]
 
 _CALLBACKS = {
     "CommitStateCallback": CommitState,
@@ -26,6 +16,6 @@ _CALLBACKS = {
 }
 
 
-def elastic_callback_classes(keras: ModuleType, module: str) -> tuple[type[Any], ...]:
+def elastic_callback_classes(keras: ModuleType, module: str) -> list[type[Any]]:
     """Returns the callbacks that commit, count batches and count epochs, in this order, as classes of a module."""
-    return tuple(make_callback(name, implementation, keras, module) for name, implementation in _CALLBACKS.items())
+    return callback_classes(keras, module, _CALLBACKS)

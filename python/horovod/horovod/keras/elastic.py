@@ -5,26 +5,16 @@ docs/horovod_elastic.md is the manual.
 
 import keras
 
-from horovod._keras.elastic import (
-    HorovodInternalError,
-    HostsUpdatedInterrupt,
-    KerasState,
-    ObjectState,
-    State,
-    elastic_callback_classes,
-    run,
-)
+from horovod._keras import elastic as of_keras
+from horovod._keras.elastic import *  # noqa: F403
 
 __all__ = [
+    *of_keras.__all__,
     "CommitStateCallback",
-    "HorovodInternalError",
-    "HostsUpdatedInterrupt",
-    "KerasState",
-    "ObjectState",
-    "State",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
-    "run",
 ]
 
-CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback = elastic_callback_classes(keras, __name__)
+CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback = of_keras.elastic_callback_classes(
+    keras, __name__
+)

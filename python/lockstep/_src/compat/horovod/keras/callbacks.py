@@ -44,22 +44,38 @@ class BestModelCheckpoint:
     """Saves the model when it is better than ever before; rank 0 does, whichever ranks have the callback.
 
     Args:
+      monitor: as for `ModelCheckpoint`, like all that follow.
+      verbose: likewise.
+      save_weights_only: likewise.
+      mode: likewise.
+      save_freq: likewise.
       filepath: where; may be set later, as the attribute `filepath`.
-      save_weights_only: as for `ModelCheckpoint`.
-      **options: likewise.
 
     Raises:
       ValueError: when training begins, there is no `filepath`.
     """
 
-    def __init__(self, filepath: Any, save_weights_only: bool, **options: Any):
+    keras_base = "ModelCheckpoint"
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        filepath: Any = None,
+    ):
         # Keras looks at the ending of a name at once.
         unnamed = "unnamed.weights.h5" if save_weights_only else "unnamed.keras"
         super().__init__(
             filepath=unnamed if filepath is None else filepath,
+            monitor=monitor,
+            verbose=verbose,
             save_best_only=True,
             save_weights_only=save_weights_only,
-            **options,
+            mode=mode,
+            save_freq=save_freq,
         )
         if filepath is None:
             self.filepath = None
