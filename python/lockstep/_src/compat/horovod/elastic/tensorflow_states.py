@@ -28,40 +28,6 @@ def _rejoin() -> None:
     job.init(None, None)
 
 
-class _Variables:
-    """Variables, and their values as they were saved last: eagerly, or in a session's graph."""
-
-    def __init__(self, variables: Sequence[Any], session: Any = None):
-        self._variables, self._session = list(variables), session
-        if session is not None:
-            with session.graph.as_default():
-                self._inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self._variables]
-                pairs = zip(self._variables, self._inputs, strict=True)
-                self._assign = tf.group(*[variable.assign(given) for variable, given in pairs])
-                # Made here, because the same operation has the same name on all ranks.
-                self._broadcast = broadcast_variables(self._variables, root_rank=0)
-        self.save()
-
-    def save(self) -> None:
-        if self._session is not None:
-            self._values = self._session.run(self._variables)
-        else:
-            self._values = [tf.convert_to_tensor(variable).numpy() for variable in self._variables]
-
-    def restore(self) -> None:
-        if self._session is not None:
-            self._session.run(self._assign, dict(zip(self._inputs, self._values, strict=True)))
-        else:
-            for variable, value in zip(self._variables, self._values, strict=True):
-                variable.assign(value)
-
-    def broadcast(self) -> None:
-        if self._session is not None:
-            self._session.run(self._broadcast)
-        else:
-            broadcast_variables(self._variables, root_rank=0)
-
-
 class ObjectState(states.ObjectState):
     """Python objects as attributes of a state; for a program without variables.
 
@@ -83,27 +49,48 @@ class ObjectState(states.ObjectState):
 
 
 class _VariablesState(states.ObjectState):
-    """Variables, and objects as attributes."""
+    """Variables, and objects as attributes; the variables are eager ones, or those of a session's graph."""
 
     def __init__(self, variables: Sequence[Any], session: Any, **kwargs: Any):
-        self._kept = _Variables(variables, session)
+        self._kept, self._session = list(variables), session
+        if session is not None:
+            with session.graph.as_default():
+                self._inputs = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self._kept]
+                pairs = zip(self._kept, self._inputs, strict=True)
+                self._assign = tf.group(*[variable.assign(given) for variable, given in pairs])
+                # Made here, because the same operation has the same name on all ranks.
+                self._broadcast = broadcast_variables(self._kept, root_rank=0)
+        self._save_variables()
         super().__init__(bcast_object=broadcast_object, get_rank=job.rank, **kwargs)
 
     def save(self) -> None:
         """Keeps copies of variables and objects."""
-        self._kept.save()
+        self._save_variables()
         super().save()
 
     def restore(self) -> None:
         """Restores the variables' and objects' saved values."""
-        self._kept.restore()
+        if self._session is not None:
+            self._session.run(self._assign, dict(zip(self._inputs, self._values_kept, strict=True)))
+        else:
+            for variable, value in zip(self._kept, self._values_kept, strict=True):
+                variable.assign(value)
         super().restore()
 
     def sync(self) -> None:
         """Copies variables and objects of rank 0 to all ranks, and saves them. All ranks call it together."""
-        self._kept.broadcast()
+        if self._session is not None:
+            self._session.run(self._broadcast)
+        else:
+            broadcast_variables(self._kept, root_rank=0)
         super().sync()
-        self._kept.save()
+        self._save_variables()
+
+    def _save_variables(self) -> None:
+        if self._session is not None:
+            self._values_kept = self._session.run(self._kept)
+        else:
+            self._values_kept = [tf.convert_to_tensor(variable).numpy() for variable in self._kept]
 
 
 class TensorFlowState(_VariablesState):
