@@ -6,7 +6,6 @@ Loopback addresses are used only if a host has no others, because on another hos
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 
 from lockstep.launch.base import interfaces
@@ -17,7 +16,7 @@ from lockstep.launch.base.errors import LaunchError
 VARIABLES = ("LOCKSTEP_NETWORK_INTERFACES", interfaces.VARIABLE, "HOROVOD_GLOO_IFACE")
 
 # Nothing is sent to this address (RFC 5737); the kernel only looks up the route.
-_ELSEWHERE = ("192.0.2.1", 9)
+_ELSEWHERE = "192.0.2.1"
 
 
 def chosen_interfaces(environment: Mapping[str, str] = os.environ) -> list[str] | None:
@@ -74,10 +73,5 @@ def _is_loopback(address: str) -> bool:
     return address.startswith("127.")
 
 
-def _default_route_address() -> str | None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(_ELSEWHERE)
-        except OSError:
-            return None
-        return str(probe.getsockname()[0])
+def _default_route_address() -> str:
+    return interfaces.address_towards(_ELSEWHERE, None)

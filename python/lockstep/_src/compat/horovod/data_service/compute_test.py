@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lockstep._src.compat.horovod.data_service import command, compute
+from lockstep._src.compat.horovod.data_service import compute
 from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
 from lockstep._src.compat.horovod.data_service.errors import ComputeJobError, DataServiceError, TimeoutException
 from lockstep._src.compat.horovod.data_service.place import Place
@@ -66,14 +66,6 @@ def test_an_interface_that_is_not_there_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCKSTEP_NETWORK_INTERFACES", "nothere")
     with pytest.raises(ValueError, match="'nothere'"):
         compute.run(compute.Request(1, "compute", tmp_path / "compute.json", 5), Place(0, 1))
-
-
-def test_the_command_line_reports_wrong_arguments(tmp_path, capsys):
-    file = tmp_path / "compute.json"
-    assert command.execute("compute_worker", [str(file), "--dispatchers", "2"]) == 2
-    assert "compute_worker: Number of processes (1) must be a multiple" in capsys.readouterr().err
-    assert command.execute("compute_worker", ["--timeout", "x", str(file)]) == 2
-    assert "timeout is 'x'" in capsys.readouterr().err
 
 
 def test_the_file_of_a_job_that_runs_is_not_touched(compute_job):

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from lockstep._src.compat.horovod.data_service import compute
+from lockstep._src.compat.horovod.data_service.client import ComputeClient
 from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
 from lockstep._src.compat.horovod.data_service.place import Place
+from lockstep._src.compat.horovod.data_service.service import ComputeService
 
 # Guards against a hang alone: a busy machine takes its time to start a process with TensorFlow.
 _DEADLINE_S = 300.0
+_KEY = b"k" * 32
 
 
 class Started:
@@ -80,3 +83,17 @@ def _compute_job(tmp_path):
     yield start
     for job in jobs:
         job.end()
+
+
+@pytest.fixture(name="service")
+def _service():
+    """Yields the registry's server, of two dispatchers with two workers each."""
+    service = ComputeService(2, 2, _KEY)
+    yield service
+    service.shutdown()
+
+
+@pytest.fixture(name="client")
+def _client(service):
+    """Returns a client of `service`."""
+    return ComputeClient(service.addresses(), _KEY, verbose=2)

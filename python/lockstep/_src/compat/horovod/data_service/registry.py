@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from lockstep._src.compat.horovod.data_service.errors import FAILED, ComputeJobError, TimeoutException
 
@@ -50,8 +51,7 @@ class Registry:
           IndexError: there is no such dispatcher.
           ValueError: the dispatcher already has another address.
         """
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             known = self._addresses[dispatcher_id]
             if known is not None and known != address:
                 raise ValueError(
@@ -59,7 +59,6 @@ class Registry:
                     f"{known}: {address}"
                 )
             self._addresses[dispatcher_id] = address
-            self._changed.notify_all()
 
     def wait_for_dispatcher(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> str:
         """Waits until a dispatcher has registered, and returns its address.
@@ -75,8 +74,7 @@ class Registry:
           ComputeJobError: the job has failed or ended during the wait.
           ConnectionError: the client that asked is gone.
         """
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._wait(
                 lambda: self._addresses[dispatcher_id] is not None,
                 timeout_s,
@@ -88,15 +86,12 @@ class Registry:
 
     def register_worker(self, dispatcher_id: int, worker_id: int) -> None:
         """Stores that a worker of a dispatcher is ready. Raises IndexError if there is no such dispatcher."""
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._workers[dispatcher_id].add(worker_id)
-            self._changed.notify_all()
 
     def wait_for_workers(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
         """Waits until all workers of a dispatcher are ready; arguments and errors as in `wait_for_dispatcher`."""
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._wait(
                 lambda: len(self._workers[dispatcher_id]) >= self._workers_per_dispatcher,
                 timeout_s,
@@ -119,25 +114,20 @@ class Registry:
 
     def retire_dispatcher(self, dispatcher_id: int) -> None:
         """Announces the end of a dispatcher, so that its workers end first. Raises IndexError if it does not exist."""
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._retired.add(dispatcher_id)
-            self._changed.notify_all()
 
     def end_worker(self, dispatcher_id: int, worker_id: int) -> None:
         """Stores that a worker has stopped. Raises IndexError if there is no such dispatcher."""
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._stopped[dispatcher_id].add(worker_id)
-            self._changed.notify_all()
 
     def wait_until_stopped(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
         """Waits until the workers of a dispatcher have stopped, also while the job ends.
 
         Arguments and errors are those of `wait_for_dispatcher`.
         """
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._wait(
                 lambda: self._workers[dispatcher_id] <= self._stopped[dispatcher_id],
                 timeout_s,
@@ -149,21 +139,17 @@ class Registry:
 
     def begin_use(self, dispatcher_id: int, rank: int) -> None:
         """Stores that a training rank reads from a dispatcher. Raises IndexError if there is no such dispatcher."""
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._users[dispatcher_id].add(rank)
 
     def end_use(self, dispatcher_id: int, rank: int) -> None:
         """Stores that a training rank no longer reads. Raises IndexError if there is no such dispatcher."""
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._users[dispatcher_id].discard(rank)
-            self._changed.notify_all()
 
     def wait_until_unused(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
         """Waits until no rank reads from a dispatcher; arguments and errors as in `wait_for_dispatcher`."""
-        with self._changed:
-            self._check_id(dispatcher_id)
+        with self._dispatcher(dispatcher_id):
             self._wait(
                 lambda: not self._users[dispatcher_id],
                 timeout_s,
@@ -201,10 +187,15 @@ class Registry:
                 self._failure = self._failure or reason
                 self._changed.notify_all()
 
-    def _check_id(self, dispatcher_id: int) -> None:
+    @contextlib.contextmanager
+    def _dispatcher(self, dispatcher_id: int) -> Iterator[None]:
+        """Holds the lock inside the block, and then wakes the waiting threads; IndexError for an unknown dispatcher."""
         last = len(self._addresses) - 1
         if not 0 <= dispatcher_id <= last:
             raise IndexError(f"Dispatcher id must be within [0..{last}]: {dispatcher_id}")
+        with self._changed:
+            yield
+            self._changed.notify_all()
 
     def _check_failure(self) -> None:
         if self._failure is not None:

@@ -49,7 +49,6 @@ class ComputeService:
         self._key = key
         found = addresses.reachable_addresses(list(nics) if nics else None)
         host = next(iter(found.values())) if nics and len(found) == 1 else ""
-        self._requests = _Requests(self._registry)
         self._answering = 0
         self._is_closed = False
         self._unauthenticated: dict[socket.socket, None] = {}  # the oldest first
@@ -125,64 +124,60 @@ class ComputeService:
                 self._unauthenticated.pop(connection, None)
         connection.settimeout(_REQUEST_TIMEOUT_S)
         try:
-            reply = {"value": self._requests.handle(request, lambda: _is_open(connection))}
+            reply = {"value": _handle(self._registry, request, lambda: _is_open(connection))}
         except tuple(REPORTED.values()) as error:
             reply = {"error": type(error).__name__, "message": str(error)}
         side.reply(reply)
 
 
-class _Requests:
-    """The handler of requests: `request` names the client's method, all other entries are its arguments."""
+# The requests, which are methods of the registry, and the arguments of each.
+_REQUESTS = {
+    "check": (),
+    "shutdown": (),
+    "wait_for_shutdown": (),
+    "register_dispatcher": ("dispatcher_id", "address"),
+    "wait_for_dispatcher": ("dispatcher_id", "timeout_s"),
+    "register_worker": ("dispatcher_id", "worker_id"),
+    "wait_for_workers": ("dispatcher_id", "timeout_s"),
+    "work": ("dispatcher_id", "worker_id"),
+    "end_worker": ("dispatcher_id", "worker_id"),
+    "retire_dispatcher": ("dispatcher_id",),
+    "wait_until_stopped": ("dispatcher_id", "timeout_s"),
+    "begin_use": ("dispatcher_id", "rank"),
+    "end_use": ("dispatcher_id", "rank"),
+    "wait_until_unused": ("dispatcher_id", "timeout_s"),
+}
+_TYPES: Mapping[str, Any] = {"address": str, "timeout_s": (int, float)}  # of arguments; all others are integers
 
-    def __init__(self, registry: Registry):
-        self._registry = registry
 
-    def handle(self, request: Mapping[str, Any], is_wanted: Callable[[], bool]) -> Any:
-        """Returns the reply's value. Raises ValueError if there is no such request, or an argument's type is wrong."""
-        registry = self._registry
-        name = request.get("request")
-        if name == "ping":
-            return None
-        if name == "check":
-            return registry.check()
-        if name == "shutdown":
-            return registry.shutdown()
-        if name == "wait_for_shutdown":
-            return registry.wait_for_shutdown(is_wanted)
-        dispatcher = _argument(request, "dispatcher_id", int)
-        if name == "register_dispatcher":
-            return registry.register_dispatcher(dispatcher, _argument(request, "address", str))
-        if name == "register_worker":
-            return registry.register_worker(dispatcher, _argument(request, "worker_id", int))
-        if name == "work":
-            return self._work(dispatcher, _argument(request, "worker_id", int), is_wanted)
-        if name == "end_worker":
-            registry.end_worker(dispatcher, _argument(request, "worker_id", int))
-            return registry.wait_for_shutdown(is_wanted)
-        if name == "retire_dispatcher":
-            return registry.retire_dispatcher(dispatcher)
-        if name == "begin_use":
-            return registry.begin_use(dispatcher, _argument(request, "rank", int))
-        if name == "end_use":
-            return registry.end_use(dispatcher, _argument(request, "rank", int))
-        waits = {
-            "wait_for_dispatcher": registry.wait_for_dispatcher,
-            "wait_for_workers": registry.wait_for_workers,
-            "wait_until_stopped": registry.wait_until_stopped,
-            "wait_until_unused": registry.wait_until_unused,
-        }
-        if name in waits:
-            return waits[name](dispatcher, _argument(request, "timeout_s", (int, float)), is_wanted)
+def _handle(registry: Registry, request: Mapping[str, Any], is_wanted: Callable[[], bool]) -> Any:
+    """Returns the reply's value. `request` names the method, all other entries are its arguments.
+
+    Raises ValueError if there is no such request, or an argument's type is wrong.
+    """
+    name = request.get("request")
+    if name == "ping":
+        return None
+    if not isinstance(name, str) or name not in _REQUESTS:
         raise ValueError(f"the compute service knows no request {name!r}")
+    arguments = [_argument(request, argument, _TYPES.get(argument, int)) for argument in _REQUESTS[name]]
+    if name == "work":
+        return _work(registry, *arguments, is_wanted)
+    if name == "end_worker":
+        registry.end_worker(*arguments)
+        return registry.wait_for_shutdown(is_wanted)
+    waits = [is_wanted] if name.startswith("wait_") else []
+    return getattr(registry, name)(*arguments, *waits)
 
-    def _work(self, dispatcher: int, worker: int, is_wanted: Callable[[], bool]) -> bool:
-        self._registry.register_worker(dispatcher, worker)
-        try:
-            return self._registry.wait_for_end_of_work(dispatcher, is_wanted)
-        except ConnectionError:
-            # A worker stays connected until the end, so this worker was killed.
-            self._registry.fail(f"compute worker {worker} is gone")
-            raise
+
+def _work(registry: Registry, dispatcher: int, worker: int, is_wanted: Callable[[], bool]) -> bool:
+    registry.register_worker(dispatcher, worker)
+    try:
+        return registry.wait_for_end_of_work(dispatcher, is_wanted)
+    except ConnectionError:
+        # A worker stays connected until the end, so this worker was killed.
+        registry.fail(f"compute worker {worker} is gone")
+        raise
 
 
 def _argument(request: Mapping[str, Any], name: str, kind: type | tuple[type, ...]) -> Any:

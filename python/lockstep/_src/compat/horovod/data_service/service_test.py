@@ -1,18 +1,12 @@
 import contextlib
 import logging
 import socket
-import threading
 
 import pytest
 
 from lockstep._src.compat.horovod.data_service import registry_messages
 from lockstep._src.compat.horovod.data_service.client import ComputeClient
-from lockstep._src.compat.horovod.data_service.errors import (
-    ComputeJobError,
-    TimeoutException,
-    UnreachableError,
-    WrongKeyError,
-)
+from lockstep._src.compat.horovod.data_service.errors import WrongKeyError
 from lockstep._src.compat.horovod.data_service.service import ComputeService
 from lockstep.testing.launching import wait_for
 
@@ -20,18 +14,6 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 
 _KEY = b"k" * 32
-
-
-@pytest.fixture(name="service")
-def _service():
-    service = ComputeService(2, 2, _KEY)
-    yield service
-    service.shutdown()
-
-
-@pytest.fixture(name="client")
-def _client(service):
-    return ComputeClient(service.addresses(), _KEY, verbose=2)
 
 
 def test_both_jobs_use_the_registry(service, client, start):
@@ -51,23 +33,6 @@ def test_both_jobs_use_the_registry(service, client, start):
     client.shutdown()
     assert shutdown.end() is None
     client.shutdown()
-
-
-def test_errors_of_the_registry_are_raised_by_the_client(service, client, start):
-    with pytest.raises(IndexError, match=r"within \[0..1\]: 2"):
-        client.register_dispatcher(2, "grpc://a:1")
-    client.register_dispatcher(0, "grpc://a:1")
-    with pytest.raises(ValueError, match="different address grpc://a:1: grpc://a:2"):
-        client.register_dispatcher(0, "grpc://a:2")
-    with pytest.raises(TimeoutException, match=r"dispatcher 1 to register.*Timeout after 0.1 seconds\."):
-        client.wait_for_dispatcher_registration(1, 0.1)
-    with pytest.raises(ValueError, match="dispatcher_id is 'zero'"):
-        client.register_worker_for_dispatcher("zero", 0)
-    waiting = start(lambda: client.wait_for_dispatcher_worker_registration(0, 60))
-    service.fail("rank 1 had no memory")
-    assert isinstance(waiting.end(), ComputeJobError)
-    with pytest.raises(ComputeJobError, match="rank 1 had no memory"):
-        client.check()
 
 
 def test_a_worker_that_is_killed_fails_the_job(service, client, start):
@@ -95,23 +60,6 @@ def test_another_key_is_refused_and_logged_in_one_line(service, caplog):
     }
 
 
-def test_a_service_that_has_ended_is_an_error(service, client, start, monkeypatch):
-    addresses = service.addresses()
-    has_asked, wait = threading.Event(), service._registry.wait_for_dispatcher
-    monkeypatch.setattr(service._registry, "wait_for_dispatcher", lambda *args: (has_asked.set(), wait(*args))[1])
-    waiting = start(lambda: client.wait_for_dispatcher_registration(0, 60))
-    assert has_asked.wait(60)
-    service.shutdown()
-    service.shutdown()
-    assert isinstance(waiting.end(), ComputeJobError)
-    with pytest.raises(UnreachableError, match=f"is gone.*[Rr]efused|{service.get_port()}"):
-        client.shutdown()
-    with pytest.raises(UnreachableError, match="no compute service answers: .*refused"):
-        ComputeClient(addresses, _KEY)
-    with pytest.raises(UnreachableError, match="no address is given"):
-        ComputeClient({}, _KEY)
-
-
 def test_unauthenticated_clients_do_no_harm(service, client):
     for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n" + b"x" * 100, b"\xff" * 200):
         with socket.create_connection(next(iter(service.addresses().values()))[0], 60) as unauthenticated:
@@ -132,11 +80,6 @@ def test_the_number_of_silent_unauthenticated_clients_is_limited(service, client
         with pytest.raises(TimeoutError):
             clients[-1].recv(1)
         client.check()
-
-
-def test_the_first_address_that_answers_is_used(service):
-    addresses = {"wrong": [("127.0.0.1", 1)], **service.addresses()}
-    ComputeClient(addresses, _KEY).check()
 
 
 def test_it_listens_on_the_requested_interface():
