@@ -157,7 +157,7 @@ class Job {
       if (std::find(bystanders.begin(), bystanders.end(), i) != bystanders.end()) continue;
       EXPECT_TRUE(outcomes[i].ended) << "rank " << here_[i] << " was killed at the deadline";
       EXPECT_EQ(outcomes[i].exit_code, 0)
-          << "rank " << here_[i] << ", signal " << outcomes[i].signal << ": " << outcomes[i].report;
+          << "rank " << here_[i] << ", signal " << outcomes[i].signal.value_or(0) << ": " << outcomes[i].report;
     }
   }
 
@@ -191,7 +191,7 @@ inline void ExpectAllWellAsThreads(const JobShape& shape, const Part& part, cons
   testing::Ranks process(1, body);
   const testing::Outcome outcome = process.Wait(kJobDeadline_s)[0];
   EXPECT_TRUE(outcome.ended) << "killed at the deadline";
-  EXPECT_EQ(outcome.exit_code, 0) << "signal " << outcome.signal << ": " << outcome.report;
+  EXPECT_EQ(outcome.exit_code, 0) << "signal " << outcome.signal.value_or(0) << ": " << outcome.report;
 }
 
 }  // namespace lockstep

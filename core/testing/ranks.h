@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,10 +19,10 @@ namespace lockstep::testing {
 // The end of a rank's process. Exactly one of exit_code and signal is set. A rank that was killed at the deadline has
 // ended = false and SIGKILL as its signal.
 struct Outcome {
-  bool ended = false;  // false: it still ran at the deadline, and was killed
-  int exit_code = -1;  // if it exited
-  int signal = 0;      // if a signal ended it
-  std::string report;  // the texts that it passed to the report function
+  bool ended = false;                 // false: it still ran at the deadline, and was killed
+  std::optional<int> exit_code = {};  // no value: it did not exit by itself
+  std::optional<int> signal = {};     // no value: no signal ended it
+  std::string report;                 // the texts that it passed to the report function
 };
 
 // The ranks of a job as processes, for tests that need real deaths. Each is a fork that runs `body` and ends with its

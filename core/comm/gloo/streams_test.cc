@@ -413,7 +413,7 @@ TEST(StreamsTest, AForkMayDestroyItsCopyAndKeepsNoConnectionOpen) {
   });
   const testing::Outcome outcome = process.Wait(kSoon_s / 2)[0];
   EXPECT_TRUE(outcome.ended);
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.signal << outcome.report;
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.signal.value_or(0) << outcome.report;
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ class WatchJob {
       if (std::find(victims.begin(), victims.end(), rank) != victims.end()) continue;
       EXPECT_TRUE(outcomes[rank].ended) << "rank " << rank << " was killed at the deadline";
       EXPECT_EQ(outcomes[rank].exit_code, 0)
-          << "rank " << rank << ", signal " << outcomes[rank].signal << ": " << outcomes[rank].report;
+          << "rank " << rank << ", signal " << outcomes[rank].signal.value_or(0) << ": " << outcomes[rank].report;
     }
   }
 
