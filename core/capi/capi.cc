@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -110,6 +111,20 @@ Status OpenLane(int group, const ContextOptions& options, const NamedLaneOptions
 
 std::string TextOf(const char* text) { return text == nullptr ? "" : text; }
 
+// Returns the time; other numbers than LOCKSTEP_NEVER_S are passed on, so that ContextOptions::Validate judges them.
+std::optional<double> TimeOf(double seconds) {
+  return seconds == LOCKSTEP_NEVER_S ? std::nullopt : std::optional(seconds);
+}
+
+// Returns the time of a named lane, which nothing checks: numbers below LOCKSTEP_NEVER_S mean the same as it.
+std::optional<double> StallTimeOf(double seconds) {
+  return seconds > LOCKSTEP_NEVER_S ? std::optional(seconds) : std::nullopt;
+}
+
+std::optional<int> ListenerOf(int listener) {
+  return listener > LOCKSTEP_NO_LISTENER ? std::optional(listener) : std::nullopt;
+}
+
 ContextOptions OptionsOf(const LockstepContextOptions& options) {
   return {.rank = options.rank,
           .size = options.size,
@@ -118,14 +133,14 @@ ContextOptions OptionsOf(const LockstepContextOptions& options) {
           .backend = TextOf(options.backend),
           .rendezvous_timeout_s = options.rendezvous_timeout_s,
           .stall_timeout_s = options.stall_timeout_s,
-          .stopped_timeout_s = options.stopped_timeout_s,
+          .stopped_timeout_s = TimeOf(options.stopped_timeout_s),
           .shared_bytes_per_rank = options.shared_bytes_per_rank,
           .interface = TextOf(options.interface),
           .silence_timeout_s = options.silence_timeout_s,
-          .end_after_loss_s = options.end_after_loss_s,
+          .end_after_loss_s = TimeOf(options.end_after_loss_s),
           .host = TextOf(options.host),
           .listen = TextOf(options.listen),
-          .listener = options.listener};
+          .listener = ListenerOf(options.listener)};
 }
 
 }  // namespace
@@ -166,7 +181,11 @@ int lockstep_open_lane(int group, const LockstepContextOptions* options, long lo
   const auto warn = [](const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); };
   if (group == 0) lockstep::peer_end::Forget();
   return Report(lockstep::OpenLane(group, lockstep::OptionsOf(*options),
-                                   {fusion_bytes, named_stall_warning_s, named_stall_timeout_s, TextOf(label), warn}));
+                                   {.fusion_bytes = fusion_bytes,
+                                    .stall_warning_s = lockstep::StallTimeOf(named_stall_warning_s),
+                                    .stall_timeout_s = lockstep::StallTimeOf(named_stall_timeout_s),
+                                    .label = TextOf(label),
+                                    .warn = warn}));
 }
 
 int lockstep_close_lane(int group, const char* how) {
@@ -193,7 +212,7 @@ int lockstep_cancel_join(int group, const char* why) {
 long long lockstep_next_number(int group, const char* text) {
   const auto lane = lockstep::NamedLaneOf(group);
   Report(lane.status());
-  return lane.ok() ? static_cast<long long>((*lane)->NextNumber(TextOf(text))) : -1;
+  return lane.ok() ? static_cast<long long>((*lane)->NextNumber(TextOf(text))) : LOCKSTEP_NO_NUMBER;
 }
 
 const char* lockstep_lost_peer(const char* text) {
@@ -263,17 +282,17 @@ int lockstep_is_initialized() { return lockstep::CurrentContext() != nullptr; }
 
 int lockstep_rank() {
   const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
-  return context == nullptr ? -1 : context->communicator().rank();
+  return context == nullptr ? LOCKSTEP_NO_CONTEXT : context->communicator().rank();
 }
 
 int lockstep_size() {
   const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
-  return context == nullptr ? -1 : context->communicator().size();
+  return context == nullptr ? LOCKSTEP_NO_CONTEXT : context->communicator().size();
 }
 
 int lockstep_num_hosts() {
   const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
-  return context == nullptr ? -1 : context->communicator().num_hosts();
+  return context == nullptr ? LOCKSTEP_NO_CONTEXT : context->communicator().num_hosts();
 }
 
 const char* lockstep_last_error() { return lockstep::last_error.c_str(); }

@@ -15,10 +15,20 @@
 //
 // Threads: any thread may call any function at any time; ctypes releases Python's lock meanwhile. Strings are copied
 // and end with a zero byte. They may be null, which means "".
+//
+// C has no optionals, so these numbers stand for values that are missing. Everywhere else in this project a missing
+// value is an std::optional without a value, or None in Python.
+inline constexpr int LOCKSTEP_NO_LISTENER = -1;  // LockstepContextOptions::listener; so are all numbers below it
+inline constexpr int LOCKSTEP_NO_CONTEXT = -1;   // rank, size and number of hosts of a process without a context
+inline constexpr int LOCKSTEP_NO_NUMBER = -1;    // lockstep_next_number without a lane
+// A time that never comes: stopped_timeout_s, end_after_loss_s, and the two times of lockstep_open_lane.
+inline constexpr double LOCKSTEP_NEVER_S = 0;
+
 #pragma GCC visibility push(default)
 extern "C" {
 
-// The fields of ContextOptions (comm/options.h), times in seconds; listener: -1 for none.
+// The fields of ContextOptions (comm/options.h), times in seconds. A listener of LOCKSTEP_NO_LISTENER and a time of
+// LOCKSTEP_NEVER_S are fields without a value.
 typedef struct {
   int rank;
   int size;
@@ -39,7 +49,7 @@ typedef struct {
 
 // Joins the other ranks at the rendezvous and makes the default context. Blocks until all ranks are there, or up to
 // rendezvous_timeout_s; rank 0's report of the missing ranks may take a little longer. Waits without a lock: other
-// threads that ask for the rank meanwhile get -1. The options are not kept.
+// threads that ask for the rank meanwhile get LOCKSTEP_NO_CONTEXT. The options are not kept.
 //
 // FAILED_PRECONDITION if there is already a context, or if another thread made one meanwhile (this call's own context
 // then leaves the job again). Otherwise returns the errors of Context::Create. After an error there is no context, and
@@ -67,7 +77,7 @@ int lockstep_abort(const char* reason);
 // Returns 1 with a default context, including an aborted one; else 0.
 int lockstep_is_initialized();
 
-// Return this process's rank, in [0, R), and the number R of ranks; -1 without a context.
+// Return this process's rank, in [0, R), and the number R of ranks; LOCKSTEP_NO_CONTEXT without a context.
 int lockstep_rank();
 int lockstep_size();
 
@@ -75,14 +85,15 @@ int lockstep_size();
 // (comm/liveness/peer_end.h); "" if there is no such part. Belongs to the calling thread; valid until its next call.
 const char* lockstep_lost_peer(const char* text);
 
-// Returns the number of hosts on which the ranks run (comm/collective/communicator.h); -1 without a context.
+// Returns the number of hosts on which the ranks run (comm/collective/communicator.h); LOCKSTEP_NO_CONTEXT
+// without a context.
 int lockstep_num_hosts();
 
 // Joins the ranks of a group at the rendezvous and makes the group's named lane (comm/named/named_lane.h), which the
 // named ops of this `group` use. Group 0 is all ranks of the job; other numbers are process sets. Rank and size in the
-// options are those within the group; the other arguments are fields of NamedLaneOptions. Warnings of stalls go to
-// stderr. Blocks like lockstep_init. FAILED_PRECONDITION if the group already has a lane; otherwise NamedLane::Create's
-// errors.
+// options are those within the group; the other arguments are fields of NamedLaneOptions. The two times may be
+// LOCKSTEP_NEVER_S. Warnings of stalls go to stderr. Blocks like lockstep_init. FAILED_PRECONDITION if the group
+// already has a lane; otherwise NamedLane::Create's errors.
 int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
                        double named_stall_warning_s, double named_stall_timeout_s, const char* label);
 
@@ -94,7 +105,8 @@ int lockstep_close_lane(int group, const char* how = nullptr);
 // lane or a join.
 int lockstep_cancel_join(int group, const char* why);
 
-// Returns NamedLane::NextNumber of the group's lane; without a lane -1, with a text for lockstep_last_error.
+// Returns NamedLane::NextNumber of the group's lane. Without a lane LOCKSTEP_NO_NUMBER, with a text for
+// lockstep_last_error.
 long long lockstep_next_number(int group, const char* text);
 
 // Returns 1 if the group's lane cannot be used any more because a rank died or left; else 0.

@@ -23,11 +23,11 @@ LockstepContextOptions OptionsOf(int rank, int size) {
           .listen = nullptr,
           .rendezvous_timeout_s = 10,
           .stall_timeout_s = 10,
-          .stopped_timeout_s = 0,
+          .stopped_timeout_s = LOCKSTEP_NEVER_S,
           .silence_timeout_s = 10,
-          .end_after_loss_s = 0,
+          .end_after_loss_s = LOCKSTEP_NEVER_S,
           .shared_bytes_per_rank = 1 << 20,
-          .listener = -1};
+          .listener = LOCKSTEP_NO_LISTENER};
 }
 int Init(int rank, int size) {
   const LockstepContextOptions options = OptionsOf(rank, size);

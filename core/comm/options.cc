@@ -38,9 +38,13 @@ Status ContextOptions::Validate() const {
   // This form also refuses NaN.
   if (!(rendezvous_timeout_s > 0)) return Refuse("rendezvous_timeout_s", rendezvous_timeout_s, "more than 0 s");
   if (!(stall_timeout_s > 0)) return Refuse("stall_timeout_s", stall_timeout_s, "more than 0 s");
-  if (!(stopped_timeout_s >= 0)) return Refuse("stopped_timeout_s", stopped_timeout_s, "0 (no limit) or more");
+  if (stopped_timeout_s && !(*stopped_timeout_s > 0)) {
+    return Refuse("stopped_timeout_s", *stopped_timeout_s, "more than 0 s, or no limit");
+  }
   if (!(silence_timeout_s > 0)) return Refuse("silence_timeout_s", silence_timeout_s, "more than 0 s");
-  if (!(end_after_loss_s >= 0)) return Refuse("end_after_loss_s", end_after_loss_s, "0 (never) or more");
+  if (end_after_loss_s && !(*end_after_loss_s > 0)) {
+    return Refuse("end_after_loss_s", *end_after_loss_s, "more than 0 s, or never");
+  }
   constexpr int64_t kMost = int64_t{1} << 40;
   if (shared_bytes_per_rank < 0 || shared_bytes_per_rank > kMost) {
     return Refuse("shared_bytes_per_rank", shared_bytes_per_rank, StrCat("0 to ", kMost));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/base/status.h"
@@ -58,17 +59,21 @@ struct ContextOptions {
   std::string backend = "auto";      // LOCKSTEP_COMM; auto: shared memory on a host, Gloo between hosts
   double rendezvous_timeout_s = 60;  // time to wait for all ranks
   double stall_timeout_s = 300;      // how late a rank may be in a collective before the job ends
-  double stopped_timeout_s = 5;      // how long a needed rank may be stopped before the job ends; 0: no limit
+  // How long a needed rank may be stopped before the job ends; no value: as long as it may be late.
+  std::optional<double> stopped_timeout_s = 5;
   int64_t shared_bytes_per_rank = int64_t{1} << 30;  // address space; memory is taken when it is used
   std::string purpose = "engine";  // purpose of the rendezvous, in one line; ranks with another one get an error
   std::string interface;  // name, address or network (rendezvous/network_addresses.h) for data between hosts; "": as
                           // rank 0 is reached
   double silence_timeout_s = 8;  // how long a rank of another host may be cut off or frozen before the job ends
-  double end_after_loss_s = 0;   // after a rank is lost, this process ends, if its program does not know yet; 0: never
-  std::string host;              // ranks with the same text share memory; "": detected. For tests and containers
+  // The time after a rank's loss at which this process ends, if its program does not know of the loss yet; no value:
+  // the process is not ended.
+  std::optional<double> end_after_loss_s;
+  std::string host;  // ranks with the same text share memory; "": detected. For tests and containers
   // On rank 0, the address at which it listens: "[::]:port" for all addresses of the machine; "": `rendezvous`.
   std::string listen;
-  int listener = -1;  // on rank 0, the caller's socket that already listens at `rendezvous`; -1: none
+  // On rank 0, the caller's socket that already listens at `rendezvous`; no value: rank 0 opens one.
+  std::optional<int> listener;
 
   // Returns INVALID_ARGUMENT with the field, its value and the allowed values. It checks only the values. Create calls
   // it first, and then finds out whether an address can be reached.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -122,7 +123,7 @@ class ThreadCommunicator : public Communicator {
 
   void Abort(const Status& why) override { std::abort(); }
   void Leave(std::string_view) override {}
-  int Link(int rank) const override { return -1; }
+  std::optional<int> Link(int rank) const override { return std::nullopt; }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return nullptr; }
   bool peers_read_shared() const override { return false; }
 

@@ -359,7 +359,8 @@ class NamedJoinKernel : public NamedKernel {
   Status Finish(tf::OpKernelContext* context, int i, const NamedWork::Outcome& outcome) override {
     tf::Tensor* last = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, {}, &last)));
-    last->scalar<int32_t>()() = outcome.last_joined;
+    // A join that ended well has this value.
+    last->scalar<int32_t>()() = *outcome.last_joined;
     return OkStatus();
   }
 };

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -158,15 +159,16 @@ class Communicator {
   void Leave() { Leave({}); }
 
   // Returns a connected socket to `rank` for communication outside of collectives (named/control_links.h). The
-  // communicator itself sends nothing over it. -1 for this rank, and if there is none. The communicator owns it. It has
-  // one user. If the implementation learns in another way that `rank` is lost, it ends its link.
-  virtual int Link(int rank) const = 0;
+  // communicator itself sends nothing over it. Returns no value for this rank, and if there is no socket. The
+  // communicator owns it. It has one user. If the implementation learns in another way that `rank` is lost, it ends its
+  // link.
+  virtual std::optional<int> Link(int rank) const = 0;
   // Returns the reason why the link to `rank` has ended, if more is known than its end; else OK. It may wait one
   // second. Any thread.
   virtual Status WhyLinkEnded(int rank) { return OkStatus(); }
   // Returns a descriptor that becomes readable when the process of `rank` has ended, even if a child keeps its sockets
-  // open; -1 if there is none. The communicator owns it.
-  virtual int DeathFd(int rank) const { return -1; }
+  // open. Returns no value if that process cannot be seen. The communicator owns it.
+  virtual std::optional<int> DeathFd(int rank) const { return std::nullopt; }
 
   // Returns UNAVAILABLE with the name of a rank of this host whose process has been stopped (SIGSTOP, Ctrl-Z) for
   // longer than `stopped_timeout`. Returns OK if there is none, or it cannot be seen. Collectives check this

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -58,7 +59,7 @@ Ends RunRanks(const JobShape& shape, const RankPart& part) {
 class AfterLossTest : public ::testing::TestWithParam<JobShape> {
  protected:
   int last() const { return GetParam().size - 1; }
-  Ends Run(const Part& part, double seconds = kEnd_s) {
+  Ends Run(const Part& part, std::optional<double> seconds = kEnd_s) {
     return RunRanks(GetParam(), [&](ContextOptions options) {
       options.end_after_loss_s = seconds;
       return PlayPart(options, [&](Communicator& c) -> std::string {
@@ -138,14 +139,14 @@ TEST_P(AfterLossTest, AnAbortIsNoLoss) {
   }));
 }
 
-TEST_P(AfterLossTest, ZeroSecondsAreNever) {
+TEST_P(AfterLossTest, WithoutATimeNoProcessIsEnded) {
   ExpectSurvivorsWell(Run(
       [victim = last()](Communicator& c) -> std::string {
         if (c.rank() == victim) testing::DieNow();
         std::this_thread::sleep_for(kAlone);
         return "";
       },
-      0));
+      std::nullopt));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, AfterLossTest, ::testing::Values(JobShape{"gloo", 3}, JobShape{"auto", 4, "aabb"}),

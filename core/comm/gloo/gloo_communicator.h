@@ -48,7 +48,7 @@ class GlooCommunicator final : public Communicator {
   Status Decline(std::string_view name, const Status& why) override { return Decline(name, why, /*verbatim=*/false); }
   void Abort(const Status& why) override { (void)Break(why); }
   void Leave(std::string_view how) override;
-  int Link(int) const override { return -1; }
+  std::optional<int> Link(int) const override { return std::nullopt; }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t) override { return nullptr; }
   bool peers_read_shared() const override { return false; }
 

@@ -45,7 +45,7 @@ void Pair::Adopt(UniqueFd socket) {
   device_->unregisterDescriptor(fd_, this);
   ::close(fd_);
   // In this state, and without a descriptor, there is nothing to close.
-  fd_ = -1;
+  fd_ = UniqueFd::kNone;
   device_->registerDescriptor(socket.get(), EPOLLIN, this);
   fd_ = socket.Release();
   not_in_forks_.emplace(std::vector<int>{fd_});

@@ -98,8 +98,8 @@ void HierarchicalCommunicator::StartWatch(const ContextOptions& options, Rendezv
     const bool over = ends->grace.has_value() && ends->grace->Passed();
     if (over && ends->local != nullptr) ends->local->Break(ends->verdict);
     for (size_t rank = 0; over && ends->watch != nullptr && rank < ends->links.size(); ++rank) {
-      if (ends->links[rank] < 0 || ends->watch->fate(static_cast<int>(rank)) != Watch::Fate::kLost) continue;
-      (void)shutdown(std::exchange(ends->links[rank], -1), SHUT_RDWR);
+      if (!ends->links[rank] || ends->watch->fate(static_cast<int>(rank)) != Watch::Fate::kLost) continue;
+      (void)shutdown(*std::exchange(ends->links[rank], std::nullopt), SHUT_RDWR);
     }
     if (ends->streams == nullptr) return;
     if (over) (void)ends->streams->Break(ends->verdict);  // only the first end has an effect
@@ -171,7 +171,7 @@ Status HierarchicalCommunicator::ConnectRail(const ContextOptions& options, cons
   links_ = std::move(second.connections);
   {
     const std::lock_guard lock(ends_->mutex);
-    for (const UniqueFd& link : links_) ends_->links.push_back(link.get());
+    for (const UniqueFd& link : links_) ends_->links.push_back(link.borrowed());
   }
   if (!on_rail()) return OkStatus();
   std::vector<std::string> theirs;

@@ -80,7 +80,7 @@ class HierarchicalCommunicator final : public Communicator {
   Status Decline(std::string_view name, const Status& why) override;
   void Abort(const Status& why) override;
   void Leave(std::string_view how) override;
-  int Link(int rank) const override { return links_[rank].get(); }
+  std::optional<int> Link(int rank) const override { return links_[rank].borrowed(); }
   Status WhyLinkEnded(int rank) override { return AskFate(rank); }
   // Stopped ranks of other hosts are silent, which the watch sees.
   Status StoppedPeer() override { return local_->StoppedPeer(); }
@@ -98,7 +98,8 @@ class HierarchicalCommunicator final : public Communicator {
     shm::ShmCommunicator* local = nullptr;  // guarded by mutex
     gloo::Streams* streams = nullptr;       // guarded by mutex
     const Watch* watch = nullptr;           // guarded by mutex
-    std::vector<int> links;                 // guarded by mutex: [R] once they exist; -1 for ended ones
+    // Guarded by mutex: the sockets of the links, [R] once they exist; no value for this rank and for ended ones.
+    std::vector<std::optional<int>> links;
   };
 
   HierarchicalCommunicator(const ContextOptions& options, Place place, int index);

@@ -21,9 +21,9 @@ std::atomic<pid_t>& InformedProcess() {
 void AfterLoss::ProgramKnows() { InformedProcess() = getpid(); }
 
 void AfterLoss::Lost(const Status& why) {
-  if (seconds_ <= 0 || end_) return;
+  if (!seconds_ || end_) return;
   why_ = why;
-  end_.emplace(Deadline::After(seconds_));
+  end_.emplace(Deadline::After(*seconds_));
 }
 
 void AfterLoss::Tick() {
@@ -33,7 +33,7 @@ void AfterLoss::Tick() {
   pollfd stderr_entry = {STDERR_FILENO, POLLOUT, 0};
   if (poll(&stderr_entry, 1, kReader_ms) <= 0) std::_Exit(1);
   // Writes the text in one piece, and not by stdio, whose locks the program's threads may hold.
-  const std::string text = StrCat("lockstep: ", who_, " ends, outside of a collective, ", seconds_,
+  const std::string text = StrCat("lockstep: ", who_, " ends, outside of a collective, ", *seconds_,
                                   " s after the loss of another: ", why_.message(), "\n");
   [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text.data(), text.size());
   std::_Exit(1);

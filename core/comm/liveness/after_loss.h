@@ -25,8 +25,9 @@ namespace lockstep {
 // One thread calls Lost and Tick; any thread calls the others.
 class AfterLoss {
  public:
-  // seconds: the time from the loss to the end; 0: never. who: this rank's name in messages.
-  AfterLoss(double seconds, std::string who) : seconds_(seconds), who_(std::move(who)) {}
+  // seconds: the time from the loss to the end; no value: the process is never ended. who: this rank's name in
+  // messages.
+  AfterLoss(std::optional<double> seconds, std::string who) : seconds_(seconds), who_(std::move(who)) {}
   AfterLoss(const AfterLoss&) = delete;
   AfterLoss& operator=(const AfterLoss&) = delete;
 
@@ -44,7 +45,7 @@ class AfterLoss {
   void Tick();
 
  private:
-  const double seconds_;
+  const std::optional<double> seconds_;
   const std::string who_;
   std::atomic<bool> runs_ = false;
   std::optional<Deadline> end_;

@@ -229,7 +229,8 @@ class Watch::Impl {
     for (const Link& link : links_) {
       const short events = static_cast<short>((link.over ? 0 : POLLIN) | (link.flushed() ? 0 : POLLOUT));
       // Without events the kernel would still report a connection's end, again and again.
-      polled_.push_back({events == 0 ? -1 : link.socket(), events, 0});
+      const std::optional<int> socket = events == 0 ? std::nullopt : link.socket();
+      polled_.push_back({socket.value_or(UniqueFd::kNone), events, 0});
     }
     poll(polled_.data(), polled_.size(), Deadline::After(seconds).PollMs());
     uint64_t count;

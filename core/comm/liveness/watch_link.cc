@@ -32,7 +32,7 @@ void Link::Send(const Message& message) {
 
 void Link::Flush() {
   while (!output_.empty()) {
-    const ssize_t sent = send(socket(), output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = send(socket_.get(), output_.data(), output_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) output_.erase(0, static_cast<size_t>(sent));
     if (sent >= 0 || errno == EINTR) continue;
     if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) return;
@@ -43,7 +43,7 @@ void Link::Flush() {
 
 bool Link::Acknowledged() const {
   int bytes = 0;
-  return !open() || (flushed() && (ioctl(socket(), SIOCOUTQ, &bytes) != 0 || bytes == 0));
+  return !open() || (flushed() && (ioctl(socket_.get(), SIOCOUTQ, &bytes) != 0 || bytes == 0));
 }
 
 Result<std::optional<Message>> Link::Receive() {
@@ -55,13 +55,13 @@ Result<std::optional<Message>> Link::Receive() {
       return message;
     }
     std::array<char, 4096> buffer;
-    const ssize_t got = recv(socket(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t got = recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got > 0) {
       input_.append(buffer.data(), static_cast<size_t>(got));
       // Acknowledges at once. A kernel that delays acknowledgements takes the connection for a slow one, and repeats
       // data later after a network failure. The option holds until the next bytes; a failure to set it does no harm.
       const int quick = 1;
-      (void)setsockopt(socket(), IPPROTO_TCP, TCP_QUICKACK, &quick, sizeof(quick));
+      (void)setsockopt(socket_.get(), IPPROTO_TCP, TCP_QUICKACK, &quick, sizeof(quick));
     } else if (got == 0) {
       return Unavailable("its connection was closed");
     } else if (errno == EAGAIN) {

@@ -19,8 +19,8 @@ class Link {
   Link(const Digest& meeting_key, int own, int to, UniqueFd socket);
 
   int rank() const { return rank_; }  // the rank at the other end
-  // Returns the socket for poll; -1 when closed.
-  int socket() const { return socket_.get(); }
+  // Returns the socket, for poll; no value when closed.
+  std::optional<int> socket() const { return socket_.borrowed(); }
   bool open() const { return socket_.valid(); }
 
   // Takes the message, and sends as much as the peer's machine accepts at once; Flush sends more. No effect when

@@ -22,18 +22,20 @@ constexpr size_t kTurnBytes = 4 * ControlLinks::kPieceBytes;
 
 uint32_t LengthOf(std::string_view bytes) { return ByteReader(bytes).Number<uint32_t>(); }
 
-// Negative seconds mean no limit.
-int PollMs(double seconds) {
+// Returns the time for poll. No value: without a limit. A time below 0 has passed, like 0.
+int PollMs(std::optional<double> seconds) {
+  constexpr int kNoLimit = -1;
   constexpr double kMost_s = 3600;
-  return seconds < 0 ? -1 : static_cast<int>(std::ceil(std::min(seconds, kMost_s) * 1e3));
+  return seconds ? static_cast<int>(std::ceil(std::clamp(*seconds, 0.0, kMost_s) * 1e3)) : kNoLimit;
 }
 
 }  // namespace
 
-ControlLinks::ControlLinks(const std::vector<int>& sockets, const std::vector<int>& deaths)
+ControlLinks::ControlLinks(const std::vector<std::optional<int>>& sockets,
+                           const std::vector<std::optional<int>>& deaths)
     : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (size_t rank = 0; rank < sockets.size(); ++rank) {
-    links_.push_back({sockets[rank], rank < deaths.size() && sockets[rank] >= 0 ? deaths[rank] : -1, "", ""});
+    links_.push_back({sockets[rank], rank < deaths.size() && sockets[rank] ? deaths[rank] : std::nullopt, "", ""});
   }
 }
 
@@ -48,7 +50,7 @@ void ControlLinks::Send(int rank, std::string_view message) {
   {
     const std::lock_guard lock(mutex_);
     Link& link = links_[rank];
-    if (link.socket < 0) return;
+    if (!link.socket) return;
     link.out += header.Take();
     link.out += message;
     Flush(link);
@@ -61,7 +63,7 @@ void ControlLinks::Flush(Link& link) {
   size_t sent = 0;
   while (sent < link.out.size()) {
     const size_t piece = std::min(link.out.size() - sent, kPieceBytes);
-    const ssize_t n = send(link.socket, link.out.data() + sent, piece, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t n = send(*link.socket, link.out.data() + sent, piece, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM;
@@ -74,13 +76,14 @@ void ControlLinks::Flush(Link& link) {
   link.out.erase(0, sent);
 }
 
-std::vector<ControlLinks::Event> ControlLinks::Await(double seconds) {
+std::vector<ControlLinks::Event> ControlLinks::Await(std::optional<double> seconds) {
   awaited_.clear();
   {
     const std::lock_guard lock(mutex_);
     for (const Link& link : links_) {
-      awaited_.push_back({link.socket, static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
-      awaited_.push_back({link.death, POLLIN, 0});
+      awaited_.push_back(
+          {link.socket.value_or(UniqueFd::kNone), static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
+      awaited_.push_back({link.death.value_or(UniqueFd::kNone), POLLIN, 0});
     }
   }
   awaited_.push_back({wake_.get(), POLLIN, 0});
@@ -109,7 +112,7 @@ void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
   // data in it, for example of a peer that ended with unread messages. It reports the error only once, and the peer's
   // data comes after it.
   while (dead || failed || received < kTurnBytes) {
-    const ssize_t n = recv(link.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t n = recv(*link.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
       link.in.append(buffer.data(), static_cast<size_t>(n));
       received += static_cast<size_t>(n);
@@ -137,7 +140,7 @@ void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
   if (!closed) return;
   {
     const std::lock_guard lock(mutex_);
-    link = {-1, -1, "", ""};
+    link = {};
   }
   events->push_back({rank, "", true});
 }
@@ -150,7 +153,7 @@ bool ControlLinks::Push(double seconds) {
       const std::lock_guard lock(mutex_);
       for (Link& link : links_) {
         if (!link.out.empty()) Flush(link);
-        if (!link.out.empty()) entries.push_back({link.socket, POLLOUT, 0});
+        if (!link.out.empty()) entries.push_back({*link.socket, POLLOUT, 0});
       }
     }
     if (entries.empty()) return true;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,10 +31,12 @@ class ControlLinks {
   // The size of one packet: small enough for any socket's buffer.
   static constexpr size_t kPieceBytes = size_t{64} << 10;
 
-  // sockets: one for each rank, connected, or -1. deaths: for each rank, a descriptor that becomes readable when its
-  // process ends, or -1. A child that inherited the peer's socket keeps the socket open, so its end alone is not
-  // enough. The caller keeps all of them, and they have to outlive this.
-  explicit ControlLinks(const std::vector<int>& sockets, const std::vector<int>& deaths = {});
+  // sockets: for each rank, a connected socket; no value: there is no link to it. deaths: for each rank, a descriptor
+  // that becomes readable when its process ends. Without a value, only the end of the socket is seen. That is not
+  // enough if a child of the peer has inherited the socket and keeps it open. The caller keeps all of them, and they
+  // have to outlive this.
+  explicit ControlLinks(const std::vector<std::optional<int>>& sockets,
+                        const std::vector<std::optional<int>>& deaths = {});
 
   // RESOURCE_EXHAUSTED if the system had no descriptor left for wake-ups: then these links are of no use.
   Status Usable() const;
@@ -47,9 +50,9 @@ class ControlLinks {
     std::string message;
     bool closed = false;  // the peer has closed, died, or broken the rules: nothing more comes from it
   };
-  // The events that have arrived. If there are none, waits for a peer, for Wake, or for `seconds`; a negative number
-  // means no limit. Each rank is reported as closed only once.
-  std::vector<Event> Await(double seconds);
+  // The events that have arrived. If there are none, waits for a peer, for Wake, or for `seconds`; no value: without a
+  // limit. Each rank is reported as closed only once.
+  std::vector<Event> Await(std::optional<double> seconds);
 
   // Sends what the peers could not take before, for at most `seconds`, without reading. Returns whether everything was
   // sent. Only for the thread of Await.
@@ -66,8 +69,8 @@ class ControlLinks {
 
  private:
   struct Link {
-    int socket;
-    int death;
+    std::optional<int> socket;  // no value: there is none, or it is closed
+    std::optional<int> death;
     std::string in;   // what came and is not yet a whole message
     std::string out;  // guarded by mutex_: what the peer could not take
   };
@@ -79,7 +82,7 @@ class ControlLinks {
   void Receive(int rank, bool dead, std::vector<Event>* events);
 
   mutable std::mutex mutex_;
-  std::vector<Link> links_;  // a socket becomes -1 with mutex_ held, in Await
+  std::vector<Link> links_;  // a socket loses its value with mutex_ held, in Await
   UniqueFd wake_;            // an eventfd
   // For Await, which is called in a loop: the socket and the death of each rank, and the wake-up descriptor.
   std::vector<pollfd> awaited_;

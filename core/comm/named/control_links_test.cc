@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -31,7 +32,7 @@ class ControlLinksOver : public ::testing::TestWithParam<int> {};
 
 TEST_P(ControlLinksOver, HandsOverWholeMessagesInOrder) {
   const Pair pair(GetParam());
-  ControlLinks here({-1, pair.first.get()}), there({pair.second.get(), -1});
+  ControlLinks here({std::nullopt, pair.first.get()}), there({pair.second.get(), std::nullopt});
   // More than the buffer of a socket takes at once.
   const std::string large(5 << 20, 'x');
   for (const std::string& message : {std::string("one"), std::string(), large, std::string("three")}) {

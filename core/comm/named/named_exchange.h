@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,8 +28,8 @@ struct NamedWork {
   struct Outcome {
     // For an all-to-all: the number of rows that came from each rank, [R].
     std::vector<int64_t> received;
-    // For a join: the rank that joined last.
-    int last_joined = -1;
+    // The rank that joined last; no value for other kinds than joins, and after an error.
+    std::optional<int> last_joined = {};
   };
   // The end of the request. Called once, by the thread that drives the lane or within Submit. It may submit more
   // requests to lanes, but must not destroy one.

@@ -18,10 +18,10 @@ constexpr char kJoinName[] = "join";
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// All ranks talk to rank 0, and rank 0 to all: the value `of` each such rank, -1 for the others.
+// All ranks talk to rank 0, and rank 0 to all: the descriptor `of` each such rank, no value for the others.
 template <typename Of>
-std::vector<int> OfPeers(const Communicator& communicator, const Of& of) {
-  std::vector<int> values(communicator.size(), -1);
+std::vector<std::optional<int>> OfPeers(const Communicator& communicator, const Of& of) {
+  std::vector<std::optional<int>> values(communicator.size());
   for (int rank = 0; rank < communicator.size(); ++rank) {
     if (rank != communicator.rank() && (rank == 0 || communicator.rank() == 0)) values[rank] = of(rank);
   }

@@ -28,10 +28,11 @@ struct NamedLaneOptions {
   // SequencerOptions::fusion_bytes.
   int64_t fusion_bytes = int64_t{64} << 20;
   // The seconds after which rank 0 warns about a request that some ranks have not made; it warns again after each
-  // further such period. 0: never.
-  double stall_warning_s = 60;
-  // The seconds after which such a request ends with DEADLINE_EXCEEDED on the ranks that made it; 0: never.
-  double stall_timeout_s = 0;
+  // further such period. No value: it never warns.
+  std::optional<double> stall_warning_s = 60;
+  // The seconds after which such a request ends with DEADLINE_EXCEEDED on the ranks that made it; no value: it waits
+  // without a limit.
+  std::optional<double> stall_timeout_s = {};
   // The name of this lane among those of the process, for messages: "process set 2 (ranks 1 and 3 of the job)"; empty
   // if it is the only one. Lanes with different labels do not connect to each other. Rank numbers in messages are those
   // of the lane.
@@ -144,8 +145,8 @@ class NamedLane {
   // read what the peers sent.
   bool WaitForWork(std::unique_lock<std::mutex>& lock);
   // While answers are awaited, looks for events for a moment before the thread sleeps. Sets `seconds` to 0 if there is
-  // something to do.
-  std::vector<ControlLinks::Event> SpinForEvents(double* seconds);
+  // something to do. As in ControlLinks::Await, no value means no limit.
+  std::vector<ControlLinks::Event> SpinForEvents(std::optional<double>* seconds);
   // Handles a message that arrived. The batches in it are added to todo_.
   void Handle(const ControlLinks::Event& event);
   // The error with which this message, or the closed link, ends the lane; nothing if it does not end it.

@@ -94,7 +94,7 @@ bool NamedLane::WaitForWork(std::unique_lock<std::mutex>& lock) {
 
 // A thread that gave up its core needs some 20 us to come back; after a yield, if others want the core, it needs
 // milliseconds. So the driver keeps the core for as long as an exchange takes, and no longer.
-std::vector<ControlLinks::Event> NamedLane::SpinForEvents(double* seconds) {
+std::vector<ControlLinks::Event> NamedLane::SpinForEvents(std::optional<double>* seconds) {
   const double end = Now() + kSpin_s;
   while (true) {
     std::vector<ControlLinks::Event> events = links_.Await(0);
@@ -113,7 +113,7 @@ void NamedLane::Run() {
   ThisThreadDrives() = true;
   while (true) {
     std::vector<std::string> warnings;
-    double seconds = 0;
+    std::optional<double> seconds = 0;
     bool spins = false, waits = false;
     {
       std::unique_lock lock(mutex_);
@@ -123,9 +123,11 @@ void NamedLane::Run() {
       drives = driven_ = true;
       if (leaves_) break;
       if (rank() == 0) Sequence();
-      if (todo_.empty()) seconds = rank() == 0 && broken_.ok() ? stalls_.Look(sequencer_, Now(), &warnings) : -1;
+      if (todo_.empty()) {
+        seconds = rank() == 0 && broken_.ok() ? stalls_.Look(sequencer_, Now(), &warnings) : std::nullopt;
+      }
       waits = todo_.empty() && !works_.empty() && broken_.ok();
-      if (waits) seconds = seconds < 0 ? kLookForStops_s : std::min(seconds, kLookForStops_s);
+      if (waits) seconds = std::min(seconds.value_or(kLookForStops_s), kLookForStops_s);
       if (!is_wanted) seconds = 0;
       // From here on, every thread that brings work wakes this one.
       spins = idle_ = seconds != 0;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -147,7 +148,7 @@ TEST_P(NamedLaneErrorsTest, CancelsNothingElseOfThatName) {
 TEST_P(NamedLaneErrorsTest, EndsGroupsWhole) {
   LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON();
   NamedLaneOptions options;
-  options.stall_warning_s = 0;
+  options.stall_warning_s = std::nullopt;
   // Long enough for a busy machine: ranks that make the same requests are in time.
   options.stall_timeout_s = kSanitized ? 4 : 2;
   std::promise<void> given_up;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <future>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,7 +45,7 @@ Status RunWithForgedPeer(int forged_peer, const ForgedMessage& forged) {
     options.purpose = "named lane";  // as lanes have it
     auto communicator = CreateCommunicator(options);
     ASSERT_TRUE(communicator.ok()) << communicator.status().ToString();
-    std::vector<int> sockets(2, -1);
+    std::vector<std::optional<int>> sockets(2);
     sockets[1 - forged_peer] = (*communicator)->Link(1 - forged_peer);
     ControlLinks links(sockets);
     std::string heard;

@@ -183,7 +183,7 @@ TEST(NamedLane, MeetsAtAListenerThatIsThere) {
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       ContextOptions context = JobOptions({"shm", 2}, address, rank);
-      context.listener = rank == 0 ? listener->get() : -1;
+      if (rank == 0) context.listener = listener->get();
       const auto lane = NamedLane::Create(context, options);
       ASSERT_TRUE(lane.ok()) << lane.status().ToString();
       EXPECT_EQ((*lane)->label(), "process set 2");

@@ -1,16 +1,22 @@
 #include "core/comm/named/stall_watch.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/base/strings.h"
 
 namespace lockstep {
+namespace {
 
-double StallWatch::Look(Sequencer& sequencer, double now, std::vector<std::string>* warnings) {
-  const double warning = options_.warning_s, timeout = options_.timeout_s;
-  if (warning <= 0 && timeout <= 0) return -1;
-  const double first = warning > 0 && timeout > 0 ? std::min(warning, timeout) : std::max(warning, timeout);
+constexpr double kEndless_s = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+std::optional<double> StallWatch::Look(Sequencer& sequencer, double now, std::vector<std::string>* warnings) {
+  const std::optional<double> warning = options_.warning_s, timeout = options_.timeout_s;
+  if (!warning && !timeout) return std::nullopt;
+  const double first = std::min(warning.value_or(kEndless_s), timeout.value_or(kEndless_s));
   // Requests may be made between two checks, so the checks are repeated.
   double next = first / 4;
   if (sequencer.WaitingSince() + first > now) {
@@ -23,21 +29,21 @@ double StallWatch::Look(Sequencer& sequencer, double now, std::vector<std::strin
     const std::string text =
         StrCat(NamedKindName(wait.kind), " '", wait.name, "': ", wait.missing.size() > 1 ? "ranks " : "rank ",
                JoinWithAnd(wait.missing), " did not ask for it in ", static_cast<int64_t>(waited), " s");
-    if (timeout > 0 && waited >= timeout) {
+    if (timeout && waited >= *timeout) {
       sequencer.Fail(wait.name, DeadlineExceeded(text));
       next = 0;
       continue;
     }
-    if (timeout > 0) next = std::min(next, timeout - waited);
-    if (warning <= 0) continue;
+    if (timeout) next = std::min(next, *timeout - waited);
+    if (!warning) continue;
     const auto before = warned_.find(wait.name);
     double last = before == warned_.end() ? wait.since : before->second;
-    if (now - last >= warning) {
+    if (now - last >= *warning) {
       warnings->push_back(text + ", others wait");
       last = now;
     }
     if (last != wait.since) warned[wait.name] = last;
-    next = std::min(next, last + warning - now);
+    next = std::min(next, last + *warning - now);
   }
   warned_ = std::move(warned);
   return next;

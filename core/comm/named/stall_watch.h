@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -10,10 +11,11 @@ namespace lockstep {
 
 struct StallOptions {
   // The seconds after which to warn about a request that some ranks have not made, and again after each further such
-  // period; 0: never.
-  double warning_s = 60;
-  // The seconds after which such a request ends with DEADLINE_EXCEEDED on the ranks that made it; 0: never.
-  double timeout_s = 0;
+  // period. No value: it never warns.
+  std::optional<double> warning_s = 60;
+  // The seconds after which such a request ends with DEADLINE_EXCEEDED on the ranks that made it; no value: it waits
+  // without a limit.
+  std::optional<double> timeout_s;
 };
 
 // Looks for requests that wait too long in a sequencer. Only keeps records; thread-compatible.
@@ -22,8 +24,8 @@ class StallWatch {
   explicit StallWatch(const StallOptions& options) : options_(options) {}
 
   // Gives up what took too long, and adds warnings. Returns the seconds until the next check: 0 if something was given
-  // up, negative for never.
-  double Look(Sequencer& sequencer, double now, std::vector<std::string>* warnings);
+  // up, no value if no check is needed, because neither time is set.
+  std::optional<double> Look(Sequencer& sequencer, double now, std::vector<std::string>* warnings);
 
  private:
   const StallOptions options_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,7 @@ TEST(StallWatch, NeverLooksWhereItHasNothingToSay) {
   Sequencer sequencer({2});
   EXPECT_TRUE(sequencer.Add(1, Barrier("x"), 1).ok());
   std::vector<std::string> warnings;
-  EXPECT_LT(StallWatch({.warning_s = 0, .timeout_s = 0}).Look(sequencer, 1000, &warnings), 0);
+  EXPECT_EQ(StallWatch({.warning_s = {}, .timeout_s = {}}).Look(sequencer, 1000, &warnings), std::nullopt);
   EXPECT_TRUE(warnings.empty());
 }
 

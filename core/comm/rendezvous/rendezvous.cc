@@ -93,12 +93,12 @@ class Host {
   // A fork of the process may have a copy of the listener for a moment, which would block the port for the next
   // rendezvous.
   ~Host() {
-    if (options_.listener < 0 && listener_.valid()) shutdown(listener_.get(), SHUT_RDWR);
+    if (!options_.listener && listener_.valid()) shutdown(listener_.get(), SHUT_RDWR);
   }
 
   Result<RendezvousResult> Run() {
     const std::string& where = options_.listen.empty() ? options_.address : options_.listen;
-    LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener < 0 ? wire::Listen(where) : Borrow());
+    LOCKSTEP_ASSIGN_OR_RETURN(listener_, options_.listener ? Borrow(*options_.listener) : wire::Listen(where));
     while (!MissingRanks().empty()) {
       if (options_.ended) LOCKSTEP_RETURN_IF_ERROR(options_.ended());
       Status status = deadline_.Passed() ? Late() : ServeOnce();
@@ -145,10 +145,10 @@ class Host {
   }
 
   // Uses the caller's listener; it does not block when there are no callers.
-  Result<UniqueFd> Borrow() const {
-    UniqueFd own(fcntl(options_.listener, F_DUPFD_CLOEXEC, 0));
+  static Result<UniqueFd> Borrow(int listener) {
+    UniqueFd own(fcntl(listener, F_DUPFD_CLOEXEC, 0));
     if (!own.valid() || fcntl(own.get(), F_SETFL, O_NONBLOCK) != 0) {
-      return ErrnoStatus(StrCat("rendezvous: the listener ", options_.listener), errno);
+      return ErrnoStatus(StrCat("rendezvous: the listener ", listener), errno);
     }
     return own;
   }

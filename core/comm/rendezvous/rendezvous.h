@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,11 +34,12 @@ namespace lockstep {
 struct RendezvousOptions {
   int rank = 0;
   int size = 1;
-  std::string address;      // "host:port" or "[v6 address]:port"
-  std::string secret;       // of the job
-  std::string note;         // at most kMaxNoteBytes
-  double timeout_s = 60;    // the time for all ranks to come
-  int listener = -1;        // for rank 0: the caller's socket, which listens at `address` already; -1: one is made
+  std::string address;    // "host:port" or "[v6 address]:port"
+  std::string secret;     // of the job
+  std::string note;       // at most kMaxNoteBytes
+  double timeout_s = 60;  // the time for all ranks to come
+  // For rank 0: the caller's socket, which listens at `address` already; no value: rank 0 opens one.
+  std::optional<int> listener = {};
   std::string listen = {};  // for rank 0: where it listens, "[::]:port" for all its addresses; "": at `address`
   // Another condition that ends the wait. If it is not null, it is called some times a second; if it returns an error,
   // that is the result. (The others in the rendezvous are not told: it is for callers that watch them by other means.)

@@ -27,12 +27,12 @@ Result<std::shared_ptr<Segment>> MapShared(Group& group, const Layout& layout, c
   LOCKSTEP_ASSIGN_OR_RETURN(peers, group.mesh->Join(group.index, group.sockets, group.key, deadline, group.ended));
   if (group.index != 0) {
     LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd,
-                              ReceiveFd(peers.socket(0), group.key, group.index, deadline, group.ended));
+                              ReceiveFd(*peers.socket(0), group.key, group.index, deadline, group.ended));
     return Segment::Map(fd, layout);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd, Segment::Make(layout));
   for (int peer = 1; peer < layout.size; ++peer) {
-    LOCKSTEP_RETURN_IF_ERROR(SendFd(peers.socket(peer), fd, group.key, peer));
+    LOCKSTEP_RETURN_IF_ERROR(SendFd(*peers.socket(peer), fd, group.key, peer));
   }
   return Segment::Map(fd, layout);
 }

@@ -41,9 +41,9 @@ void Deliver(void* to, const void* from, int64_t bytes) {
 Result<ShmCommunicator::Source> ShmCommunicator::Locate(const void* data, int64_t bytes, int64_t count) {
   if (bytes <= kSlotBytes) {
     LOCKSTEP_RETURN_IF_ERROR(FillSlot(data, bytes));
-    return Source{Source::kInSlot, count};
+    return Source{Source::kInSlotMark, count};
   }
-  return Source{heap_->OffsetOf(data, bytes).value_or(Source::kStaged), count};
+  return Source{heap_->OffsetOf(data, bytes).value_or(Source::kStagedMark), count};
 }
 
 ShmCommunicator::Source ShmCommunicator::SourceOf(int rank) const {
@@ -53,15 +53,18 @@ ShmCommunicator::Source ShmCommunicator::SourceOf(int rank) const {
 }
 
 const char* ShmCommunicator::DirectData(int rank) const {
-  const int64_t offset = SourceOf(rank).offset;
-  if (offset == Source::kInSlot) return calls_.slot(rank);
-  return offset == Source::kStaged ? nullptr : segment_->At(offset);
+  const Source source = SourceOf(rank);
+  switch (source.way()) {
+    case Way::kInSlot: return calls_.slot(rank);
+    case Way::kInPlace: return segment_->At(source.offset);
+    case Way::kStaged: break;
+  }
+  return nullptr;
 }
 
-// Offsets in the segment are not negative, unlike the two marks.
 bool ShmCommunicator::AnyInPlace() const {
   for (int rank = 0; rank < size_; ++rank) {
-    if (SourceOf(rank).offset >= 0) return true;
+    if (SourceOf(rank).way() == Way::kInPlace) return true;
   }
   return false;
 }
@@ -98,7 +101,7 @@ Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const 
 Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
   const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
-  Source source = {Source::kInSlot, 0};
+  Source source = {Source::kInSlotMark, 0};
   if (rank_ == root) {
     LOCKSTEP_ASSIGN_OR_RETURN(source, Locate(data, bytes, 0));
   }
@@ -152,7 +155,7 @@ Status ShmCommunicator::AllGatherAs(const Call& call, Item item, int64_t count, 
   }
   if (longest > 0 && size_ > 1) {
     std::vector<Flow> outgoing;
-    if (source.offset == Source::kStaged) {
+    if (source.way() == Way::kStaged) {
       outgoing.push_back({rank_, static_cast<char*>(const_cast<void*>(in)), count * item.bytes(), 0});
     }
     LOCKSTEP_RETURN_IF_ERROR(Stream(longest, kChunkBytes, outgoing, incoming));
@@ -195,7 +198,7 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
     if (to != nullptr) to += bytes;
     // The flows of all staged senders count for the length, not only those to this rank. A rank sends nothing to
     // itself.
-    if (SourceOf(rank).offset != Source::kStaged) continue;
+    if (SourceOf(rank).way() != Way::kStaged) continue;
     for (int to_rank = 0; to_rank < size_; ++to_rank) {
       if (to_rank == rank) continue;
       longest = std::max(longest, theirs[to_rank] * width);

@@ -57,7 +57,7 @@ void AddPeer(Peers& peers, int rank, UniqueFd socket) {
   socklen_t length = sizeof(credentials);
   getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length);
   // A peer in another process namespace has no process id here; its socket has to suffice.
-  UniqueFd pidfd(credentials.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)) : -1);
+  UniqueFd pidfd(credentials.pid > 0 ? static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)) : UniqueFd::kNone);
   peers.Add(rank, std::move(socket), std::move(pidfd), credentials.pid);
 }
 
@@ -103,7 +103,7 @@ class Answering {
     while (true) {
       std::vector<int> missing;
       for (int rank = rank_ + 1; rank < size_; ++rank) {
-        if (peers_.socket(rank) < 0) missing.push_back(rank);
+        if (!peers_.socket(rank)) missing.push_back(rank);
       }
       if (missing.empty()) return OkStatus();
       if (ended_) LOCKSTEP_RETURN_IF_ERROR(ended_());
@@ -143,7 +143,7 @@ class Answering {
   void Hear(UniqueFd caller) {
     Introduction got = {};
     if (recv(caller.get(), &got, sizeof(got), 0) != sizeof(got)) return;
-    if (got.rank <= rank_ || got.rank >= size_ || peers_.socket(got.rank) >= 0) return;
+    if (got.rank <= rank_ || got.rank >= size_ || peers_.socket(got.rank)) return;
     if (SameDigest(got.proof, Introduce(got.rank, rank_, key_).proof)) AddPeer(peers_, got.rank, std::move(caller));
   }
 

@@ -53,12 +53,12 @@ bool Peers::IsStopped(int rank) const {
 
 Peers::Fate Peers::Look(int rank) const {
   const Entry& entry = entries_[rank];
-  // poll ignores negative descriptors. A pidfd becomes readable when its process has ended, whether or not its parent
+  // poll ignores a missing pidfd. A pidfd becomes readable when its process has ended, whether or not its parent
   // has reaped it. POLLRDHUP: the other end is closed, whether or not unread data is left.
   pollfd fds[2] = {{entry.pidfd.get(), POLLIN, 0}, {entry.socket.get(), POLLRDHUP, 0}};
   if (poll(fds, 2, 0) <= 0) return Fate::kAlive;
   // An ending process closes its sockets, then frees its memory, and only then has ended.
-  if (fds[0].revents == 0 && fds[0].fd >= 0) (void)poll(fds, 1, kEnding_ms);
+  if (fds[0].revents == 0 && entry.pidfd.valid()) (void)poll(fds, 1, kEnding_ms);
   return fds[0].revents != 0 ? Fate::kDied : Fate::kDisconnected;
 }
 

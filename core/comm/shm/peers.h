@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "core/base/unique_fd.h"
 #include "core/comm/shm/layout.h"
@@ -41,10 +42,11 @@ class Peers {
   bool IsStopped(int rank) const;
   // For messages only: the number may belong to another process by now.
   pid_t pid(int rank) const { return entries_[rank].pid; }
-  // Returns -1 for a rank that was not added. Stays owned.
-  int socket(int rank) const { return entries_[rank].socket.get(); }
-  // Returns a descriptor that is readable once its process has ended; -1 if it cannot be seen. Stays owned.
-  int pidfd(int rank) const { return entries_[rank].pidfd.get(); }
+  // Returns the socket of the connection; no value for a rank that was not added. Stays owned.
+  std::optional<int> socket(int rank) const { return entries_[rank].socket.borrowed(); }
+  // Returns a descriptor that is readable once its process has ended; no value if the process cannot be seen. Stays
+  // owned.
+  std::optional<int> pidfd(int rank) const { return entries_[rank].pidfd.borrowed(); }
 
  private:
   // The data of one peer; all descriptors are invalid for this rank itself.

@@ -41,10 +41,14 @@ struct alignas(kCacheLineBytes) Block {
 // The places of the contributions of an AllReduce or ReduceScatter: the payload of its announcement, as plain memory.
 // It fills kInlineBytes.
 struct Places {
-  int64_t in;   // offset in the segment, or kPrivate
-  int64_t out;  // the same
-  static constexpr int64_t kPrivate = -1;
+  int64_t in;   // offset in the segment, or kPrivateMark
+  int64_t out;  // the same; always kPrivateMark in ReduceScatter
+  static constexpr int64_t kPrivateMark = -1;
+  // Returns whether the peers can read the input, and write the output.
+  bool is_in_shared() const { return in != kPrivateMark; }
+  bool is_out_shared() const { return out != kPrivateMark; }
 };
+static_assert(sizeof(Places) == kInlineBytes);
 
 // Returns the start of each rank's range, and the end of the last, in elements: [R + 1], the rest unused.
 std::array<int64_t, kMaxRanks + 1> StartsOf(std::span<const int64_t> counts) {
@@ -74,8 +78,8 @@ Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtyp
   const int64_t bytes = count * DTypeSize(dtype);
   if (bytes <= kSlotBytes) return AllReduceInSlot(call, reduce, in, out);
 
-  const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivate),
-                         heap_->OffsetOf(out, bytes).value_or(Places::kPrivate)};
+  const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivateMark),
+                         heap_->OffsetOf(out, bytes).value_or(Places::kPrivateMark)};
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
   // With one rank every operation is the identity, including a mean; except for bools, which become 0 or 1.
   if (size_ == 1) {
@@ -88,7 +92,7 @@ Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtyp
   // One private buffer on one rank is enough: then all go staged, because in place each rank writes to all outputs.
   for (int rank = 0; rank < size_; ++rank) {
     const Places theirs = PlacesOf(calls_.announcement(rank));
-    if (theirs.in == Places::kPrivate || theirs.out == Places::kPrivate) {
+    if (!theirs.is_in_shared() || !theirs.is_out_shared()) {
       return AllReduceStaged(call, reduce, static_cast<const char*>(in), static_cast<char*>(out));
     }
   }
@@ -212,10 +216,10 @@ Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType 
   const int64_t bytes = count * DTypeSize(dtype);
   if (bytes <= kSlotBytes) return ReduceScatterInSlot(call, reduce, in, out);
 
-  const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivate), Places::kPrivate};
+  const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivateMark), Places::kPrivateMark};
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
   for (int rank = 0; rank < size_; ++rank) {
-    if (PlacesOf(calls_.announcement(rank)).in == Places::kPrivate) {
+    if (!PlacesOf(calls_.announcement(rank)).is_in_shared()) {
       return ReduceScatterStaged(call, reduce, static_cast<const char*>(in), static_cast<char*>(out));
     }
   }

@@ -58,8 +58,8 @@ class ShmCommunicator final : public Communicator {
   void Abort(const Status& why) override { waiter_->Abort(why); }
   // Does nothing in a fork of the process that made the communicator.
   void Leave(std::string_view how) override;
-  int Link(int rank) const override { return waiter_->peers().socket(rank); }
-  int DeathFd(int rank) const override { return waiter_->peers().pidfd(rank); }
+  std::optional<int> Link(int rank) const override { return waiter_->peers().socket(rank); }
+  std::optional<int> DeathFd(int rank) const override { return waiter_->peers().pidfd(rank); }
   Status StoppedPeer() override { return waiter_->JudgeStopped(); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
   bool peers_read_shared() const override { return size_ > 1; }
@@ -83,12 +83,18 @@ class ShmCommunicator final : public Communicator {
   Status CheckUsable() const { return calls_.CheckUsable(); }
 
  private:
-  // The way of a contribution that is not reduced: the payload of its announcement, as plain memory.
+  // The way of a contribution that is not reduced.
+  enum class Way { kInSlot, kInPlace, kStaged };
+  // The payload of the announcement of such a contribution, as plain memory.
   struct Source {
-    int64_t offset;  // in the segment, or one of the following
+    int64_t offset;  // kInPlace: the offset in the segment; one of the following marks for the other ways
     int64_t count;   // number of items, in AllGatherV
-    static constexpr int64_t kStaged = -1;
-    static constexpr int64_t kInSlot = -2;
+    static constexpr int64_t kStagedMark = -1;
+    static constexpr int64_t kInSlotMark = -2;
+    Way way() const {
+      if (offset == kInSlotMark) return Way::kInSlot;
+      return offset == kStagedMark ? Way::kStaged : Way::kInPlace;
+    }
   };
   // Bytes of this rank on their way to peers, or of a peer on their way here, through the outboxes of RunPipeline:
   // piece k of `bytes` goes through chunk k. `at` is their offset in the outbox's chunks.

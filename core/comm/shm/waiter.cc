@@ -204,7 +204,7 @@ Status Waiter::JudgeStopped() {
 }
 
 std::string Waiter::StoppedTooLong(int peer) {
-  if (policy_.stopped_timeout_s <= 0) return "";
+  if (!policy_.stopped_timeout_s) return "";
   Stop& stop = stops_[peer];
   const auto now = Deadline::Clock::now();
   const double since_look_s = std::chrono::duration<double>(now - stop.looked).count();
@@ -220,9 +220,9 @@ std::string Waiter::StoppedTooLong(int peer) {
       stop.seconds = lasts ? *stop.seconds + std::min(since_look_s, kGap_s) : 0;
     }
   }
-  if (!stop.seconds || *stop.seconds < policy_.stopped_timeout_s) return "";
+  if (!stop.seconds || *stop.seconds < *policy_.stopped_timeout_s) return "";
   return StrCat("rank ", NameOf(peer), " (process ", peers_.pid(peer), OnHost(), ") has been stopped for ",
-                policy_.stopped_timeout_s, " s (by SIGSTOP or Ctrl-Z; stopped_timeout_s is how long that may last)");
+                *policy_.stopped_timeout_s, " s (by SIGSTOP or Ctrl-Z; stopped_timeout_s is how long that may last)");
 }
 
 std::string Waiter::Operation() const { return StrCat(CallKindName(kind_), " '", name_, "'"); }

@@ -21,10 +21,11 @@ namespace lockstep::shm {
 // How long a thread checks a peer's flag before it sleeps. Checking takes a core; being woken takes 5 to 50 us. A rank
 // chooses its policy when it attaches (attach.cc); peers may have others.
 struct WaitPolicy {
-  double timeout_s = 300;        // how late a peer may be
-  double stopped_timeout_s = 0;  // how long a late peer may be stopped; 0: as long as it may be late
-  int spin_us = 100;             // if each rank has its own core
-  int yields = 0;                // if not: how often to yield the core to the other ranks
+  double timeout_s = 300;  // how late a peer may be
+  // How long a late peer may be stopped; no value: as long as it may be late.
+  std::optional<double> stopped_timeout_s = {};
+  int spin_us = 100;  // if each rank has its own core
+  int yields = 0;     // if not: how often to yield the core to the other ranks
 };
 
 // Announces a rank's progress, waits for that of its peers, and knows how a wait can fail.
