@@ -50,17 +50,17 @@ std::string Describe(const tf::OpDef& op, std::string_view name, tf::AttrSlice a
   return absl::StrCat(op.name(), " '", CanonicalName(name), "' {", absl::StrJoin(values, ", "), "}");
 }
 
-// Returns the numbers that CanonicalName removes, one for each part of the name, or -1 for a part without a number. So
-// "a_1/b" and "a/b_1" differ. Only the first 18 digits of a number count, which fit into 64 bits.
-std::vector<int64_t> NumbersOf(std::string_view name) {
-  std::vector<int64_t> numbers;
+// Returns the numbers that CanonicalName removes, one for each part of the name; no value for a part without a number.
+// So "a_1/b" and "a/b_1" differ. Only the first 18 digits of a number count, which fit into 64 bits.
+std::vector<std::optional<int64_t>> NumbersOf(std::string_view name) {
+  std::vector<std::optional<int64_t>> numbers;
   size_t begin = std::string_view::npos;  // first digit after the last '_'
   for (size_t i = 0; i <= name.size(); ++i) {
     if (i == name.size() || name[i] == '/') {
-      int64_t number = -1;
+      std::optional<int64_t> number;
       if (begin != std::string_view::npos && begin < i) {
         number = 0;
-        for (const char c : name.substr(begin, std::min<size_t>(i - begin, 18))) number = number * 10 + (c - '0');
+        for (const char c : name.substr(begin, std::min<size_t>(i - begin, 18))) number = *number * 10 + (c - '0');
       }
       numbers.push_back(number);
       begin = std::string_view::npos;

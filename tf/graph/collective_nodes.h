@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,9 +27,10 @@ bool IsCollective(const tensorflow::OpDef& op);
 //   node 'scope_2/dense_1/all_reduce_3'    name  scope/dense/all_reduce    numbers  2 1 3
 struct OrderKey {
   int64_t priority = 0;
-  std::string name;              // canonical
-  std::vector<int64_t> numbers;  // removed from the name, one for each part; -1 for a part without one
-  std::string description;       // type, name and attributes, which ranks compare
+  std::string name;  // canonical
+  // Removed from the name, one for each part; no value for a part without a number, which comes before all numbers.
+  std::vector<std::optional<int64_t>> numbers;
+  std::string description;  // type, name and attributes, which ranks compare
 
   friend bool operator<(const OrderKey& a, const OrderKey& b) {
     return std::tie(a.priority, a.name, a.numbers, a.description) <

@@ -60,7 +60,7 @@ const std::string* Frames::ChildOf(const std::string& frame, const tf::Node& nod
 
 Result<FrameView> FrameView::Of(const tf::Graph& graph, const Frames& frames, const std::string& frame) {
   FrameView view;
-  view.vertex_of_.assign(graph.num_node_ids(), -1);
+  view.vertex_of_.resize(graph.num_node_ids());
   std::map<std::string, int> loops;
   for (tf::Node* node : graph.op_nodes()) {
     const std::string* const child = frames.Knows(*node) ? frames.ChildOf(frame, *node) : nullptr;
@@ -89,12 +89,12 @@ Result<FrameView> FrameView::Of(const tf::Graph& graph, const Frames& frames, co
   return view;
 }
 
-int FrameView::SourceOf(const tf::Edge& edge) const {
+std::optional<int> FrameView::SourceOf(const tf::Edge& edge) const {
   // Nodes that the pass has added since then have higher ids than all known ones.
   const bool is_new = static_cast<size_t>(edge.src()->id()) >= vertex_of_.size();
-  if (is_new || edge.src()->IsNextIteration()) return -1;
-  const int source = vertex_of_[edge.src()->id()];
-  return source == vertex_of_[edge.dst()->id()] ? -1 : source;
+  if (is_new || edge.src()->IsNextIteration()) return std::nullopt;
+  const std::optional<int> source = vertex_of_[edge.src()->id()];
+  return source == vertex_of_[edge.dst()->id()] ? std::nullopt : source;
 }
 
 // Kahn's algorithm: a vertex comes after all vertices with an edge to it. Multiple edges count on both sides.
@@ -105,9 +105,9 @@ Status FrameView::Sort() {
   for (int v = 0; v < count; ++v) {
     for (const tf::Node* node : nodes_[v]) {
       for (const tf::Edge* edge : node->in_edges()) {
-        const int source = SourceOf(*edge);
-        if (source < 0) continue;
-        followers[source].push_back(v);
+        const std::optional<int> source = SourceOf(*edge);
+        if (!source) continue;
+        followers[*source].push_back(v);
         ++waits[v];
       }
     }
@@ -142,8 +142,8 @@ void FrameView::SetConditions() {
     bool is_first = true;
     for (const tf::Node* node : nodes_[v]) {
       for (const tf::Edge* edge : node->in_edges()) {
-        if (SourceOf(*edge) < 0) continue;
-        // A control edge's output is Graph::kControlSlot, which is -1.
+        if (!SourceOf(*edge)) continue;
+        // A control edge's output is Graph::kControlSlot.
         const Conditions given = ConditionsOf(*edge->src(), edge->src_output());
         if (!is_merge || edge->IsControlEdge()) {
           control = Union(control, given);
@@ -160,9 +160,10 @@ void FrameView::SetConditions() {
 // Only the data outputs of a Switch have a branch: a node that waits for it by a control edge runs for either branch. A
 // loop's outputs have the conditions of the loop.
 Conditions FrameView::ConditionsOf(const tf::Node& node, int port) const {
-  const Vertex& vertex = vertices_[vertex_of_[node.id()]];
+  const Vertex& vertex = vertices_[*vertex_of_[node.id()]];
   const tf::Edge* pred = nullptr;
-  const bool is_branch = vertex.node != nullptr && node.IsSwitch() && port >= 0 && node.input_edge(1, &pred).ok();
+  const bool is_branch =
+      vertex.node != nullptr && node.IsSwitch() && port != tf::Graph::kControlSlot && node.input_edge(1, &pred).ok();
   if (!is_branch) return vertex.conditions;
   return Union(vertex.conditions, {{pred->src(), pred->src_output(), port}});
 }
@@ -173,8 +174,8 @@ void FrameView::SetLevels(const std::vector<bool>& counts) {
     int& level = vertices_[v].level;
     for (const tf::Node* node : nodes_[v]) {
       for (const tf::Edge* edge : node->in_edges()) {
-        const int source = SourceOf(*edge);
-        if (source >= 0) level = std::max(level, vertices_[source].level + (counts[source] ? 1 : 0));
+        const std::optional<int> source = SourceOf(*edge);
+        if (source) level = std::max(level, vertices_[*source].level + (counts[*source] ? 1 : 0));
       }
     }
   }

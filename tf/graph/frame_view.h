@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -91,24 +92,25 @@ class FrameView {
   // Returns the vertices in the order in which the graph lists their nodes, which may differ between ranks.
   std::vector<Vertex>& vertices() { return vertices_; }
 
-  // Returns the conditions under which output `port` of a node of this frame has a value; with -1, under which the node
-  // runs. These are the vertex's conditions, plus the branch for an output of a Switch.
+  // Returns the conditions under which output `port` of a node of this frame has a value. These are the vertex's
+  // conditions, plus the branch for an output of a Switch. For Graph::kControlSlot, TensorFlow's number of a control
+  // edge's output, returns the conditions under which the node runs.
   Conditions ConditionsOf(const tensorflow::Node& node, int port) const;
 
   // Sets each vertex's level: the largest number of vertices marked by `counts` on any path to it.
   void SetLevels(const std::vector<bool>& counts);
 
  private:
-  // Returns the vertex where `edge` begins; -1 if it is not another vertex of this view, or the edge is a loop's back
-  // edge.
-  int SourceOf(const tensorflow::Edge& edge) const;
+  // Returns the vertex where `edge` begins. Returns no value if that is not another vertex of this view, or the edge is
+  // a loop's back edge.
+  std::optional<int> SourceOf(const tensorflow::Edge& edge) const;
   // Fills order_, by Kahn's algorithm.
   Status Sort();
   // Sets every vertex's conditions, in this order.
   void SetConditions();
 
   std::vector<Vertex> vertices_;
-  std::vector<int> vertex_of_;                         // by node id; -1 outside of the frame
+  std::vector<std::optional<int>> vertex_of_;          // by node id; no value outside of the frame
   std::vector<std::vector<tensorflow::Node*>> nodes_;  // by vertex
   std::vector<int> order_;                             // the vertices, each after those that it depends on
 };
