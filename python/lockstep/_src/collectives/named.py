@@ -80,11 +80,11 @@ def open_lane(
             size=connection.size if size is None else size,
             rendezvous=connection.rendezvous if rendezvous is None else rendezvous,
             listen=connection.listen if rendezvous is None else "",
-            listener=-1 if listener is None else listener.fileno(),
+            listener=None if listener is None else listener.fileno(),
         ),
         fusion_bytes=fusion_bytes,
-        named_stall_warning_s=stall_warning_s,
-        named_stall_timeout_s=stall_timeout_s,
+        named_stall_warning_s=stall_warning_s or None,
+        named_stall_timeout_s=stall_timeout_s or None,
         label=label,
     )
     _secrets[group] = connection.secret

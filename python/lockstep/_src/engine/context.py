@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def connection_options(cluster: Cluster, options: Options) -> Any:
     """Returns the options with which the engine connects a process to its job.
 
-    A worker of an elastic job survives the loss of others. Its next exchange reports the loss, and it continues.
+    A worker of an elastic job survives the loss of others. Its next exchange reports the loss, and it continues. A time
+    of 0, which means "never" in `Options`, becomes None.
     """
     from lockstep._src.engine import library
 
@@ -39,9 +40,9 @@ def connection_options(cluster: Cluster, options: Options) -> Any:
         host=options.comm_host,
         rendezvous_timeout_s=options.rendezvous_timeout_s,
         stall_timeout_s=options.stall_timeout_s,
-        stopped_timeout_s=options.stopped_timeout_s,
+        stopped_timeout_s=options.stopped_timeout_s or None,
         silence_timeout_s=options.silence_timeout_s,
-        end_after_loss_s=0.0 if elastic_wire.ADDRESS in os.environ else options.end_after_loss_s,
+        end_after_loss_s=None if elastic_wire.ADDRESS in os.environ else options.end_after_loss_s or None,
         shared_bytes_per_rank=options.shared_bytes_per_rank,
     )
 

@@ -18,6 +18,12 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+# The numbers of core/capi/capi.h that stand for missing values; in Python these are None.
+_NO_LISTENER = -1
+_NO_CONTEXT = -1
+_NO_NUMBER = -1
+_NEVER_S = 0.0
+
 _REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps lockstep-tf (or, in its source tree, ... -e .)"
 
 # By number of StatusCode (core/base/status.h): the class that calls through the C interface raise for it. Operations
@@ -118,7 +124,12 @@ class _ContextOptions(ctypes.Structure):
 class ConnectionOptions:
     """The place of a process in its job, or in a group of it, and the settings of its connections to the others.
 
-    The fields are those of ContextOptions (core/comm/job/context.h).
+    The fields are those of ContextOptions (core/comm/options.h).
+
+    Attributes:
+      stopped_timeout_s: None if a rank may be stopped for as long as it may be late.
+      end_after_loss_s: None if the process never ends by itself after the loss of another rank.
+      listener: On rank 0, the descriptor of a socket that listens at `rendezvous`; None if the engine opens one.
     """
 
     rank: int
@@ -130,16 +141,27 @@ class ConnectionOptions:
     host: str
     rendezvous_timeout_s: float
     stall_timeout_s: float
-    stopped_timeout_s: float
+    stopped_timeout_s: float | None
     silence_timeout_s: float
-    end_after_loss_s: float
+    end_after_loss_s: float | None
     shared_bytes_per_rank: int
-    listener: int = -1
+    listener: int | None = None
     listen: str = ""
 
     def _as_c(self) -> _ContextOptions:
         values = dataclasses.asdict(self)
+        values["stopped_timeout_s"] = _time_as_c(self.stopped_timeout_s)
+        values["end_after_loss_s"] = _time_as_c(self.end_after_loss_s)
+        values["listener"] = _NO_LISTENER if self.listener is None else self.listener
         return _ContextOptions(**{k: v.encode() if isinstance(v, str) else v for k, v in values.items()})
+
+
+def _time_as_c(seconds: float | None) -> float:
+    return _NEVER_S if seconds is None else seconds
+
+
+def _from_c(number: int) -> int | None:
+    return None if number == _NO_CONTEXT else number
 
 
 ops: ModuleType
@@ -182,15 +204,17 @@ def open_lane(
     connection: ConnectionOptions,
     *,
     fusion_bytes: int,
-    named_stall_warning_s: float,
-    named_stall_timeout_s: float,
+    named_stall_warning_s: float | None,
+    named_stall_timeout_s: float | None,
     label: str,
 ) -> None:
     """Connects to the ranks of a group and creates its named lane, which the named ops of this group use.
 
-    The arguments are fields of NamedLaneOptions (core/comm/named/named_lane.h). Raises the errors of `init`.
+    The arguments are fields of NamedLaneOptions (core/comm/named/named_lane.h); a time of None is never reached. Raises
+    the errors of `init`.
     """
-    named = (fusion_bytes, named_stall_warning_s, named_stall_timeout_s, label.encode())
+    times = (_time_as_c(named_stall_warning_s), _time_as_c(named_stall_timeout_s))
+    named = (fusion_bytes, *times, label.encode())
     _check(capi.lockstep_open_lane(group, connection._as_c(), *named))
 
 
@@ -211,7 +235,7 @@ def next_number(group: int, text: str) -> int:
       tf.errors.FailedPreconditionError: the group has no lane.
     """
     number = capi.lockstep_next_number(group, text.encode())
-    if number < 0:
+    if number == _NO_NUMBER:
         _check(_ERRORS.index(tf.errors.FailedPreconditionError))
     return number
 
@@ -251,19 +275,19 @@ def is_initialized() -> bool:
     return bool(capi.lockstep_is_initialized())
 
 
-def rank() -> int:
-    """Returns the rank of this process in its engine, -1 without one."""
-    return capi.lockstep_rank()
+def rank() -> int | None:
+    """Returns the rank of this process in its engine, None without one."""
+    return _from_c(capi.lockstep_rank())
 
 
-def size() -> int:
-    """Returns the number of ranks of this process's engine, -1 without one."""
-    return capi.lockstep_size()
+def size() -> int | None:
+    """Returns the number of ranks of this process's engine, None without one."""
+    return _from_c(capi.lockstep_size())
 
 
-def num_hosts() -> int:
-    """Returns the number of hosts of the ranks of this process's engine, -1 without one."""
-    return capi.lockstep_num_hosts()
+def num_hosts() -> int | None:
+    """Returns the number of hosts of the ranks of this process's engine, None without one."""
+    return _from_c(capi.lockstep_num_hosts())
 
 
 def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:

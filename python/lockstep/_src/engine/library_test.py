@@ -50,8 +50,8 @@ def test_a_broken_library_is_one_error(tmp_path):
 
 
 def life_of_an_engine():
-    alone = library.ConnectionOptions(0, 1, "", "", "auto", "", "", 5.0, 5.0, 5.0, 5.0, 0.0, 1 << 20)
-    assert not library.is_initialized() and library.rank() == library.size() == -1
+    alone = library.ConnectionOptions(0, 1, "", "", "auto", "", "", 5.0, 5.0, 5.0, 5.0, None, 1 << 20)
+    assert not library.is_initialized() and library.rank() is library.size() is library.num_hosts() is None
     with pytest.raises(tf.errors.FailedPreconditionError):
         library.ops.lockstep_barrier()
     with pytest.raises(tf.errors.InvalidArgumentError, match="backend"):

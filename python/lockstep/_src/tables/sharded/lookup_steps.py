@@ -67,6 +67,8 @@ _SHARED_FROM = 4
 def _in_two_stages() -> bool:
     """Returns whether lookups have two stages; this must not change within a job, as it changes rounding."""
     hosts, workers = library.num_hosts(), library.size()
+    if hosts is None or workers is None:
+        return False
     chosen = context.options.use_hierarchical_embedding_lookup
     if chosen is None:
         chosen = workers >= _SHARED_FROM * hosts
