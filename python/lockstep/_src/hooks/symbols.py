@@ -5,10 +5,12 @@ A row is a constant, by which the code that replaces the symbol names it. `TABLE
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterable
+from typing import Any
 
-from lockstep._src.hooks.hook import ABSENT, Hook, Period
-from lockstep._src.hooks.signatures import CLASS, MODULE, PROPERTY
+from lockstep._src.hooks.hook import Hook, Period
 
 SCOPE = Period("scope", "when the outermost `scope()` is entered", "when the last `scope()` ends")
 SEED = Period("seed", "when a `scope(seed=...)` is entered", "when that scope ends")
@@ -32,75 +34,62 @@ FACADE = Period(
 )
 PERIODS = (SCOPE, SEED, JOB, NAMED_JOB, TABLES, EVALUATION, BEGIN, FACADE)
 
-_SEVERAL = "several workers"
-_OTHERS = "workers other than 0"
-_GRAPH = "Keras 2, outside of eager mode"
-
-_rows: list[Hook] = []
+_made: list[Hook] = []
 
 
-def _row(
-    symbol: str,
-    signature: str,
-    why: str | dict[Period, str],
-    *,
-    also: tuple[str, ...] = (),
-    subclasses: bool = False,
-    only: str = "",
-    optional: bool = False,
-) -> Hook:
-    """Returns a row, and adds it to the table. A reason without a period is that of a scope."""
-    reasons = {SCOPE: why} if isinstance(why, str) else why
-    hook = Hook(symbol, signature, reasons, also, subclasses, only, optional)
-    _rows.append(hook)
+def _row(declaration: str, why: str | dict[Period, str], **more: Any) -> Hook:
+    """Returns a row, and adds it to the table.
+
+    Args:
+      declaration: the symbol and its signature as in a definition, "module:Class.method(self, ...)", or the symbol, a
+        space, and "property", "class", "module" or "absent".
+      why: the reason, for each period; a reason without a period is that of a scope.
+      more: further attributes of the row.
+    """
+    symbol, signature = re.fullmatch(r"([^ (]+) ?(.+)", declaration).groups()
+    hook = Hook(symbol, signature, {SCOPE: why} if isinstance(why, str) else why, **more)
+    _made.append(hook)
     return hook
 
 
-def _alike(
+def _rows(
     owner: str, names: Iterable[str], signature: str, why: str | dict[Period, str], also: str = "", only: str = ""
 ) -> tuple[Hook, ...]:
     """Returns rows of one owner, "module:" or "module:Class.", that differ in name alone."""
-    return tuple(_row(owner + name, signature, why, also=(also + name,) if also else (), only=only) for name in names)
+    return tuple(_row(owner + name + signature, why, also=(also + name,) if also else (), only=only) for name in names)
 
+
+_row_of_several = functools.partial(_row, only="several workers")
+_rows_of_several = functools.partial(_rows, only="several workers")
+_rows_of_others = functools.partial(_rows, only="workers other than 0")
 
 # Optimizers of TensorFlow 1.
 
 _OPTIMIZER = "tensorflow.python.training.optimizer:"
 OPTIMIZER_INIT = _row(
-    _OPTIMIZER + "Optimizer.__init__",
-    "(self, ...)",
+    _OPTIMIZER + "Optimizer.__init__(self, ...)",
     "An optimizer that is made in a scope exchanges gradients after it as well.",
 )
 OPTIMIZER_SUBCLASS = _row(
-    _OPTIMIZER + "Optimizer.__init_subclass__",
-    "(...)",
+    _OPTIMIZER + "Optimizer.__init_subclass__(...)",
     "Optimizers whose class the program defines in a scope exchange gradients there.",
 )
 COMPUTE_GRADIENTS = _row(
-    _OPTIMIZER + "Optimizer.compute_gradients",
-    "(self, ...)",
+    _OPTIMIZER + "Optimizer.compute_gradients(self, ...)",
     "Gradients are exchanged where they are computed.",
     subclasses=True,
 )
 APPLY_GRADIENTS = _row(
-    _OPTIMIZER + "Optimizer.apply_gradients",
-    "(self, grads_and_vars, ...)",
+    _OPTIMIZER + "Optimizer.apply_gradients(self, grads_and_vars, ...)",
     "Gradients that the program computed by itself are exchanged before they are applied.",
     subclasses=True,
 )
-UPDATE_OP = _row(
-    _OPTIMIZER + "_DenseResourceVariableProcessor.update_op",
-    "(self, optimizer, g)",
-    "A gradient of slices is applied by one fused operation.",
-)
-GET_PROCESSOR = _row(
-    _OPTIMIZER + "_get_processor",
-    "(v)",
-    {TABLES: "A dynamic table gets its gradient by a fused rule or through a stand-in."},
-)
+_FUSED = "A gradient of slices is applied by one fused operation."
+UPDATE_OP = _row(_OPTIMIZER + "_DenseResourceVariableProcessor.update_op(self, optimizer, g)", _FUSED)
+_STAND_IN = "A dynamic table gets its gradient by a fused rule or through a stand-in."
+GET_PROCESSOR = _row(_OPTIMIZER + "_get_processor(v)", {TABLES: _STAND_IN})
 END_STEP = _row(
-    _OPTIMIZER + "Optimizer.apply_gradients",
-    "(self, grads_and_vars, global_step=None, name=None, ...)",
+    _OPTIMIZER + "Optimizer.apply_gradients(self, grads_and_vars, global_step=None, name=None, ...)",
     {TABLES: "The step ends in dynamic tables when all updates have been made."},
 )
 
@@ -109,70 +98,58 @@ END_STEP = _row(
 _RESOURCE = "tensorflow.python.ops.resource_variable_ops:"
 _STATE = "tensorflow.python.ops.state_ops:"
 _V1 = "tensorflow:compat.v1."
-CREATOR_STACK = _row(
-    "tensorflow.python.framework.ops:Graph._variable_creator_stack",
-    PROPERTY,
-    "Variables become sharded tables, or begin as worker 0's.",
-)
+_BEGUN = "Variables become sharded tables, or begin as worker 0's."
+CREATOR_STACK = _row("tensorflow.python.framework.ops:Graph._variable_creator_stack property", _BEGUN)
 GET_VARIABLE = _row(
-    "tensorflow.python.ops.variable_scope:_VariableStore.get_variable",
+    "tensorflow.python.ops.variable_scope:_VariableStore.get_variable"
     "(self, name, shape=None, dtype=tf.float32, initializer=None, ...)",
     "A sharded table is reused by its logical shape, and no partitioner splits it.",
 )
+_SLOT = "A slot of a sharded table has the shape of the shard"
 CREATE_SLOT = _row(
-    "tensorflow.python.training.slot_creator:_create_slot_var",
-    "(primary, ...)",
-    "A slot of a sharded table has the shape of the shard, and values of its own on each worker.",
+    "tensorflow.python.training.slot_creator:_create_slot_var(primary, ...)",
+    _SLOT + ", and values of its own on each worker.",
 )
 VARIABLES_INITIALIZER = _row(
-    "tensorflow.python.ops.variables:variables_initializer",
-    "(var_list, name='init')",
+    "tensorflow.python.ops.variables:variables_initializer(var_list, name='init')",
     "Variables that were made before the scope begin as worker 0's.",
     also=(_V1 + "variables_initializer", _V1 + "initializers.variables"),
 )
 _ASSIGNED = "Values that differ between workers are averaged, summed or taken from worker 0 before they are assigned."
 _ASSIGN_METHODS = tuple(
-    _row(f"{owner}.{name}", f"(self, {value}, ...)", _ASSIGNED)
+    _row(f"{owner}.{method}, ...)", _ASSIGNED)
     for owner in (
         _RESOURCE + "BaseResourceVariable",
         _RESOURCE + "ResourceVariable",
         "tensorflow.python.ops.ref_variable:RefVariable",
     )
-    for name, value in (("assign", "value"), ("assign_add", "delta"), ("assign_sub", "delta"))
+    for method in ("assign(self, value", "assign_add(self, delta", "assign_sub(self, delta")
 )
-ASSIGNMENTS = _ASSIGN_METHODS + _alike(
+ASSIGNMENTS = _ASSIGN_METHODS + _rows(
     _STATE, ("assign", "assign_add", "assign_sub"), "(ref, value, ...)", _ASSIGNED, also=_V1
 )
 _SCATTERED = "Ids of a sharded table are refused where rows of the shard are meant."
+_SCATTER_NAMES = ("add", "div", "max", "min", "mul", "nd_add", "nd_sub", "nd_update", "sub", "update")
 SCATTERS = (
-    *_alike(
-        _STATE,
-        (f"scatter_{name}" for name in ("add", "div", "max", "min", "mul", "nd_add", "nd_sub", "nd_update", "sub")),
-        "(ref, indices, ...)",
-        _SCATTERED,
-        also=_V1,
-    ),
-    *_alike(_STATE, ("scatter_update", "batch_scatter_update"), "(ref, indices, ...)", _SCATTERED, also=_V1),
-    *_alike(_STATE, ("scatter_nd_max", "scatter_nd_min"), "(ref, indices, updates, ...)", _SCATTERED),
+    *_rows(_STATE, (f"scatter_{name}" for name in _SCATTER_NAMES), "(ref, indices, ...)", _SCATTERED, also=_V1),
+    *_rows(_STATE, ("batch_scatter_update",), "(ref, indices, ...)", _SCATTERED, also=_V1),
+    *_rows(_STATE, ("scatter_nd_max", "scatter_nd_min"), "(ref, indices, updates, ...)", _SCATTERED),
 )
+_EMBEDDING = "tensorflow.python.ops.embedding_ops:"
 LOOKUP = _row(
-    "tensorflow.python.ops.embedding_ops:_embedding_lookup_and_transform",
-    "(params, ids, partition_strategy='mod', ...)",
+    _EMBEDDING + "_embedding_lookup_and_transform(params, ids, partition_strategy='mod', ...)",
     "A list of sharded tables is looked up by `mod` alone; other strategies would read other rows.",
 )
 POOLING = _row(
-    "tensorflow.python.ops.embedding_ops:embedding_lookup_sparse_impl",
-    "(params, segment_ids, sp_weights, ids, ...)",
+    _EMBEDDING + "embedding_lookup_sparse_impl(params, segment_ids, sp_weights, ids, ...)",
     {TABLES: "A dynamic table counts the ids of a batch before duplicates are dropped."},
 )
 VARIABLE_SHAPE = _row(
-    "tensorflow.python.ops.gen_resource_variable_ops:variable_shape",
-    "(input, out_type=tf.int32, name=None)",
+    "tensorflow.python.ops.gen_resource_variable_ops:variable_shape(input, out_type=tf.int32, name=None)",
     {TABLES: "Gradients of TensorFlow 1's branches ask for the shape of a dynamic table, which is [0, D]."},
 )
 GRAPH_INIT = _row(
-    "tensorflow.python.framework.ops:Graph.__init__",
-    "(self)",
+    "tensorflow.python.framework.ops:Graph.__init__(self)",
     {SEED: "Graphs that are made inside draw random numbers from the scope's seed."},
 )
 
@@ -180,45 +157,40 @@ GRAPH_INIT = _row(
 
 _SPREAD = "A gradient of a sharded table is spread over the workers, and its norm is that of all parts."
 GLOBAL_NORM = _row(
-    "tensorflow.python.ops.clip_ops:global_norm",
-    "(t_list, name=None)",
+    "tensorflow.python.ops.clip_ops:global_norm(t_list, name=None)",
     _SPREAD,
     also=("tensorflow:linalg.global_norm", _V1 + "global_norm", _V1 + "linalg.global_norm")
     + ("tensorflow:compat.v2.linalg.global_norm",),
 )
 CLIP_BY_NORM = _row(
-    "tensorflow.python.ops.clip_ops:clip_by_norm",
-    "(t, clip_norm, axes=None, name=None)",
+    "tensorflow.python.ops.clip_ops:clip_by_norm(t, clip_norm, axes=None, name=None)",
     _SPREAD,
     also=("tensorflow:clip_by_norm", _V1 + "clip_by_norm", "tensorflow:compat.v2.clip_by_norm"),
 )
 IS_ALL_FINITE = _row(
-    "tensorflow.python.training.experimental.loss_scale:_is_all_finite",
-    "(grads)",
+    "tensorflow.python.training.experimental.loss_scale:_is_all_finite(grads)",
     "Workers skip the same steps where a gradient is not finite on one of them.",
 )
 MOMENTS = _row(
-    "tensorflow.python.ops.nn_impl:moments",
-    "(x, axes, shift=None, name=None, keep_dims=None, keepdims=None)",
+    "tensorflow.python.ops.nn_impl:moments(x, axes, shift=None, name=None, keep_dims=None, keepdims=None)",
     "Moments over a batch are those of all workers' batches.",
     also=(_V1 + "nn.moments",),
 )
+_NORMALIZED = "Batch normalization is by the moments of all workers' batches."
 FUSED_BATCH_NORM = _row(
-    "tensorflow.python.ops.nn_impl:fused_batch_norm",
-    "(x, scale, offset, mean=None, variance=None, epsilon=0.001, data_format='NHWC', is_training=True, name=None,"
-    " exponential_avg_factor=1.0)",
-    "Batch normalization is by the moments of all workers' batches.",
+    "tensorflow.python.ops.nn_impl:fused_batch_norm(x, scale, offset, mean=None, variance=None, epsilon=0.001,"
+    " data_format='NHWC', is_training=True, name=None, exponential_avg_factor=1.0)",
+    _NORMALIZED,
     also=(_V1 + "nn.fused_batch_norm",),
 )
+_AVERAGES = "tensorflow.python.training.moving_averages:"
 MOVING_AVERAGE = _row(
-    "tensorflow.python.training.moving_averages:assign_moving_average",
-    "(variable, value, ...)",
+    _AVERAGES + "assign_moving_average(variable, value, ...)",
     "Moving averages are of all workers' batches.",
     also=("tensorflow:compat.v2.__internal__.train.assign_moving_average",),
 )
 RESTING_AVERAGE = _row(
-    "tensorflow.python.training.moving_averages:assign_moving_average",
-    "(variable, ...)",
+    _AVERAGES + "assign_moving_average(variable, ...)",
     {EVALUATION: "The evaluated model leaves training's moving averages alone."},
 )
 
@@ -226,237 +198,164 @@ RESTING_AVERAGE = _row(
 
 _DATASETS = "tensorflow.python.data.ops.dataset_ops:"
 _ENDS = "Data ends on all workers together."
-ITERATIONS = _alike(_DATASETS, ("DatasetV2.__iter__", "DatasetV1Adapter.__iter__"), "(self)", _ENDS)
-_MAKES = {SCOPE: _ENDS, EVALUATION: "Data of an evaluation start again for each evaluation."}
-ONE_SHOT_ITERATORS = (
-    _row(_DATASETS + "make_one_shot_iterator", "(dataset)", _MAKES, also=(_V1 + "data.make_one_shot_iterator",)),
-    _row(_DATASETS + "DatasetV1.make_one_shot_iterator", "(self)", _MAKES),
-)
-INITIALIZABLE_ITERATORS = (
-    _row(
-        _DATASETS + "make_initializable_iterator",
-        "(dataset, ...)",
-        _MAKES,
-        also=(_V1 + "data.make_initializable_iterator",),
-    ),
-    _row(_DATASETS + "DatasetV1.make_initializable_iterator", "(self, ...)", _MAKES),
+ITERATIONS = _rows(_DATASETS, ("DatasetV2.__iter__", "DatasetV1Adapter.__iter__"), "(self)", _ENDS)
+_AGAIN = {EVALUATION: "Data of an evaluation start again for each evaluation."}
+ONE_SHOT_ITERATORS, INITIALIZABLE_ITERATORS = (
+    (
+        _row(f"{_DATASETS}{name}(dataset{more}", {SCOPE: _ENDS, **_AGAIN}, also=(f"{_V1}data.{name}",)),
+        _row(f"{_DATASETS}DatasetV1.{name}(self{more}", {SCOPE: _ENDS, **_AGAIN}),
+    )
+    for name, more in (("make_one_shot_iterator", ")"), ("make_initializable_iterator", ", ...)"))
 )
 _ITERATOR = "tensorflow.python.data.ops.iterator_ops:Iterator."
 STRUCTURED_ITERATORS = (
-    _row(
-        _ITERATOR + "from_structure", "(output_types, output_shapes=None, shared_name=None, output_classes=None)", _ENDS
-    ),
-    _row(
-        _ITERATOR + "from_string_handle",
-        "(string_handle, output_types, output_shapes=None, output_classes=None)",
-        _ENDS,
-    ),
+    _row(f"{_ITERATOR}from_structure(output_types, output_shapes=None, shared_name=None, output_classes=None)", _ENDS),
+    _row(f"{_ITERATOR}from_string_handle(string_handle, output_types, output_shapes=None, output_classes=None)", _ENDS),
 )
-MAKE_INITIALIZER = _row(_ITERATOR + "make_initializer", "(self, dataset, name=None)", {EVALUATION: _MAKES[EVALUATION]})
+MAKE_INITIALIZER = _row(_ITERATOR + "make_initializer(self, dataset, name=None)", _AGAIN)
 SEND_TO_DATA_SERVICE = _row(
-    "tensorflow:data.Dataset.send_to_data_service",
-    ABSENT,
-    {FACADE: "Horovod adds this method to datasets."},
+    "tensorflow:data.Dataset.send_to_data_service absent", {FACADE: "Horovod adds this method to datasets."}
 )
 
 # Sessions and checkpoints.
 
 _SAVER = "tensorflow.python.training.saver:Saver."
-SAVER_INIT = _row(_SAVER + "__init__", "(self, ...)", "Savers keep as many checkpoints as the job's options say.")
+SAVER_INIT = _row(_SAVER + "__init__(self, ...)", "Savers keep as many checkpoints as the job's options say.")
 SAVER_BUILD = _row(
-    _SAVER + "_build",
-    "(self, checkpoint_path, build_save, build_restore)",
+    _SAVER + "_build(self, checkpoint_path, build_save, build_restore)",
     {
         SCOPE: "All workers save and restore one checkpoint together.",
         TABLES: "A saver of a graph with dynamic tables saves their keys and rows.",
     },
 )
+_FILES = "Errors of files{} end the program. {} takes some of them for the end of data."
 SAVER_SAVE = _row(
-    _SAVER + "save",
-    "(self, sess, save_path, global_step=None, ...)",
-    {NAMED_JOB: "Errors of files end the program. TensorFlow takes some of them for the end of data."},
+    _SAVER + "save(self, sess, save_path, global_step=None, ...)", {NAMED_JOB: _FILES.format("", "TensorFlow")}
 )
 SAVER_RESTORE = _row(
-    _SAVER + "restore",
-    "(self, sess, save_path)",
+    _SAVER + "restore(self, sess, save_path)",
     {NAMED_JOB: "An error says which checkpoint is damaged or cannot be read."},
 )
 CHECKPOINT_INITIALIZER = _row(
-    "tensorflow.python.training.checkpoint_utils:_set_checkpoint_initializer",
-    "(variable, ckpt_file, tensor_name, ...)",
+    "tensorflow.python.training.checkpoint_utils:_set_checkpoint_initializer(variable, ckpt_file, tensor_name, ...)",
     "`init_from_checkpoint` reads a worker's own rows of a sharded table.",
 )
 MONITORED_SESSION = _row(
-    "tensorflow.python.training.monitored_session:MonitoredTrainingSession",
+    "tensorflow.python.training.monitored_session:MonitoredTrainingSession"
     "(master='', is_chief=True, checkpoint_dir=None, scaffold=None, hooks=None, chief_only_hooks=None, ...)",
     "Hooks and checkpoints of a session run on all workers in step.",
     also=(_V1 + "train.MonitoredTrainingSession",),
 )
 SUMMARY_WRITER = _row(
-    "tensorflow.python.training.basic_session_run_hooks:SummaryWriterCache.get",
-    "(logdir)",
+    "tensorflow.python.training.basic_session_run_hooks:SummaryWriterCache.get(logdir)",
     {BEGIN: "`CheckpointSaverHook` and `SummarySaverHook` open no event files on workers other than 0."},
 )
 
 # Errors.
 
-_FIRST = "Errors begin with the operation's own sentence; TensorFlow's stacks come after it."
-INTERPOLATE_GRAPH = _row(
-    "tensorflow.python.framework.error_interpolation:interpolate_graph", "(message, graph)", {JOB: _FIRST}
-)
+_FIRST = {JOB: "Errors begin with the operation's own sentence; TensorFlow's stacks come after it."}
+INTERPOLATE_GRAPH = _row("tensorflow.python.framework.error_interpolation:interpolate_graph(message, graph)", _FIRST)
 INTERPOLATE_RUNTIME = _row(
-    "tensorflow.python.eager.polymorphic_function.atomic_function:InterpolateRuntimeError.__exit__",
-    "(self, typ, exc, tb)",
-    {JOB: _FIRST},
+    "tensorflow.python.eager.polymorphic_function.atomic_function:InterpolateRuntimeError.__exit__(self, typ, exc, tb)",
+    _FIRST,
 )
-STATUS_TO_EXCEPTION = _row("tensorflow.python.eager.core:_status_to_exception", "(status)", {JOB: _FIRST})
+STATUS_TO_EXCEPTION = _row("tensorflow.python.eager.core:_status_to_exception(status)", _FIRST)
 
 # Keras 3: variables and optimizers.
 
 _TF_BACKEND = "keras.src.backend.tensorflow."
-KERAS_INITIALIZE = _alike(
-    _TF_BACKEND + "core:Variable.",
-    ("_initialize", "_initialize_with_initializer"),
-    "(self, ...)",
-    "Variables become sharded tables, or begin as worker 0's.",
+KERAS_INITIALIZE = _rows(
+    _TF_BACKEND + "core:Variable.", ("_initialize", "_initialize_with_initializer"), "(self, ...)", _BEGUN
 )
 KERAS_TAKE = _row(
-    _TF_BACKEND + "numpy:take",
-    "(x, indices, axis=None)",
+    _TF_BACKEND + "numpy:take(x, indices, axis=None)",
     "Rows of a sharded table are looked up. Keras would read the whole table to ask for its shape.",
 )
+_TF_OPTIMIZER = _TF_BACKEND + "optimizer:TFOptimizer."
 KERAS_ADD_SLOT = _row(
-    _TF_BACKEND + "optimizer:TFOptimizer.add_variable_from_reference",
-    "(self, reference_variable, name=None, initializer='zeros')",
-    {
-        SCOPE: "A slot of a sharded table has the shape of the shard.",
-        TABLES: "Slots of a dynamic table are columns of it.",
-    },
+    _TF_OPTIMIZER + "add_variable_from_reference(self, reference_variable, name=None, initializer='zeros')",
+    {SCOPE: _SLOT + ".", TABLES: "Slots of a dynamic table are columns of it."},
 )
 KERAS_BACKEND_UPDATE = _row(
-    _TF_BACKEND + "optimizer:TFOptimizer._backend_update_step",
-    "(self, grads, trainable_variables, learning_rate)",
-    {
-        SCOPE: "Optimizers that read a sharded table read the shard.",
-        TABLES: "A dynamic table gets its gradient by a fused rule or through a stand-in.",
-    },
+    _TF_OPTIMIZER + "_backend_update_step(self, grads, trainable_variables, learning_rate)",
+    {SCOPE: "Optimizers that read a sharded table read the shard.", TABLES: _STAND_IN},
 )
 KERAS_BACKEND_APPLY = _row(
-    _TF_BACKEND + "optimizer:TFOptimizer._backend_apply_gradients",
-    "(self, grads, trainable_variables)",
+    _TF_OPTIMIZER + "_backend_apply_gradients(self, grads, trainable_variables)",
     {TABLES: "Options that need whole variables are refused for dynamic tables."},
 )
 KERAS_CLIP = _row(
-    _TF_BACKEND + "optimizer:TFOptimizer._clip_gradients",
-    "(self, grads)",
+    _TF_OPTIMIZER + "_clip_gradients(self, grads)",
     {TABLES: "Gradients of dynamic tables are clipped as slices; Keras would make them dense."},
 )
-KERAS_CHECK_FINITE = _row(
-    "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.check_finite",
-    "(self, grads)",
-    {TABLES: "Slices of all workers are checked."},
-)
+_OPTIMIZERS = "keras.src.optimizers."
+_SCALES = _OPTIMIZERS + "loss_scale_optimizer:LossScaleOptimizer."
+KERAS_CHECK_FINITE = _row(_SCALES + "check_finite(self, grads)", {TABLES: "Slices of all workers are checked."})
 KERAS_UPDATE_STEPS = {
-    name: _row(
-        f"keras.src.optimizers.{name.lower()}:{name}.update_step",
-        "(self, gradient, variable, learning_rate)",
-        "A gradient of slices is applied by one fused operation.",
-    )
+    name: _row(f"{_OPTIMIZERS}{name.lower()}:{name}.update_step(self, gradient, variable, learning_rate)", _FUSED)
     for name in ("SGD", "Adagrad", "Adam", "Ftrl", "RMSprop")
 }
+_BASE_OPTIMIZER = _OPTIMIZERS + "base_optimizer:"
 KERAS_APPLY = _row(
-    "keras.src.optimizers.base_optimizer:BaseOptimizer.apply",
-    "(self, grads, trainable_variables=None)",
+    _BASE_OPTIMIZER + "BaseOptimizer.apply(self, grads, trainable_variables=None)",
     "Gradients are exchanged before they are applied, and slices of one row are summed.",
     subclasses=True,
 )
-KERAS_SCALE_LOSS = _row(
-    "keras.src.optimizers.base_optimizer:BaseOptimizer.scale_loss",
-    "(self, loss)",
+KERAS_SCALE_LOSS = _row_of_several(
+    _BASE_OPTIMIZER + "BaseOptimizer.scale_loss(self, loss)",
     "A worker's loss counts by the rows of its batch.",
     subclasses=True,
-    only=_SEVERAL,
 )
-KERAS_GLOBAL_NORM = _row("keras.src.optimizers.base_optimizer:global_norm", "(value_list)", _SPREAD, only=_SEVERAL)
+KERAS_GLOBAL_NORM = _row_of_several(_BASE_OPTIMIZER + "global_norm(value_list)", _SPREAD)
 KERAS_OPTIMIZER_VARIABLES = tuple(
     _row(
-        f"keras.src.optimizers.{module}:{name}.variables",
-        PROPERTY,
+        owner + "variables property",
         {NAMED_JOB: "From the first `hvd.DistributedGradientTape`, programs may call `optimizer.variables()`."},
     )
-    for module, name in (("base_optimizer", "BaseOptimizer"), ("loss_scale_optimizer", "LossScaleOptimizer"))
+    for owner in (_BASE_OPTIMIZER + "BaseOptimizer.", _SCALES)
 )
-_SCALED = (
-    "From the first `hvd.DistributedOptimizer`, a `LossScaleOptimizer` around one exchanges gradients before it looks"
-    " whether they are finite."
-)
-_SKIPS = "From the first `hvd.DistributedOptimizer`, one in a `LossScaleOptimizer` knows that steps may be skipped."
-KERAS_SCALED_APPLY = _row(
-    "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.apply",
-    "(self, grads, trainable_variables=None)",
-    {NAMED_JOB: _SCALED},
-)
-KERAS_SCALED_INIT = _row(
-    "keras.src.optimizers.loss_scale_optimizer:LossScaleOptimizer.__init__",
-    "(self, inner_optimizer, ...)",
-    {NAMED_JOB: _SKIPS},
-)
+_FROM = "From the first `hvd.DistributedOptimizer`"
+_SCALED = {
+    NAMED_JOB: f"{_FROM}, a `LossScaleOptimizer` around one exchanges gradients before it looks whether they are"
+    " finite."
+}
+_SKIPS = {NAMED_JOB: f"{_FROM}, one in a `LossScaleOptimizer` knows that steps may be skipped."}
+KERAS_SCALED_APPLY = _row(_SCALES + "apply(self, grads, trainable_variables=None)", _SCALED)
+KERAS_SCALED_INIT = _row(_SCALES + "__init__(self, inner_optimizer, ...)", _SKIPS)
 
 # Keras 3: training.
 
-SUPPORTS_JIT = _row(
-    "keras.src.trainers.trainer:model_supports_jit",
-    "(model)",
-    "XLA cannot compile exchanges, nor lookups in tables.",
-)
+_TRAINER = "keras.src.trainers.trainer:"
+SUPPORTS_JIT = _row(_TRAINER + "model_supports_jit(model)", "XLA cannot compile exchanges, nor lookups in tables.")
 AUTO_JIT = _row(
-    "keras.src.trainers.trainer:Trainer._resolve_auto_jit_compile",
-    "(self)",
-    {NAMED_JOB: "From the first `hvd.DistributedOptimizer`, its models are not compiled by XLA."},
+    _TRAINER + "Trainer._resolve_auto_jit_compile(self)",
+    {NAMED_JOB: f"{_FROM}, its models are not compiled by XLA."},
     optional=True,
 )
-METRICS_RESULT = _row(
-    "keras.src.trainers.trainer:Trainer._get_metrics_result_or_logs",
-    "(self, logs)",
-    "Metrics are of all workers' counts.",
-    only=_SEVERAL,
+METRICS_RESULT = _row_of_several(
+    _TRAINER + "Trainer._get_metrics_result_or_logs(self, logs)", "Metrics are of all workers' counts."
 )
-REDUCE_VALUES = _row(
-    "keras.src.losses.loss:reduce_values",
-    "(values, sample_weight=None, reduction='sum_over_batch_size')",
+REDUCE_VALUES = _row_of_several(
+    "keras.src.losses.loss:reduce_values(values, sample_weight=None, reduction='sum_over_batch_size')",
     "The loss of a batch without rows is 0.",
-    only=_SEVERAL,
 )
-COMPILE_LOSS = _row(
-    "keras.src.trainers.compile_utils:CompileLoss.call",
-    "(self, ...)",
-    "Losses of outputs count by the rows of a batch.",
-    only=_SEVERAL,
+_BY_ROWS = "Losses of outputs count by the rows of a batch."
+COMPILE_LOSS = _row_of_several("keras.src.trainers.compile_utils:CompileLoss.call(self, ...)", _BY_ROWS)
+MEAN_UPDATE = _row_of_several(
+    "keras.src.metrics.reduction_metrics:Mean.update_state(self, values, sample_weight=None)", _BY_ROWS
 )
-MEAN_UPDATE = _row(
-    "keras.src.metrics.reduction_metrics:Mean.update_state",
-    "(self, values, sample_weight=None)",
-    "Losses of outputs count by the rows of a batch.",
-    only=_SEVERAL,
+_TF_TRAINER = _TF_BACKEND + "trainer:"
+ENUMERATE_BATCHES = _row_of_several(
+    _TF_TRAINER + "TFEpochIterator._enumerate_iterator(self)", "Batches come on all workers or on none."
 )
-ENUMERATE_BATCHES = _row(
-    _TF_BACKEND + "trainer:TFEpochIterator._enumerate_iterator",
-    "(self)",
-    "Batches come on all workers or on none.",
-    only=_SEVERAL,
-)
-KERAS_PASSES = _alike(
-    _TF_BACKEND + "trainer:TensorFlowTrainer.",
+KERAS_PASSES = _rows_of_several(
+    _TF_TRAINER + "TensorFlowTrainer.",
     ("fit", "evaluate", "predict"),
     "(self, ...)",
     "Passes over data end on all workers after the same batch.",
-    only=_SEVERAL,
 )
-BATCH_MOMENTS = _row(
-    "keras.src.layers.normalization.batch_normalization:BatchNormalization._moments",
-    "(self, inputs, mask)",
-    "Batch normalization is by the moments of all workers' batches.",
-    only=_SEVERAL,
+BATCH_MOMENTS = _row_of_several(
+    "keras.src.layers.normalization.batch_normalization:BatchNormalization._moments(self, inputs, mask)", _NORMALIZED
 )
 
 # Keras 3: callbacks and files.
@@ -464,115 +363,74 @@ BATCH_MOMENTS = _row(
 _CALLBACKS = "keras.src.callbacks."
 _CALLBACK_LIST = _CALLBACKS + "callback_list:CallbackList."
 _BATCHES = tuple(f"on_{what}_batch_{moment}" for what in ("train", "test", "predict") for moment in ("begin", "end"))
-_FILES = "Errors of files in callbacks end the program. Keras takes some of them for the end of data."
-_DISTRIBUTED_FILES = "From the first `hvd.DistributedOptimizer`. " + _FILES
-KERAS_CALLBACKS = _alike(
-    _CALLBACK_LIST, _BATCHES, "(self, batch, logs=None)", {SCOPE: _FILES, NAMED_JOB: _DISTRIBUTED_FILES}
+_KERAS_FILES = _FILES.format(" in callbacks", "Keras")
+_DISTRIBUTED_FILES = {NAMED_JOB: f"{_FROM}. {_KERAS_FILES}"}
+KERAS_CALLBACKS = _rows(
+    _CALLBACK_LIST, _BATCHES, "(self, batch, logs=None)", {SCOPE: _KERAS_FILES, **_DISTRIBUTED_FILES}
 )
 _STOPS = "All workers stop after the same batch when a callback of one asks for it."
-BATCH_ENDS = _alike(
-    _CALLBACK_LIST,
-    (name for name in _BATCHES if name.endswith("end")),
-    "(self, batch, logs=None)",
-    _STOPS,
-    only=_SEVERAL,
-)
-EPOCH_END = _row(_CALLBACK_LIST + "on_epoch_end", "(self, epoch, logs=None)", _STOPS, only=_SEVERAL)
-TRAIN_BEGIN = _row(
-    _CALLBACK_LIST + "on_train_begin",
-    "(self, logs=None)",
+BATCH_ENDS = _rows_of_several(_CALLBACK_LIST, _BATCHES[1::2], "(self, batch, logs=None)", _STOPS)
+EPOCH_END = _row_of_several(_CALLBACK_LIST + "on_epoch_end(self, epoch, logs=None)", _STOPS)
+TRAIN_BEGIN = _row_of_several(
+    _CALLBACK_LIST + "on_train_begin(self, logs=None)",
     "Workers compare the callbacks that save models, which need all workers.",
-    only=_SEVERAL,
 )
-SAVED_FILES = tuple(
-    _row(f"{_CALLBACKS}{module}:file_utils", MODULE, "Worker 0 writes and deletes files for the job.", only=_SEVERAL)
-    for module in ("backup_and_restore", "model_checkpoint")
+SAVED_FILES = _rows_of_several(
+    _CALLBACKS,
+    ("backup_and_restore", "model_checkpoint"),
+    ":file_utils module",
+    "Worker 0 writes and deletes files for the job.",
 )
-DROPPED_FILES = tuple(
-    _row(f"{_CALLBACKS}{module}:file_utils", MODULE, "Worker 0 alone has these files.", only=_OTHERS)
-    for module in ("csv_logger", "tensorboard")
+_ALONE = "Worker 0 alone has these files."
+DROPPED_FILES = _rows_of_others(_CALLBACKS, ("csv_logger", "tensorboard"), ":file_utils module", _ALONE)
+_RESTORED = "All workers restore a backup, or none."
+RESTORE_BACKUP = _row_of_several(
+    _CALLBACKS + "backup_and_restore:BackupAndRestore.on_train_begin(self, logs=None)", _RESTORED
 )
-RESTORE_BACKUP = _row(
-    _CALLBACKS + "backup_and_restore:BackupAndRestore.on_train_begin",
-    "(self, logs=None)",
-    "All workers restore a backup, or none.",
-    only=_SEVERAL,
-)
-SHOULD_SAVE = _row(
-    _CALLBACKS + "model_checkpoint:ModelCheckpoint._should_save_model",
-    "(self, ...)",
+SHOULD_SAVE = _row_of_several(
+    _CALLBACKS + "model_checkpoint:ModelCheckpoint._should_save_model(self, ...)",
     "Worker 0 decides for the job whether a model is saved.",
-    only=_SEVERAL,
 )
 _TENSORBOARD = _CALLBACKS + "tensorboard:TensorBoard."
-LOG_WEIGHTS = _row(
-    _TENSORBOARD + "_log_weights", "(self, epoch)", "Histograms are of whole sharded tables.", only=_SEVERAL
+LOG_WEIGHTS = _row_of_several(_TENSORBOARD + "_log_weights(self, epoch)", "Histograms are of whole sharded tables.")
+SUMMARY_WRITERS = _rows_of_others(_TENSORBOARD, ("_train_writer", "_val_writer"), " property", _ALONE)
+(START_PROFILER,) = _rows_of_others(_TENSORBOARD, ("_start_profiler",), "(self, logdir)", _ALONE)
+_SAVING = "keras.src.saving.saving_api:"
+SAVE_MODEL = _rows_of_several(
+    _SAVING, ("save_model", "save_weights"), "(model, filepath, ...)", "Worker 0 writes one file, of whole tables."
 )
-SUMMARY_WRITERS = _alike(
-    _TENSORBOARD, ("_train_writer", "_val_writer"), PROPERTY, "Worker 0 alone has these files.", only=_OTHERS
-)
-START_PROFILER = _row(
-    _TENSORBOARD + "_start_profiler", "(self, logdir)", "Worker 0 alone has these files.", only=_OTHERS
-)
-SAVE_MODEL = _alike(
-    "keras.src.saving.saving_api:",
-    ("save_model", "save_weights"),
-    "(model, filepath, ...)",
-    "Worker 0 writes one file, of whole tables.",
-    only=_SEVERAL,
-)
-LOAD_WEIGHTS = _row(
-    "keras.src.saving.saving_api:load_weights",
-    "(model, filepath, ...)",
-    "All workers restore a backup, or none.",
-    only=_SEVERAL,
-)
+LOAD_WEIGHTS = _row_of_several(_SAVING + "load_weights(model, filepath, ...)", _RESTORED)
 
 # Keras 2.
 
 _KERAS_2 = "tf_keras.src."
-_FUSED = "A gradient of slices is applied by one fused operation."
 KERAS_2_UPDATE_STEPS = {
-    name: _row(f"{_KERAS_2}optimizers.{name.lower()}:{name}.update_step", f"(self, {gradient}, variable)", _FUSED)
-    for name, gradient in (
-        ("SGD", "gradient"),
-        ("Adagrad", "grad"),
-        ("Adam", "gradient"),
-        ("AdamW", "gradient"),
-        ("Ftrl", "gradient"),
-        ("RMSprop", "gradient"),
+    name: _row(
+        f"{_KERAS_2}optimizers.{name.lower()}:{name}.update_step"
+        f"(self, {'grad' if name == 'Adagrad' else 'gradient'}, variable)",
+        _FUSED,
     )
+    for name in ("SGD", "Adagrad", "Adam", "AdamW", "Ftrl", "RMSprop")
 }
 KERAS_2_LEGACY_APPLY = tuple(
     _row(
-        f"{_KERAS_2}optimizers.legacy.{owner}._resource_apply_sparse_duplicate_indices",
+        f"{_KERAS_2}optimizers.legacy.{owner}._resource_apply_sparse_duplicate_indices"
         f"(self, grad, {variable}, indices, **kwargs)",
         _FUSED,
     )
     for owner, variable in (("optimizer_v2:OptimizerV2", "handle"), ("gradient_descent:SGD", "var"))
 )
 KERAS_2_MODEL = _row(
-    "tensorflow:compat.v1.keras.Model",
-    CLASS,
+    "tensorflow:compat.v1.keras.Model class",
     "Keras' models in graphs of TensorFlow 1 are this library's, which train for the job.",
     also=("tensorflow:compat.v1.keras.models.Model",),
-    only=_GRAPH,
+    only="Keras 2, outside of eager mode",
 )
-_KERAS_2_SCALES = _KERAS_2 + "mixed_precision.loss_scale_optimizer:"
-KERAS_2_SCALED_APPLY = _alike(
-    _KERAS_2_SCALES,
-    ("LossScaleOptimizer.apply_gradients", "LossScaleOptimizerV3.apply_gradients"),
-    "(self, grads_and_vars, ...)",
-    {NAMED_JOB: _SCALED},
-)
-KERAS_2_SCALED_INIT = _alike(
-    _KERAS_2_SCALES,
-    ("LossScaleOptimizer.__init__", "LossScaleOptimizerV3.__init__"),
-    "(self, inner_optimizer, ...)",
-    {NAMED_JOB: _SKIPS},
-)
-KERAS_2_CALLBACKS = _alike(
-    _KERAS_2 + "callbacks:CallbackList.", _BATCHES, "(self, batch, logs=None)", {NAMED_JOB: _DISTRIBUTED_FILES}
+_KERAS_2_SCALES = _KERAS_2 + "mixed_precision.loss_scale_optimizer:LossScaleOptimizer"
+KERAS_2_SCALED_APPLY = _rows(_KERAS_2_SCALES, ("", "V3"), ".apply_gradients(self, grads_and_vars, ...)", _SCALED)
+KERAS_2_SCALED_INIT = _rows(_KERAS_2_SCALES, ("", "V3"), ".__init__(self, inner_optimizer, ...)", _SKIPS)
+KERAS_2_CALLBACKS = _rows(
+    _KERAS_2 + "callbacks:CallbackList.", _BATCHES, "(self, batch, logs=None)", _DISTRIBUTED_FILES
 )
 
-TABLE = tuple(_rows)
+TABLE = tuple(_made)
