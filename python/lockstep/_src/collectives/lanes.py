@@ -10,7 +10,6 @@ shape of a tensor without elements.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -24,44 +23,46 @@ from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 
 
-class Lane(abc.ABC):
-    """The collectives that an exchange of gradients needs.
+class OrderedLane:
+    """The lane of all workers of the job, which have the same graph.
 
     Attributes:
       reaches_all: whether all workers of the job take part, so that all of them get the same result.
     """
 
-    reaches_all: bool
+    reaches_all = True
 
     def is_alone(self) -> bool:
         """Returns whether there is no other rank to exchange with."""
-        return False
+        return context.world_size == 1
 
     def takes_part(self) -> bool:
-        """Returns whether this process is one of the ranks."""
+        """Returns whether this process is one of the ranks, which all workers are."""
         return True
 
-    @abc.abstractmethod
     def check(self, caller: str) -> None:
-        """Raises an error that names `caller` if nothing can be exchanged here."""
+        """Connects to the other workers, unless this process is connected already; errors would name `caller`."""
+        context.ensure_initialized()
 
-    @abc.abstractmethod
     def scope_of(self, caller: str) -> str:
-        """Returns the name scope of an exchange."""
+        """Returns the name scope of an exchange: the caller's name, which TensorFlow makes unique."""
+        return caller
 
-    @abc.abstractmethod
     def name_of(self, scope: str, variable: Any, number: int) -> str:
-        """Returns the name of a variable's gradient, the `number`-th of an exchange in this scope or in none."""
+        """Returns the name of a variable's gradient, the `number`-th of an exchange: that of the variable."""
+        return variable.name.split(":")[0].replace("/", "_")
 
-    @abc.abstractmethod
     def agree(self, describe: Callable[[], Sequence[int]], scope: str) -> list[Any]:
-        """Returns operations that fail on all ranks if `describe` gives them different numbers."""
+        """Returns operations that fail on all ranks if `describe` gives them different numbers.
 
-    @abc.abstractmethod
+        There are none, because the engine compares the graphs.
+        """
+        return []
+
     def allreduce(
         self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
     ) -> list[tf.Tensor]:
-        """Reduces tensors that travel together.
+        """Reduces tensors that travel together: those of one type in one operation, which is named after the bucket.
 
         Args:
           tensors: each has the same shape on all ranks.
@@ -70,45 +71,6 @@ class Lane(abc.ABC):
           bucket: the number of this call in its exchange.
           predivide_factor: divides tensors before they are reduced, and multiplies the results.
         """
-
-    @abc.abstractmethod
-    def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """Returns the rows of all ranks, in rank order, of each tensor."""
-
-    @abc.abstractmethod
-    def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns values divided by the number of ranks."""
-
-
-class OrderedLane(Lane):
-    """The lane of all workers of the job, which have the same graph."""
-
-    reaches_all = True
-
-    def is_alone(self) -> bool:
-        """Returns whether the job has one worker."""
-        return context.world_size == 1
-
-    def check(self, caller: str) -> None:
-        """Connects to the other workers, unless this process is connected already."""
-        context.ensure_initialized()
-
-    def scope_of(self, caller: str) -> str:
-        """Returns the caller's name; TensorFlow makes it unique."""
-        return caller
-
-    def name_of(self, scope: str, variable: Any, number: int) -> str:
-        """Returns the variable's name, for an operation in the scope."""
-        return variable.name.split(":")[0].replace("/", "_")
-
-    def agree(self, describe: Callable[[], Sequence[int]], scope: str) -> list[Any]:
-        """Returns nothing: the engine compares the graphs."""
-        return []
-
-    def allreduce(
-        self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
-    ) -> list[tf.Tensor]:
-        """Reduces tensors of one type in one operation, which is named after the bucket."""
         assert predivide_factor == 1.0, "factors are for the named lane"
         name = f"bucket_{bucket:03d}"
         check_types("LockstepAllReduce", tensors, [f"allreduce '{name}'"] * len(tensors))
@@ -117,7 +79,7 @@ class OrderedLane(Lane):
         )
 
     def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """Gathers each tensor by an operation of its own."""
+        """Returns the rows of all ranks, in rank order, of each tensor, by an operation for each."""
         check_types("LockstepAllGather", tensors, [f"allgather '{name}'" for name in names])
         return [
             ops.lockstep_all_gather(tensor, lockstep_priority=Priority.SLICES, name=name).gathered
@@ -125,7 +87,10 @@ class OrderedLane(Lane):
         ]
 
     def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns products, as in the gradients of sharded tables, so that both give the same bits."""
+        """Returns values divided by the number of ranks.
+
+        They are multiplied, as in the gradients of sharded tables, so that both give the same bits.
+        """
         return [value * tf.cast(1.0 / context.world_size, value.dtype) for value in values]
 
 
@@ -135,28 +100,21 @@ class Ranks(Protocol):
     process_set_id: int
 
     def included(self) -> bool:
-        """Returns whether this process is one of the ranks."""
+        """Returns whether this process is one of the ranks, as it is by default."""
+        return True
 
     def size(self) -> int:
         """Returns the number of ranks."""
 
 
-class AllRanks:
-    """All ranks of the job, as a process set."""
+class AllRanks(Ranks):
+    """All ranks of the job, as a process set. `size` is never called, since this process takes part."""
 
     process_set_id = named.ALL
 
-    def included(self) -> bool:
-        """Returns True."""
-        return True
 
-    def size(self) -> int:
-        """Raises NotImplementedError: it is never called, since this process takes part."""
-        raise NotImplementedError
-
-
-class NamedLane(Lane):
-    """The lane of a process set, whose ranks may have different graphs.
+class NamedLane:
+    """The lane of a process set, whose ranks may have different graphs; methods are those of `OrderedLane`.
 
     Args:
       ranks: the ranks of the process set.
@@ -166,6 +124,10 @@ class NamedLane(Lane):
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
+
+    def is_alone(self) -> bool:
+        """Returns False: a set of one rank has an exchange as well."""
+        return False
 
     def takes_part(self) -> bool:
         """Returns whether this process is in the set."""
@@ -209,7 +171,7 @@ class NamedLane(Lane):
     ) -> list[tf.Tensor]:
         """Reduces tensors by name; one operation reduces those of one type."""
         check_types("LockstepNamedAllReduce", tensors, [f"allreduce '{name}'" for name in names])
-        result: list[Any] = [None] * len(tensors)
+        result: dict[int, tf.Tensor] = {}
         for places in by_type(tensors):
             reduced = ops.lockstep_named_all_reduce(
                 [tensors[i] for i in places],
@@ -218,21 +180,19 @@ class NamedLane(Lane):
                 **named.factors(1 / predivide_factor, predivide_factor),
             )
             named.leave_unordered(reduced[0])
-            for i, tensor in zip(places, reduced, strict=True):
-                result[i] = tensor
-        return result
+            result |= zip(places, reduced, strict=True)
+        return [result[i] for i in range(len(tensors))]
 
     def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """Gathers tensors by name; one operation gathers those of one type."""
         check_types("LockstepNamedAllGather", tensors, [f"allgather '{name}'" for name in names])
-        result: list[Any] = [None] * len(tensors)
+        result: dict[int, tf.Tensor] = {}
         for places in by_type(tensors):
             called = self._called("allgather", [names[i] for i in places])
             gathered = ops.lockstep_named_all_gather([tensors[i] for i in places], **called)
             named.leave_unordered(gathered[0])
-            for i, tensor in zip(places, gathered, strict=True):
-                result[i] = tensor
-        return result
+            result |= zip(places, gathered, strict=True)
+        return [result[i] for i in range(len(tensors))]
 
     def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Divides by the number of ranks at the time when the operation runs; an elastic job may change it."""
@@ -248,6 +208,9 @@ class NamedLane(Lane):
         scope, _, name = names[0].rpartition("/")
         by_name = {"names": names} if tf.executing_eagerly() or not scope else {"name": name}
         return named.call_arguments(kind, len(names), group=self._ranks.process_set_id, **by_name)
+
+
+Lane = OrderedLane | NamedLane
 
 
 def by_type(tensors: Sequence[tf.Tensor]) -> list[list[int]]:

@@ -68,7 +68,6 @@ def open_lane(
       tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
     """
     # The environment is read again: in an elastic job it may have changed since this process was in another round.
-    # As the environment is now: an elastic job's may have changed since this process was in another one.
     cluster, options = Cluster.from_environment(os.environ), context.options
     cluster.check_can_connect()
     connection = connection_options(cluster, options)

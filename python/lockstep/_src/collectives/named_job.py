@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from lockstep._src.collectives import named
 from lockstep._src.collectives.named_bytes import gather_bytes
@@ -97,7 +98,7 @@ def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]],
         # If all ranks take part, the launcher's local rank is kept, because it may stand for a device.
         local = cluster.local_rank if len(ranks) == cluster.world_size else rank
         own = {"host": _host(cluster), "local": local, "sets": list(sets.values()), "wrong": wrong}
-        all_ranks = [json.loads(data) for data in gather_bytes(json.dumps(own).encode(), name="start")]
+        all_ranks = _of_all(own, "start")
         _check_right([one["wrong"] for one in all_ranks])
         _check_alike([one["sets"] for one in all_ranks])
         hosts, local_ranks = ([one[what] for one in all_ranks] for what in ("host", "local"))
@@ -252,8 +253,7 @@ def add_process_set(ranks: Sequence[int]) -> int:
             members = _checked_set(ranks, job.sets)
         except ValueError as error:
             wrong = str(error)
-        asked = gather_bytes(json.dumps([wrong, members]).encode(), name="add_process_set")
-        of_ranks = [json.loads(data) for data in asked]
+        of_ranks = _of_all([wrong, members], "add_process_set")
         _check_right([one for one, _ in of_ranks])
         _check_alike([one for _, one in of_ranks])
         number = next(n for n in range(1, len(job.sets) + 1) if n not in job.sets)
@@ -274,7 +274,7 @@ def remove_process_set(group: int) -> bool:
         if group == named.ALL or group not in job.sets:
             return False
         # No rank leaves the lane before all ranks have the results that they wait for.
-        _check_alike([json.loads(data) for data in gather_bytes(json.dumps(group).encode(), name="remove_process_set")])
+        _check_alike(_of_all(group, "remove_process_set"))
         members = job.sets.pop(group)
         if job.rank in members:
             named.close_lane(group)
@@ -303,6 +303,11 @@ def _checked_set(ranks: Sequence[int], sets: dict[int, list[int]]) -> list[int]:
     return members
 
 
+def _of_all(value: Any, name: str) -> list[Any]:
+    """Returns the values of all ranks, which JSON can represent, by rank."""
+    return [json.loads(data) for data in gather_bytes(json.dumps(value).encode(), name=name)]
+
+
 def _check_right(complaints: list[str]) -> None:
     """Raises ValueError on all ranks with the complaint of the first rank that has one."""
     for rank, complaint in enumerate(complaints):
@@ -323,7 +328,7 @@ def _open_set(number: int, members: list[int], settings: dict[str, float]) -> No
     is_first, failure = job.rank == members[0], ""
     with _listener(job) if is_first and len(members) > 1 else contextlib.nullcontext() as listener:
         address = "" if listener is None else f"{_address_host(job)}:{listener.getsockname()[1]}"
-        address = gather_bytes(address.encode(), name=f"process_set.{number}.address")[members[0]].decode()
+        address = _of_all(address, f"process_set.{number}.address")[members[0]]
         if job.rank in members:
             place = {"rank": members.index(job.rank), "size": len(members), "rendezvous": address}
             label = f"process set {number} of the ranks {members}"
@@ -331,8 +336,8 @@ def _open_set(number: int, members: list[int], settings: dict[str, float]) -> No
                 named.open_lane(number, **place, listener=listener, label=label, **settings)
             except Exception as error:  # sent to all ranks, which raise it
                 failure = str(error) or type(error).__name__
-    outcomes = gather_bytes(failure.encode(), name=f"process_set.{number}.opened")
-    failures = [f"rank {r}: {outcome.decode()}" for r, outcome in enumerate(outcomes) if outcome]
+    outcomes = _of_all(failure, f"process_set.{number}.opened")
+    failures = [f"rank {r}: {outcome}" for r, outcome in enumerate(outcomes) if outcome]
     if not failures:
         job.sets[number] = members
         return

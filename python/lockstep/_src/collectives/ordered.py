@@ -66,13 +66,7 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
     """
     if op not in REDUCE_OPS:
         raise ValueError(f"allreduce: op is {op!r}, wants one of {', '.join(REDUCE_OPS)}")
-    context.ensure_initialized()
-    values, is_list = _as_list(tensors)
-    if not values:
-        return []
-    values = as_tensors("allreduce", "LockstepAllReduce", values, [name] * len(values))
-    reduced = ops.lockstep_all_reduce(values, reduce_op=op, lockstep_priority=priority, name=name or "allreduce")
-    return list(reduced) if is_list else reduced[0]
+    return _bucket("allreduce", "LockstepAllReduce", ops.lockstep_all_reduce, tensors, name, priority, reduce_op=op)
 
 
 def broadcast(tensors: Tensors, root: int = 0, name: str | None = None, priority: int = 0) -> Tensors:
@@ -87,13 +81,7 @@ def broadcast(tensors: Tensors, root: int = 0, name: str | None = None, priority
     Returns:
       A tensor, or a list of tensors, of the shapes of `tensors`.
     """
-    context.ensure_initialized()
-    values, is_list = _as_list(tensors)
-    if not values:
-        return []
-    values = as_tensors("broadcast", "LockstepBroadcast", values, [name] * len(values))
-    given = ops.lockstep_broadcast(values, root=root, lockstep_priority=priority, name=name or "broadcast")
-    return list(given) if is_list else given[0]
+    return _bucket("broadcast", "LockstepBroadcast", ops.lockstep_broadcast, tensors, name, priority, root=root)
 
 
 def allgather(tensor: tf.Tensor, name: str | None = None, priority: int = 0) -> tf.Tensor:
@@ -173,9 +161,16 @@ def barrier(name: str | None = None, priority: int = 0) -> tf.Operation | None:
     return ops.lockstep_barrier(lockstep_priority=priority, name=name or "barrier")
 
 
-def _as_list(tensors: Any) -> tuple[list[Any], bool]:
+def _bucket(kind: str, operation: str, run: Any, tensors: Any, name: str | None, priority: int, **more: Any) -> Any:
+    """Returns the results of `run`, the operation of this type, for a tensor or for a list of tensors."""
+    context.ensure_initialized()
     is_list = isinstance(tensors, (list, tuple))
-    return list(tensors) if is_list else [tensors], is_list
+    values = list(tensors) if is_list else [tensors]
+    if not values:
+        return []
+    values = as_tensors(kind, operation, values, [name] * len(values))
+    results = run(values, lockstep_priority=priority, name=name or kind, **more)
+    return list(results) if is_list else results[0]
 
 
 def _world() -> tf.Tensor:

@@ -57,12 +57,11 @@ class _Ordered:
         return [tf.convert_to_tensor(g) if g is not None and g.dtype.is_floating else None for g in gradients]
 
     def allreduce(self, tensors: Tensors, reduction: str, factors: tuple[float, float] = (1.0, 1.0)) -> Tensors:
-        result: list[Any] = [None] * len(tensors)
+        result: dict[int, tf.Tensor] = {}
         for places in by_type(tensors):
             reduced = ops.lockstep_all_reduce([tensors[i] for i in places], reduce_op=reduction, **self._called)
-            for i, tensor in zip(places, reduced, strict=True):
-                result[i] = tensor
-        return result
+            result |= zip(places, reduced, strict=True)
+        return [result[i] for i in range(len(tensors))]
 
     def own_rows_of_sums(self, tensors: Tensors) -> Tensors:
         """Returns the sum of the gradients of a gather, and of this sum only the rows that this rank gave."""
@@ -224,14 +223,6 @@ def _reducescatter(lane: Lane, gradients: list[Any]) -> list[Any]:
     return lane.scaled(lane.divided(gathered) if reduction == "mean" else gathered)
 
 
-def _allgather(lane: Lane, gradients: list[Any]) -> list[Any]:
-    return lane.scaled(lane.own_rows_of_sums(gradients))
-
-
-def _alltoall(lane: Lane, gradients: list[Any]) -> list[Any]:
-    return lane.alltoall(gradients)
-
-
 def _broadcast(lane: Lane, gradients: list[Any]) -> list[Any]:
     # Every rank takes part in the sum, but only the root's input affects the result.
     there = [i for i, gradient in enumerate(gradients) if gradient is not None]
@@ -242,8 +233,8 @@ def _broadcast(lane: Lane, gradients: list[Any]) -> list[Any]:
 _TRANSPOSES = {
     "AllReduce": _allreduce,
     "ReduceScatter": _reducescatter,
-    "AllGather": _allgather,
-    "AllToAll": _alltoall,
+    "AllGather": lambda lane, gradients: lane.scaled(lane.own_rows_of_sums(gradients)),
+    "AllToAll": lambda lane, gradients: lane.alltoall(gradients),
     "Broadcast": _broadcast,
 }
 
