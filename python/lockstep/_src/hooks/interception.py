@@ -26,7 +26,7 @@ _layers: collections.defaultdict[tuple[int, str], list[_Layer]] = collections.de
 
 
 class _Layer:
-    """A replacement of one object, in all its places.
+    """A replacement of one object, in all its places, over the existing layers.
 
     Args:
       places: owners, which are classes or modules, and the attribute's name in each. The first one has the original.
@@ -36,14 +36,10 @@ class _Layer:
     def __init__(self, places: list[tuple[Any, str]], make: Callable[[Any], Any]) -> None:
         self._places = places
         self._make = make
-        self._before: list[Any] = []
-        self._number = next(_numbers)
-
-    def add(self) -> None:
-        """Puts the layer over the existing ones."""
         with _lock:
+            self._number = next(_numbers)
             self._put_on()
-            for owner, name in self._places:
+            for owner, name in places:
                 _layers[id(owner), name].append(self)
 
     def remove(self) -> None:
@@ -113,7 +109,7 @@ class Interception:
             owner, name = places[0]
             if not _layers[id(owner), name]:
                 hook.check()
-            self._put_on(places, make)
+            self.on_undo(_Layer(places, make).remove)
             if hook.subclasses:
                 for cls in all_subclasses(places[0][0]):
                     if hook.name in vars(cls):
@@ -128,12 +124,7 @@ class Interception:
           make: gets the present value, and returns its replacement.
         """
         getattr(owner, name)
-        self._put_on([(owner, name)], make)
-
-    def _put_on(self, places: list[tuple[Any, str]], make: Callable[[Any], Any]) -> None:
-        layer = _Layer(places, make)
-        layer.add()
-        self.on_undo(layer.remove)
+        self.on_undo(_Layer([(owner, name)], make).remove)
 
     def on_undo(self, action: Callable[[], None]) -> None:
         """Makes `undo` call `action()` after it has restored later replacements, and before earlier ones."""
