@@ -111,7 +111,8 @@ def origin(gradient: Any, unrelated: set[Any]) -> Origin:
         return Origin.EXCHANGED if getattr(tensor, _MARK, False) else Origin.LOCAL
     if not ancestry.stems_from(tensor.op, _is_marked, unrelated):
         return Origin.LOCAL
-    return Origin.EXCHANGED if _has_nothing_local(tensor.op) else Origin.MIXED
+    has_local = ancestry.stems_from(tensor.op, _is_local, set(), passed=_is_alike)
+    return Origin.MIXED if has_local else Origin.EXCHANGED
 
 
 def local_in_graph(gradients: Iterable[Any]) -> list[int]:
@@ -125,32 +126,16 @@ def _is_marked(op: tf.Operation) -> bool:
     return op in _marked_in(op.graph)
 
 
-def _captured(op: tf.Operation) -> Any:
-    """Returns the captured tensor that a placeholder stands for in a function's graph; None for an argument."""
-    for outer, inner in getattr(op.graph, "captures", ()):
-        if inner.op is op:
-            return outer
-    return None
+def _is_alike(op: tf.Operation) -> bool:
+    """Returns whether an operation has the same result on all ranks."""
+    return _is_marked(op) or op.type in _SAME_ON_ALL or op.type.startswith(_COLLECTIVES)
 
 
-def _has_nothing_local(op: tf.Operation) -> bool:
-    seen: set[tf.Operation] = set()
-    front = [op]
-    while front:
-        op = front.pop()
-        if op in seen or _is_marked(op) or op.type in _SAME_ON_ALL or op.type.startswith(_COLLECTIVES):
-            continue
-        seen.add(op)
-        if op.type == "Placeholder":
-            outer = _captured(op)
-            if outer is None:
-                return False
-            if _has_graph(outer):
-                front.append(outer.op)
-            elif outer.dtype not in (tf.resource, tf.variant):
-                return False
-            continue
-        if not op.inputs or (op.op_def.is_stateful and op.type not in _CALLS):
-            return False
-        front.extend(source.op for source in op.inputs)
-    return True
+def _is_local(op: tf.Operation) -> bool:
+    """Returns whether an operation has a result of this rank, whatever its inputs are."""
+    if _is_alike(op):
+        return False
+    if op.type == "Placeholder":
+        outer = ancestry.captured(op)
+        return outer is None or not (_has_graph(outer) or outer.dtype in (tf.resource, tf.variant))
+    return not op.inputs or (op.op_def.is_stateful and op.type not in _CALLS)

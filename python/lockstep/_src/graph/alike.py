@@ -18,10 +18,7 @@ def note(tensor: tf.Tensor) -> None:
 
 
 def _gives_data(op: tf.Operation) -> bool:
-    if op.type.startswith("Placeholder"):
-        # A placeholder in a branch or a body may stand for a captured tensor of the graph around it.
-        return all(inner.op is not op for _, inner in getattr(op.graph, "captures", ()))
-    return op.type.startswith("IteratorGetNext")
+    return op.type.startswith(("Placeholder", "IteratorGetNext")) and ancestry.captured(op) is None
 
 
 def differs(value: tf.Tensor) -> bool:

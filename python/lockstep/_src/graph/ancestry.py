@@ -97,15 +97,22 @@ def stems_from(
     return False
 
 
+def captured(op: tf.Operation) -> Any:
+    """Returns the tensor of the graph around a function, branch or body that its placeholder stands for, or None."""
+    if op.type == "Placeholder":
+        for outer, inner in getattr(op.graph, "captures", ()):
+            if inner.op is op:
+                return outer
+    return None
+
+
 def _sources(op: tf.Operation) -> Iterator[tf.Operation]:
     yield from (tensor.op for tensor in op.inputs)
     if op.type == "StackPopV2":
         yield from _pushed(op.inputs[0].op)
-    if op.type == "Placeholder":
-        # A placeholder in the graph of a branch or body stands for a captured tensor of the graph around it.
-        for outer, inner in getattr(op.graph, "captures", ()):
-            if inner.op is op and hasattr(outer, "op"):
-                yield outer.op
+    outer = captured(op)
+    if hasattr(outer, "op"):
+        yield outer.op
 
 
 def _pushed(stack: tf.Operation) -> Iterator[tf.Operation]:
