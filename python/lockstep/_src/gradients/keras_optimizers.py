@@ -20,16 +20,13 @@ from lockstep._src.collectives import named_job
 from lockstep._src.engine import program_end
 from lockstep._src.gradients import keras_hooks
 from lockstep._src.gradients.agreed_variables import Gradient
+from lockstep._src.gradients.keras_hooks import is_exchanging
 from lockstep._src.gradients.optimizers import OwnUpdates, exchanging_compute
 from lockstep._src.gradients.settings import Exchange
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 
 _UPDATES = "_lockstep_updates"
-
-
-def _exchanges(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
-    return exchanging_compute(compute_gradients, lambda optimizer: optimizer._updates)
 
 
 class _Exchanging:
@@ -93,47 +90,51 @@ class _Keras3(_Exchanging):
     @tf.autograph.experimental.do_not_convert
     def apply(self, grads: Sequence[Gradient], trainable_variables: Sequence[Any] | None = None) -> None:
         """Exchanges gradients and applies them."""
-        apply = super().apply
-        self.apply_exchanged(self, grads, trainable_variables, lambda gradients: apply(gradients, trainable_variables))
+        self.apply_exchanged(self, super().apply, grads, trainable_variables)
 
     def apply_exchanged(
         self,
         outer: Any,
+        apply: Callable[..., None],
         grads: Sequence[Gradient],
-        trainable_variables: Sequence[Any] | None,
-        apply: Callable[[list[Gradient]], None],
+        trainable_variables: Sequence[Any] | None = None,
     ) -> None:
         """Exchanges gradients, and applies them by `apply` of `outer`: this optimizer or one that wraps it."""
         variables = trainable_variables
         if variables is None and outer.built:
             variables = self._trainable_variables
         if not grads or variables is None:
-            return apply(list(grads))
+            return apply(list(grads), trainable_variables)
+
+        def apply_all(gradients: list[Gradient]) -> None:
+            apply(gradients, trainable_variables)
 
         def build() -> None:
             if not outer.built:
                 outer.build(list(variables))
                 outer.built = True
 
-        self._updates.apply(list(grads), list(variables), apply, self._count_pass, build)
+        self._updates.apply(list(grads), list(variables), apply_all, self._count_pass, build)
         return None
 
 
 class _Keras2(_Exchanging):
     @tf.autograph.experimental.do_not_convert
-    @_exchanges
     def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
         """Returns gradients to apply, and their variables."""
-        return super().compute_gradients(loss, var_list, tape=tape)
+        return self._compute_gradients(loss, var_list, None, tape)
 
     @tf.autograph.experimental.do_not_convert
+    @functools.partial(exchanging_compute, updates_of=lambda optimizer: optimizer._updates)
     def _compute_gradients(
         self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
     ) -> list[tuple[Gradient, Any]]:
-        # Earlier optimizers had this method, and Horovod adds it to all.
+        # Legacy optimizers have this method, and Horovod adds it to all.
+        if _is_legacy(self):
+            return super()._compute_gradients(loss, var_list, grad_loss, tape)
         if grad_loss is not None:
             raise ValueError(f"{self.name}: grad_loss is known to legacy optimizers alone")
-        return self.compute_gradients(loss, var_list, tape)
+        return super().compute_gradients(loss, var_list, tape=tape)
 
     @tf.autograph.experimental.do_not_convert
     def get_gradients(self, loss: Any, params: Any) -> list[Gradient]:
@@ -145,58 +146,38 @@ class _Keras2(_Exchanging):
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies gradients; those that were not exchanged are exchanged first."""
-        apply = super().apply_gradients
-        return self.apply_exchanged(grads_and_vars, lambda pairs: apply(pairs, *args, **kwargs))
+        return self.apply_exchanged(self, super().apply_gradients, grads_and_vars, *args, **kwargs)
 
-    def apply_exchanged(self, grads_and_vars: Any, apply: Callable[[list[tuple[Gradient, Any]]], Any]) -> Any:
+    def apply_exchanged(
+        self, outer: Any, apply: Callable[..., Any], grads_and_vars: Any, *args: Any, **kwargs: Any
+    ) -> Any:
         """Exchanges gradients, and applies them by `apply`, of this optimizer or of one that wraps it."""
         pairs = list(grads_and_vars)
         if not pairs:
-            return apply(pairs)
+            return apply(pairs, *args, **kwargs)
         variables = [v for _, v in pairs]
 
         def apply_all(gradients: list[Gradient]) -> Any:
-            return apply(list(zip(gradients, variables, strict=True)))
+            return apply(list(zip(gradients, variables, strict=True)), *args, **kwargs)
 
         def build() -> None:
+            make_variables = self._create_all_weights if _is_legacy(self) else self.build
             with tf.init_scope():
-                self._make_variables(variables)
+                make_variables(variables)
 
         return self._updates.apply([g for g, _ in pairs], variables, apply_all, self._count_pass, build)
 
-    def _make_variables(self, variables: list[Any]) -> None:
-        self.build(variables)
 
-
-class _Keras2Legacy(_Keras2):
-    @tf.autograph.experimental.do_not_convert
-    @_exchanges
-    def _compute_gradients(
-        self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None
-    ) -> list[tuple[Gradient, Any]]:
-        return super(_Keras2, self)._compute_gradients(loss, var_list, grad_loss, tape)
-
-    @tf.autograph.experimental.do_not_convert
-    def compute_gradients(self, loss: Any, var_list: Any, tape: Any = None) -> list[tuple[Gradient, Any]]:
-        """Returns gradients to apply, and their variables."""
-        return self._compute_gradients(loss, var_list, None, tape)
-
-    def _make_variables(self, variables: list[Any]) -> None:
-        self._create_all_weights(variables)
-
-
-def is_exchanging(optimizer: Any) -> bool:
-    """Returns whether an optimizer of Keras exchanges gradients by name."""
-    return isinstance(optimizer, _Exchanging)
+def _is_legacy(optimizer: Any) -> bool:
+    """Returns whether an optimizer is one of `keras.optimizers.legacy` in Keras 2."""
+    return not hasattr(optimizer, "build")
 
 
 def _mixin(optimizer: Any) -> type:
     if hasattr(optimizer, "stateless_apply"):
         return _Keras3
-    if hasattr(optimizer, "compute_gradients") and hasattr(optimizer, "build"):
+    if hasattr(optimizer, "_create_all_weights" if _is_legacy(optimizer) else "compute_gradients"):
         return _Keras2
-    if hasattr(optimizer, "_create_all_weights"):
-        return _Keras2Legacy
     raise TypeError(f"got {optimizer!r}, wanted an optimizer of Keras or of tf.compat.v1.train")
 
 
@@ -237,9 +218,9 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
       TypeError: the argument is not an optimizer of Keras.
     """
     mixin = _mixin(optimizer)
-    if mixin is _Keras2 and not tf.__internal__.tf2.enabled():
+    if mixin is _Keras2 and not _is_legacy(optimizer) and not tf.__internal__.tf2.enabled():
         # Keras would convert it when a model is compiled with it, and drop this module's methods.
-        optimizer, mixin = _to_legacy(optimizer), _Keras2Legacy
+        optimizer = _to_legacy(optimizer)
     base = type(optimizer)._lockstep_base if is_exchanging(optimizer) else type(optimizer)
     members = {
         "__doc__": base.__doc__,
@@ -249,10 +230,8 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
         "_lockstep_base": base,
     }
     cls = types.new_class(base.__name__, (mixin, base), exec_body=lambda namespace: namespace.update(members))
-    if mixin is _Keras3:
-        named_job.hooks.add(_intercept_keras3)
-    else:
-        named_job.hooks.add(_intercept_keras2(keras_hooks.root_of(base)))
+    is_keras3, root = mixin is _Keras3, keras_hooks.root_of(base)
+    named_job.hooks.add(keras_hooks.intercept_keras3 if is_keras3 else keras_hooks.intercepts_keras2(root))
     made = None if _has_state(optimizer) else _from_config(cls, optimizer)
     if made is None:
         made = object.__new__(cls)
@@ -263,15 +242,6 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
         # A LossScaleOptimizer with state contains its inner optimizer, which must not exchange as well.
         inner.__class__ = inner._lockstep_base
     return made
-
-
-def _intercept_keras3(interception: Interception) -> None:
-    keras_hooks.intercept_keras3(interception, is_exchanging)
-
-
-@functools.cache
-def _intercept_keras2(root: str) -> Callable[[Interception], None]:
-    return functools.partial(keras_hooks.intercept_keras2, root=root, is_exchanging=is_exchanging)
 
 
 def _has_state(optimizer: Any) -> bool:
@@ -286,7 +256,7 @@ def _from_config(cls: type, optimizer: Any) -> Any:
     except NotImplementedError:
         return None
     made = cls.from_config(config)
-    if tf.executing_eagerly() and isinstance(made, (_Keras3, _Keras2)) and not isinstance(made, _Keras2Legacy):
+    if tf.executing_eagerly() and not _is_legacy(made):
         _iterations(made).assign(_iterations(optimizer))
     return made
 
