@@ -10,7 +10,7 @@ import tensorflow as tf
 from lockstep._src.gradients import provenance
 from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.exchange import GradientExchange
-from lockstep._src.gradients.graphs import LocalVariables, Track, after
+from lockstep._src.gradients.graphs import LocalVariables, Track, after, branch
 from lockstep._src.gradients.variable_sets import key
 
 
@@ -118,18 +118,9 @@ class Passes:
         """
         keys = {key(v) for v in variables}
         counter = next(part.counter for keys_of, part in reversed(self._parts.items()) if keys <= {*keys_of})
-
-        def run(action: Callable[[], Any]) -> Callable[[], tf.Tensor]:
-            def branch() -> tf.Tensor:
-                done = action()
-                with after([done]):
-                    return tf.constant(0)
-
-            return branch
-
         with after([g for g in gradients if g is not None]):
             is_complete = tf.equal(counter.read_value(), 0)
-            return tf.cond(is_complete, run(apply), run(skip))
+            return tf.cond(is_complete, branch(lambda: [apply()]), branch(lambda: [skip()]))
 
     def _dense(self, gradient: Any) -> tf.Tensor:
         if isinstance(gradient, tf.IndexedSlices) and not self._exchange.how.sparse_as_dense:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from lockstep._src.collectives.lanes import AllRanks, NamedLane
-from lockstep._src.gradients import agreed_variables
-from lockstep._src.gradients.graphs import LocalVariables, after
+from lockstep._src.gradients.agreed_variables import described
+from lockstep._src.gradients.graphs import LocalVariables, after, branch
 from lockstep._src.gradients.settings import Compressor
 from lockstep._src.gradients.tensorflow1_optimizers import (
     GradientsAndVariables,
@@ -76,18 +75,14 @@ class AdasumOptimizer(OptimizerAround):
             ranks raise this error; in a graph when it runs.
         """
         pairs = list(grads_and_vars)
-        shared = [
-            pair for pair, is_local in zip(pairs, self._local.among([v for _, v in pairs]), strict=True) if not is_local
-        ]
-        variables = [v for g, v in shared if g is not None]
+        are_local = self._local.among([v for _, v in pairs])
+        variables = [v for (g, v), is_local in zip(pairs, are_local, strict=True) if g is not None and not is_local]
         scope = self._lane.scope_of(self._name)
 
         def agree() -> list[Any]:
-            of_all = [v for _, v in shared]
-            places = agreed_variables.places(of_all, variables_of_graph(), self._local)
             with tf.name_scope(scope):
-                described = agreed_variables.described([g for g, _ in shared], of_all, places)
-                return self._lane.agree(lambda: described, scope)
+                gradients, of = [g for g, _ in pairs], [v for _, v in pairs]
+                return self._lane.agree(lambda: described(gradients, of, variables_of_graph(), self._local), scope)
 
         def train() -> Any:
             return self._optimizer.apply_gradients(pairs, global_step=global_step, name=name)
@@ -124,24 +119,17 @@ class AdasumOptimizer(OptimizerAround):
         with after(self._made.renewed()):
             step = self._counter.read_value()
         is_last = tf.equal(step, self._steps - 1)
-        nothing = functools.partial(tf.constant, 0)
 
-        def begin() -> tf.Tensor:
-            with after([s.assign(_copied(v), read_value=False) for s, v in zip(starts, variables, strict=True)]):
-                return tf.constant(0)
-
-        def agreed() -> tf.Tensor:
-            with after(agree()):
-                return tf.constant(0)
+        def begin() -> list[Any]:
+            return [s.assign(_copied(v), read_value=False) for s, v in zip(starts, variables, strict=True)]
 
         # Separate names: exchanges inside are named after them, and ranks may have other conditionals.
-        are_same = tf.cond(is_last, agreed, nothing, f"{self._name}_agree")
-        with after([are_same, tf.cond(tf.equal(step, 0), begin, nothing)]):
+        are_same = tf.cond(is_last, branch(agree), branch(list), f"{self._name}_agree")
+        with after([are_same, tf.cond(tf.equal(step, 0), branch(begin), branch(list))]):
             trained = train()
         with after([trained]):
-            combined = tf.cond(
-                is_last, lambda: combine([s.read_value() for s in starts]), nothing, f"{self._name}_combine"
-            )
+            combine_all = branch(lambda: [combine([s.read_value() for s in starts])])
+            combined = tf.cond(is_last, combine_all, branch(list), f"{self._name}_combine")
         with after([combined]):
             return self._counter.assign((step + 1) % self._steps, read_value=False)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,16 +15,10 @@ from lockstep._src.gradients.variable_sets import LocalVariableSet, key
 Gradient = tf.Tensor | tf.IndexedSlices | None
 
 
-def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalVariableSet) -> list[int]:
+def _places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalVariableSet) -> list[int]:
     """Returns numbers that distinguish variables of the same shape, the same on all ranks.
 
     Names do not: in TensorFlow 2 they are not unique, and Keras numbers layers, of which a rank may have more.
-
-    Args:
-      variables: the variables whose gradients are sent.
-      order: all possible variables, including this rank's local ones, in an order that is the same on all ranks apart
-        from local ones.
-      local: the local variables of this rank.
 
     Returns:
       For each variable its place in `order` among the variables of the same shape that are not local. So a rank's local
@@ -38,34 +33,36 @@ def places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalVa
 
 def _counted(variables: Sequence[Any]) -> dict[int, int]:
     """Returns for each variable, by its key, how many of the same shape come before it."""
-    counts: collections.Counter[str] = collections.Counter()
-    found = {}
-    for v in variables:
-        found[key(v)] = counts[_shape_of(v)]
-        counts[_shape_of(v)] += 1
-    return found
+    counts: collections.defaultdict[str, Iterator[int]] = collections.defaultdict(itertools.count)
+    return {key(v): next(counts[_shape_of(v)]) for v in variables}
 
 
 def _shape_of(variable: Any) -> str:
     return str(getattr(variable, "shape", None))
 
 
-def described(gradients: Sequence[Gradient], variables: Sequence[Any], places: Sequence[int]) -> list[int]:
+def described(
+    gradients: Sequence[Gradient], variables: Sequence[Any], order: Sequence[Any] | None, local: LocalVariableSet
+) -> list[int]:
     """Returns numbers that must be the same on all ranks before gradients of these variables are sent.
 
     Otherwise gradients of one variable could be combined with those of another one, or be waited for in vain.
 
     Args:
       gradients: the gradients; None for variables without one.
-      variables: one for each gradient.
-      places: one for each gradient; see `places`.
+      variables: one for each gradient; those of local variables are left out.
+      order: all possible variables, including this rank's local ones, in an order that is the same on all ranks apart
+        from local ones; None if it isn't known.
+      local: the local variables of this rank.
 
     Returns:
       [number of variables, number of variables with a gradient, a checksum of all].
     """
+    are_local = local.among(variables)
+    sent = [(g, v) for g, v, is_local in zip(gradients, variables, are_local, strict=True) if not is_local]
     kinds = [
         (isinstance(gradient, tf.IndexedSlices), gradient is None, _shape_of(variable), place)
-        for gradient, variable, place in zip(gradients, variables, places, strict=True)
+        for (gradient, variable), place in zip(sent, _places([v for _, v in sent], order, local), strict=True)
     ]
-    there = sum(gradient is not None for gradient in gradients)
+    there = sum(gradient is not None for gradient, _ in sent)
     return [len(kinds), there, zlib.crc32(repr(kinds).encode()) & 0x7FFFFFFF]

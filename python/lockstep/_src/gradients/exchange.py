@@ -19,8 +19,8 @@ import tensorflow as tf
 
 from lockstep._src.collectives.lanes import Lane, NamedLane, OrderedLane
 from lockstep._src.collectives.slices import values_of, with_values
-from lockstep._src.gradients import agreed_variables, grouping, provenance
-from lockstep._src.gradients.agreed_variables import Gradient
+from lockstep._src.gradients import grouping, provenance
+from lockstep._src.gradients.agreed_variables import Gradient, described
 from lockstep._src.gradients.graphs import after
 from lockstep._src.gradients.provenance import Origin
 from lockstep._src.gradients.settings import Exchange
@@ -105,7 +105,7 @@ class GradientExchange:
                 names = {i: lane.name_of(begin, of[i], n) for n, i in enumerate(shared)}
                 buckets = itertools.count()
                 # Ranks agree before any gradient is sent, so that none waits in vain; in a graph in the forward pass.
-                with after(lane.agree(lambda: self._described(result, of, are_local), begin)):
+                with after(lane.agree(lambda: described(result, of, self.order(), self.local), begin)):
                     for group in self._groups(shared, result, of):
                         together, called = [result[i] for i in group], [names[i] for i in group]
                         if isinstance(together[0], tf.IndexedSlices):
@@ -181,15 +181,6 @@ class GradientExchange:
         """Divides gradients of local variables by the number of ranks, if the settings require it."""
         if self.how.scale_local and local:
             _put(result, local, self._divided([result[i] for i in local]))
-
-    def _described(
-        self, gradients: Sequence[Gradient], variables: Sequence[Any], are_local: Sequence[bool]
-    ) -> list[int]:
-        which = [i for i, is_local in enumerate(are_local) if not is_local]
-        of = [variables[i] for i in which]
-        return agreed_variables.described(
-            [gradients[i] for i in which], of, agreed_variables.places(of, self.order(), self.local)
-        )
 
     def _groups(self, shared: list[int], gradients: Sequence[Any], variables: Sequence[Any]) -> list[list[int]]:
         """Returns groups of places of gradients that are sent together: dense ones, or slices."""

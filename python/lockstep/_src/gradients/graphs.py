@@ -67,12 +67,21 @@ class LocalVariables:
         rendezvous = self._rendezvous
         now = tf.numpy_function(lambda: np.int64(elastic.rendezvous_count), [], tf.int64)
 
-        def renew() -> tf.Tensor:
+        def renew() -> list[Any]:
             zeros = [v.assign(tf.zeros_like(v), read_value=False) for v in self._in_graphs if v is not rendezvous]
-            with after([*zeros, rendezvous.assign(now, read_value=False)]):
-                return tf.constant(0)
+            return [*zeros, rendezvous.assign(now, read_value=False)]
 
-        return [tf.cond(tf.equal(now, rendezvous.read_value()), lambda: tf.constant(0), renew)]
+        return [tf.cond(tf.equal(now, rendezvous.read_value()), branch(list), branch(renew))]
+
+
+def branch(act: Callable[[], Sequence[Any]]) -> Callable[[], tf.Tensor]:
+    """Returns a branch of a conditional: its result, 0, is ready after the operations that `act` returns."""
+
+    def run() -> tf.Tensor:
+        with after(act()):
+            return tf.constant(0)
+
+    return run
 
 
 def after(done: Sequence[Any]) -> Any:

@@ -18,7 +18,6 @@ from lockstep._src.engine.context import context
 from lockstep._src.gradients import provenance
 from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.exchange import GradientExchange
-from lockstep._src.gradients.optimizers import Updates
 from lockstep._src.gradients.settings import Exchange
 from lockstep._src.replicas import replicated
 from lockstep._src.tables import sharded
@@ -34,10 +33,9 @@ class _ShardedVariables:
 
 def exchange() -> GradientExchange:
     """Returns the exchange for the current options."""
-    is_plain = wire.gradient_dtype() == tf.float32
     how = Exchange(
         ranks=None,
-        compression=None if is_plain else wire.GradientCompressor(),
+        compression=None if wire.gradient_dtype() == tf.float32 else wire.GradientCompressor(),
         buckets=context.options.grad_nbuckets,
         weighs_rows=True,
         scale_local=False,
@@ -45,8 +43,8 @@ def exchange() -> GradientExchange:
     return GradientExchange(how, "lockstep_gradients", _ShardedVariables())
 
 
-class ScopeUpdates(Updates):
-    """The exchange of one optimizer's gradients by the options of the scope."""
+class ScopeUpdates:
+    """The exchange of one optimizer's gradients by the options of the scope; methods are those of `OwnUpdates`."""
 
     def __init__(self) -> None:
         self.steps = exchange()
@@ -67,9 +65,9 @@ class ScopeUpdates(Updates):
         variables: Sequence[Any],
         apply: Callable[[list[Gradient]], Any],
         skip: Callable[[], Any],
-        prepare: Callable[[], Any] = lambda: None,
     ) -> Any:
         """Applies gradients; in a graph, gradients from elsewhere, such as `tf.gradients`, are exchanged first."""
+        del skip  # every pass completes a step
         is_left_out = tf.executing_eagerly() or self.steps.lane.is_alone()
         which = [] if is_left_out else provenance.local_in_graph(gradients)
         applied = apply(self.steps.exchange(gradients, variables, which))

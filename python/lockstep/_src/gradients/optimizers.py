@@ -6,7 +6,6 @@ changes the exchanged gradients. Gradients from elsewhere are exchanged when the
 
 from __future__ import annotations
 
-import abc
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,58 +19,13 @@ from lockstep._src.gradients.settings import Exchange
 from lockstep._src.gradients.variable_sets import VariableSet
 
 
-class Updates(abc.ABC):
-    """The exchange of one optimizer's gradients, as its adapter uses it.
-
-    Attributes:
-      steps: the object that exchanges.
-    """
-
-    steps: GradientExchange | Passes
-
-    @abc.abstractmethod
-    def computed(
-        self, gradients: Sequence[Gradient], variables: Sequence[Any], has_exchanged: bool = False
-    ) -> Sequence[int] | None:
-        """Returns the places of computed gradients that `steps` must exchange; None: all.
-
-        Args:
-          gradients: the gradients; None for variables without one.
-          variables: one for each gradient.
-          has_exchanged: whether gradients were exchanged during their computation.
-        """
-
-    @abc.abstractmethod
-    def apply(
-        self,
-        gradients: Sequence[Gradient],
-        variables: Sequence[Any],
-        apply: Callable[[list[Gradient]], Any],
-        skip: Callable[[], Any],
-        prepare: Callable[[], Any] = lambda: None,
-    ) -> Any:
-        """Applies gradients; those that were not exchanged yet are exchanged first.
-
-        Args:
-          gradients: the gradients; None for variables without one.
-          variables: one for each gradient.
-          apply: applies the gradients.
-          skip: called instead of `apply` in a pass that does not complete a step.
-          prepare: creates the variables that `apply` would otherwise create in a conditional.
-
-        Returns:
-          The result of `apply`; with several passes a tensor or an operation.
-        """
-
-
-def exchanging_compute(
-    compute_gradients: Callable[..., Any], updates_of: Callable[[Any], Updates | None]
-) -> Callable[..., Any]:
+def exchanging_compute(compute_gradients: Callable[..., Any], updates_of: Callable[[Any], Any]) -> Callable[..., Any]:
     """Returns a `compute_gradients` that exchanges the gradients that it computes.
 
     Args:
       compute_gradients: returns pairs of a gradient and its variable.
-      updates_of: returns the exchange of an optimizer; None if its gradients are exchanged when they are applied.
+      updates_of: returns the exchange of an optimizer, such as `OwnUpdates`; None if its gradients are exchanged when
+        they are applied.
     """
 
     @functools.wraps(compute_gradients)
@@ -89,8 +43,8 @@ def exchanging_compute(
     return wrapped
 
 
-class OwnUpdates(Updates):
-    """The exchange of one optimizer with its own settings.
+class OwnUpdates:
+    """The exchange of one optimizer's gradients with its own settings, as the optimizer's adapter uses it.
 
     Args:
       how: the settings.
@@ -113,7 +67,13 @@ class OwnUpdates(Updates):
     def computed(
         self, gradients: Sequence[Gradient], variables: Sequence[Any], has_exchanged: bool = False
     ) -> Sequence[int] | None:
-        """Returns which gradients have not been exchanged yet; None, for all, if passes are summed."""
+        """Returns the places of computed gradients that `steps` must exchange; None, for all, if passes are summed.
+
+        Args:
+          gradients: the gradients; None for variables without one.
+          variables: one for each gradient.
+          has_exchanged: whether gradients were exchanged during their computation.
+        """
         which = None if self.passes is not None else self.exchange.unexchanged(gradients, variables)
         self._delivered.add(variables)
         return which
@@ -126,10 +86,20 @@ class OwnUpdates(Updates):
         skip: Callable[[], Any],
         prepare: Callable[[], Any] = lambda: None,
     ) -> Any:
-        """Applies gradients, whether the optimizer has computed them or not.
+        """Applies gradients; those that were not exchanged yet are exchanged first.
 
         If `apply` calls this method again, as an optimizer that wraps another one does, the gradients are applied
         unchanged.
+
+        Args:
+          gradients: the gradients; None for variables without one.
+          variables: one for each gradient.
+          apply: applies the gradients.
+          skip: called instead of `apply` in a pass that does not complete a step.
+          prepare: creates the variables that `apply` would otherwise create in a conditional.
+
+        Returns:
+          The result of `apply`; with several passes a tensor or an operation.
         """
         gradients = list(gradients)
         if self._is_applying:

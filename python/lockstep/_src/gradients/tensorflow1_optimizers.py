@@ -16,7 +16,7 @@ import tensorflow as tf
 from lockstep._src.engine.context import context
 from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.in_scope import ScopeUpdates
-from lockstep._src.gradients.optimizers import OwnUpdates, Updates, exchanging_compute
+from lockstep._src.gradients.optimizers import OwnUpdates, exchanging_compute
 from lockstep._src.gradients.settings import Exchange
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
@@ -25,23 +25,34 @@ _Optimizer = tf.compat.v1.train.Optimizer
 GradientsAndVariables = Sequence[tuple[Gradient, tf.Variable]]
 
 
-def _updates_of(optimizer: Any) -> Updates:
+def _updates_of(optimizer: Any) -> OwnUpdates | ScopeUpdates:
     return getattr(optimizer, "_lockstep_updates", None) or ScopeUpdates()
 
 
-def _updates_where_computed(optimizer: Any) -> Updates | None:
+def _updates_where_computed(optimizer: Any) -> OwnUpdates | ScopeUpdates | None:
     # An optimizer that was made in a scope keeps the laziness of that time.
     own = getattr(optimizer, "_lockstep_updates", None)
     is_lazy = own is None and getattr(optimizer, "_lockstep_lazy", context.options.grad_lazy_sync)
-    return None if is_lazy else own or ScopeUpdates()
+    return None if is_lazy else _updates_of(optimizer)
 
 
-def _wrap_compute(compute_gradients: Callable[..., Any]) -> Callable[..., Any]:
-    wrapped = exchanging_compute(compute_gradients, _updates_where_computed)
-    wrapped._lockstep = True  # type: ignore[attr-defined]
-    return wrapped
+def _once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns a wrapper that leaves a function unchanged which it has wrapped already."""
+
+    def wrap_once(function: Any) -> Any:
+        if getattr(function, "_lockstep", False):
+            return function
+        wrapped = wrap(function)
+        wrapped._lockstep = True
+        return wrapped
+
+    return wrap_once
 
 
+_wrap_compute = _once(functools.partial(exchanging_compute, updates_of=_updates_where_computed))
+
+
+@_once
 def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps `apply_gradients` to exchange gradients from elsewhere, for instance from tf.gradients."""
 
@@ -59,15 +70,10 @@ def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
 
         return _updates_of(self).apply([g for g, _ in pairs], variables, apply, skip)
 
-    wrapped._lockstep = True  # type: ignore[attr-defined]
     return wrapped
 
 
-def _wrap_once(wrap: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda function: function if getattr(function, "_lockstep", False) else wrap(function)
-
-
-_WRAPS = {"compute_gradients": _wrap_once(_wrap_compute), "apply_gradients": _wrap_once(_wrap_apply)}
+_WRAPS = {"compute_gradients": _wrap_compute, "apply_gradients": _wrap_apply}
 
 
 def _late(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

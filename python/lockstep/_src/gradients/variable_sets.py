@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -17,13 +16,12 @@ class VariableSet:
     """A set of variables that does not keep them alive."""
 
     def __init__(self) -> None:
-        self._variables: dict[int, weakref.ref[Any]] = {}
+        self._variables: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def add(self, variables: Sequence[Any]) -> None:
         """Adds variables."""
         for v in variables:
-            v = getattr(v, "_value", v)
-            self._variables[id(v)] = weakref.ref(v, functools.partial(self._forget, id(v)))
+            self._variables[key(v)] = getattr(v, "_value", v)
 
     def discard(self, variables: Sequence[Any]) -> None:
         """Removes variables."""
@@ -32,9 +30,6 @@ class VariableSet:
 
     def __contains__(self, variable: Any) -> bool:
         return key(variable) in self._variables
-
-    def _forget(self, number: int, _: Any) -> None:
-        self._variables.pop(number, None)
 
 
 class LocalVariableSet:
