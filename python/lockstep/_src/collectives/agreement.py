@@ -20,7 +20,10 @@ def from_chief(value: Any, name: str) -> Any:
       value: a value that JSON can represent; the other workers' values are ignored.
       name: the name of the exchange, for errors.
     """
-    return of_all(value if context.rank == 0 else None, name)[0]
+    if context.world_size == 1:
+        return value
+    mine = json.dumps(value).encode() if context.rank == 0 else b""
+    return json.loads(_gather(mine, name))
 
 
 def on_chief(work: Callable[[], object], what: str, name: str) -> None:
@@ -47,7 +50,9 @@ def on_chief(work: Callable[[], object], what: str, name: str) -> None:
 
 def any_worker(value: bool, name: str) -> bool:
     """Returns on every worker whether `value` is true on any worker. All workers must call this in the same order."""
-    return any(of_all(bool(value), name))
+    if context.world_size == 1:
+        return value
+    return b"1" in _gather(b"1" if value else b"0", name)
 
 
 def of_all(value: Any, name: str) -> list[Any]:
@@ -59,9 +64,13 @@ def of_all(value: Any, name: str) -> list[Any]:
     """
     if context.world_size == 1:
         return [value]
+    return [json.loads(line) for line in _gather(json.dumps(value).encode() + b"\n", name).splitlines()]
+
+
+def _gather(mine: bytes, name: str) -> bytes:
+    """Returns the bytes of all workers, joined in the order of ranks."""
     context.ensure_initialized()
-    mine = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)
     # This uses a graph of its own: the caller's graph may be finalized, and it should not grow with each call.
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        gathered = session.run(ordered.allgather(tf.constant(mine), name=f"agree_{name}"))
-    return [json.loads(line) for line in gathered.tobytes().splitlines()]
+        gathered = ordered.allgather(tf.constant(np.frombuffer(mine, np.uint8)), name=f"agree_{name}")
+        return session.run(gathered).tobytes()
