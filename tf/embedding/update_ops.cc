@@ -18,11 +18,14 @@
 #include <cstring>
 #include <deque>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/embedding/optimizer/update.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -125,40 +128,23 @@ Status CheckShapes(const Table& table, const tf::TensorShape& variable) {
 class SparseUpdateKernel : public tf::OpKernel {
  public:
   explicit SparseUpdateKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    std::vector<std::string> rules;
+    std::vector<std::string> rules, hyperparameter_names;
     OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
     OP_REQUIRES_OK(construction, construction->GetAttr("rules", &rules));
     OP_REQUIRES_OK(construction, construction->GetAttr("all_rows", &all_rows_));
     OP_REQUIRES_OK(construction, construction->GetAttr("dynamic", &dynamic_));
     OP_REQUIRES_OK(construction, construction->GetAttr("slot_names", &slot_names_));
     OP_REQUIRES_OK(construction, construction->GetAttr("slot_initials", &slot_initials_));
-    int count = 0, slots = 0, hyperparameters = 0, wanted_slots = 0, wanted_hyperparameters = 0;
-    OP_REQUIRES_OK(construction, construction->GetAttr("N", &count));
-    OP_REQUIRES_OK(construction, construction->GetAttr("S", &slots));
-    OP_REQUIRES_OK(construction, construction->GetAttr("H", &hyperparameters));
-    const auto places = static_cast<size_t>(count);
-    size_t wanted_names = 0;
-    for (size_t i = 0; i < rules.size(); ++i) {
-      Result<const RuleKind*> kind = FindRule(rules[i]);
+    OP_REQUIRES_OK(construction, construction->GetAttr("hyperparameter_names", &hyperparameter_names));
+    for (const std::string& rule : rules) {
+      Result<const RuleKind*> kind = FindRule(rule);
       OP_REQUIRES_OK(construction, ToTensorFlow(kind.status()));
       kinds_.push_back(*kind);
-      const bool is_dynamic = i < dynamic_.size() && dynamic_[i];
-      wanted_slots += is_dynamic ? 0 : (*kind)->num_slots;
-      wanted_names += is_dynamic ? (*kind)->num_slots : 0;
-      wanted_hyperparameters += (*kind)->num_hyperparameters;
     }
-    OP_REQUIRES(
-        construction,
-        names_.size() == places && kinds_.size() == places && all_rows_.size() == places && dynamic_.size() == places &&
-            slot_names_.size() == wanted_names && slot_initials_.size() == wanted_names &&
-            construction->num_inputs() == 3 * count + slots + hyperparameters && slots == wanted_slots &&
-            hyperparameters == wanted_hyperparameters,
-        absl::InvalidArgumentError(absl::StrCat("update '", construction->def().name(), "': ", count, " tables, but ",
-                                                names_.size(), " names, ", kinds_.size(), " rules, ", all_rows_.size(),
-                                                " all_rows, ", dynamic_.size(), " dynamic, ", slots, " slots of ",
-                                                wanted_slots, ", ", slot_names_.size(), " slot_names and ",
-                                                slot_initials_.size(), " slot_initials of ", wanted_names, ", and ",
-                                                hyperparameters, " hyperparameters of ", wanted_hyperparameters)));
+    const Status named = CheckHyperparameterNames(hyperparameter_names);
+    const std::string who = absl::StrCat("update '", construction->def().name(), "': ");
+    OP_REQUIRES_OK(construction, ToTensorFlow(CheckCounts(construction, named).WithPrefix(who)));
+    OP_REQUIRES_OK(construction, ToTensorFlow(named.WithPrefix(who)));
   }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -166,6 +152,49 @@ class SparseUpdateKernel : public tf::OpKernel {
   }
 
  private:
+  // Returns INVALID_ARGUMENT unless the names are those of the rules' hyperparameters, one table after another.
+  Status CheckHyperparameterNames(std::span<const std::string> names) const {
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      const std::span<const std::string_view> wanted = kinds_[i]->hyperparameters;
+      // Names in excess count as the last table's.
+      const bool is_last = i + 1 == kinds_.size();
+      const std::span<const std::string> got = is_last ? names : names.first(std::min(names.size(), wanted.size()));
+      names = names.subspan(got.size());
+      if (std::equal(got.begin(), got.end(), wanted.begin(), wanted.end())) continue;
+      return InvalidArgument(absl::StrCat("table '", i < names_.size() ? names_[i] : "?", "', rule '", kinds_[i]->name,
+                                          "': got hyperparameters [", absl::StrJoin(got, ", "), "], wanted [",
+                                          absl::StrJoin(wanted, ", "), "]"));
+    }
+    return OkStatus();
+  }
+
+  // Returns INVALID_ARGUMENT unless there are as many attributes and inputs as the tables and their rules need. named:
+  // the result of CheckHyperparameterNames, whose message often tells more.
+  Status CheckCounts(tf::OpKernelConstruction* construction, const Status& named) const {
+    int count = 0, slots = 0, hyperparameters = 0;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(construction->GetAttr("N", &count)));
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(construction->GetAttr("S", &slots)));
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(construction->GetAttr("H", &hyperparameters)));
+    int wanted_slots = 0, wanted_names = 0, wanted_hyperparameters = 0;
+    for (size_t i = 0; i < kinds_.size(); ++i) {
+      int& wanted = i < dynamic_.size() && dynamic_[i] ? wanted_names : wanted_slots;
+      wanted += kinds_[i]->num_slots();
+      wanted_hyperparameters += kinds_[i]->num_hyperparameters();
+    }
+    const auto has = [](const auto& list, int wanted) { return list.size() == static_cast<size_t>(wanted); };
+    if (has(names_, count) && has(kinds_, count) && has(all_rows_, count) && has(dynamic_, count) &&
+        has(slot_names_, wanted_names) && has(slot_initials_, wanted_names) && slots == wanted_slots &&
+        hyperparameters == wanted_hyperparameters &&
+        construction->num_inputs() == 3 * count + slots + hyperparameters) {
+      return OkStatus();
+    }
+    return InvalidArgument(absl::StrCat(
+        count, " tables, but ", names_.size(), " names, ", kinds_.size(), " rules, ", all_rows_.size(), " all_rows, ",
+        dynamic_.size(), " dynamic, ", slots, " slots of ", wanted_slots, ", ", slot_names_.size(), " slot_names and ",
+        slot_initials_.size(), " slot_initials of ", wanted_names, ", and ", hyperparameters, " hyperparameters of ",
+        wanted_hyperparameters, named.ok() ? "" : "; ", named.message()));
+  }
+
   Status Update(tf::OpKernelContext* context) const {
     const ParallelFor parallel = ParallelForOf(context);
     LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Table> tables, TablesOf(context));
@@ -195,7 +224,7 @@ class SparseUpdateKernel : public tf::OpKernel {
   Result<std::vector<Table>> TablesOf(tf::OpKernelContext* context) const {
     const int count = static_cast<int>(kinds_.size());
     int slot = count, hyperparameter = context->num_inputs() - 2 * count;
-    for (const RuleKind* kind : kinds_) hyperparameter -= kind->num_hyperparameters;
+    for (const RuleKind* kind : kinds_) hyperparameter -= kind->num_hyperparameters();
     size_t named = 0;
     std::vector<Table> tables;
     for (int i = 0; i < count; ++i) {
@@ -211,15 +240,15 @@ class SparseUpdateKernel : public tf::OpKernel {
       };
       if (dynamic_[i]) {
         LOCKSTEP_ASSIGN_OR_RETURN(table.dynamic, TableOf(context, i));
-        for (int s = 0; s < kind.num_slots; ++s, ++named) {
+        for (int s = 0; s < kind.num_slots(); ++s, ++named) {
           table.dynamic_slots.push_back({slot_names_[named].c_str(), slot_initials_[named]});
         }
       } else {
         LOCKSTEP_RETURN_IF_ERROR(look_up(i, "the variable"));
-        for (int s = 0; s < kind.num_slots; ++s) LOCKSTEP_RETURN_IF_ERROR(look_up(slot++, absl::StrCat("slot ", s)));
+        for (int s = 0; s < kind.num_slots(); ++s) LOCKSTEP_RETURN_IF_ERROR(look_up(slot++, absl::StrCat("slot ", s)));
       }
       std::vector<float> hyperparameters;
-      for (int h = 0; h < kind.num_hyperparameters; ++h) {
+      for (int h = 0; h < kind.num_hyperparameters(); ++h) {
         const tf::Tensor& tensor = context->input(hyperparameter++);
         if (tensor.NumElements() != 1) {
           return InvalidArgument(absl::StrCat(Describe(table), ": hyperparameter ", h, " has shape ",
@@ -262,7 +291,7 @@ class SparseUpdateKernel : public tf::OpKernel {
       return RowView::Contiguous(Data(*table->variables[v]->tensor()), dim * static_cast<int64_t>(sizeof(float)));
     };
     table->update.target.rows = view(0);
-    for (int s = 0; s < table->kind.num_slots; ++s) table->update.target.slots[s] = view(1 + s);
+    for (int s = 0; s < table->kind.num_slots(); ++s) table->update.target.slots[s] = view(1 + s);
     table->update.target.dim = dim;
     table->update.numbers = table->numbers;
     table->update.gradients = static_cast<const float*>(Data(table->values));
@@ -301,6 +330,7 @@ REGISTER_OP("LockstepSparseUpdate")
     .Attr("Tindices: list({int32, int64}) >= 1")
     .Attr("names: list(string) >= 1")
     .Attr("rules: list(string) >= 1")
+    .Attr("hyperparameter_names: list(string) >= 1")
     .Attr("all_rows: list(bool) >= 1")
     .Attr("dynamic: list(bool) >= 1")
     .Attr("slot_names: list(string) >= 0")
@@ -317,6 +347,7 @@ values: [N, ...]; gradients of rows.
 indices: [N]; the rows of the gradients. For a dynamic table, -1 drops a gradient.
 names: The tables' names, for messages.
 rules: Optimizers, by the names of tf/embedding/update_rules.h.
+hyperparameter_names: The names of `hyperparameters`, which have to be those of the rules.
 all_rows: Whether rows without a gradient are updated as well, with a gradient of zero.
 dynamic: Whether each table is dynamic.
 slot_names: For the dynamic tables, one table after another; missing slots are made.

@@ -1,13 +1,12 @@
 #include "tf/embedding/update_rules.h"
 
-#include <algorithm>
-#include <array>
 #include <string>
 
 #include "core/base/strings.h"
 #include "core/embedding/optimizer/adagrad.h"
 #include "core/embedding/optimizer/adam.h"
 #include "core/embedding/optimizer/ftrl.h"
+#include "core/embedding/optimizer/hyperparameters.h"
 #include "core/embedding/optimizer/momentum.h"
 #include "core/embedding/optimizer/rms_prop.h"
 #include "core/embedding/optimizer/sgd.h"
@@ -15,55 +14,56 @@
 namespace lockstep {
 namespace {
 
-using Floats = std::span<const float>;
+// The fixed options of each rule.
+constexpr SgdOptions kSgd;
+constexpr MomentumOptions kMomentum, kNesterov{.nesterov = true};
+constexpr MomentumOptions kKerasMomentum{.keras = true}, kKerasNesterov{.nesterov = true, .keras = true};
+constexpr AdagradOptions kAdagrad, kKerasAdagrad{.epsilon_place = AdagradOptions::Epsilon::kInside};
+constexpr AdamOptions kAdam;
+constexpr FtrlOptions kFtrl;
+constexpr RmsPropOptions kRmsProp, kCentered{.centered = true};
+constexpr RmsPropOptions kPlain{.has_momentum = false}, kPlainCentered{.centered = true, .has_momentum = false};
 
-Result<UpdateRule> Sgd(Floats h, DType type) { return SgdOptions{h[0]}.Rule(type); }
+template <const auto& kOptions>
+constexpr auto kSlotsOf = kOptions.Slots();
 
-template <bool kNesterov, bool kKeras>
-Result<UpdateRule> Momentum(Floats h, DType type) {
-  return MomentumOptions{h[0], h[1], kNesterov, kKeras}.Rule(type);
+template <const auto& kHyperparameters>
+constexpr auto kNamesOf = NamesOf(kHyperparameters);
+
+template <const auto& kOptions>
+constexpr std::span<const SlotSpec> SlotsOf() {
+  const std::span<const SlotSpec> slots = kSlotsOf<kOptions>;
+  if constexpr (requires { kOptions.num_slots(); }) return slots.first(kOptions.num_slots());
+  return slots;
 }
 
-template <AdagradOptions::Epsilon kPlace>
-Result<UpdateRule> Adagrad(Floats h, DType type) {
-  return AdagradOptions{h[0], h[1], kPlace}.Rule(type);
+template <const auto& kOptions, const auto& kHyperparameters>
+Result<UpdateRule> Make(std::span<const float> values, DType row_type) {
+  auto options = kOptions;
+  for (size_t i = 0; i < kHyperparameters.size(); ++i) kHyperparameters[i].set(options, values[i]);
+  return options.Rule(row_type);
 }
 
-template <bool kKeras>
-Result<UpdateRule> Adam(Floats h, DType type) {
-  AdamOptions options{h[0], h[1], h[2], h[3], h[4], h[5]};
-  if constexpr (kKeras) {
-    options.one_minus_beta1 = h[6];
-    options.one_minus_beta2 = h[7];
-  }
-  return options.Rule(type);
-}
-
-Result<UpdateRule> Ftrl(Floats h, DType type) { return FtrlOptions{h[0], h[1], h[2], h[3], h[4]}.Rule(type); }
-
-template <bool kCentered, bool kMomentum>
-Result<UpdateRule> RmsProp(Floats h, DType type) {
-  RmsPropOptions options{h[0], h[1], h[2], h[3], kCentered};
-  options.one_minus_rho = h[4];
-  options.has_momentum = kMomentum;
-  return options.Rule(type);
+template <const auto& kOptions, const auto& kHyperparameters>
+constexpr RuleKind Kind(std::string_view name) {
+  return {name, SlotsOf<kOptions>(), kNamesOf<kHyperparameters>, Make<kOptions, kHyperparameters>};
 }
 
 constexpr RuleKind kRules[] = {
-    {"sgd", 0, 1, Sgd},
-    {"momentum", 1, 2, Momentum<false, false>},
-    {"nesterov", 1, 2, Momentum<true, false>},
-    {"keras_momentum", 1, 2, Momentum<false, true>},
-    {"keras_nesterov", 1, 2, Momentum<true, true>},
-    {"adagrad", 1, 2, Adagrad<AdagradOptions::Epsilon::kOutside>},
-    {"keras_adagrad", 1, 2, Adagrad<AdagradOptions::Epsilon::kInside>},
-    {"adam", 2, 6, Adam<false>},
-    {"keras_adam", 2, 8, Adam<true>},
-    {"ftrl", 2, 5, Ftrl},
-    {"rms_prop", 2, 5, RmsProp<false, true>},
-    {"centered_rms_prop", 3, 5, RmsProp<true, true>},
-    {"plain_rms_prop", 1, 5, RmsProp<false, false>},
-    {"plain_centered_rms_prop", 2, 5, RmsProp<true, false>},
+    Kind<kSgd, kSgdHyperparameters>("sgd"),
+    Kind<kMomentum, kMomentumHyperparameters>("momentum"),
+    Kind<kNesterov, kMomentumHyperparameters>("nesterov"),
+    Kind<kKerasMomentum, kMomentumHyperparameters>("keras_momentum"),
+    Kind<kKerasNesterov, kMomentumHyperparameters>("keras_nesterov"),
+    Kind<kAdagrad, kAdagradHyperparameters>("adagrad"),
+    Kind<kKerasAdagrad, kAdagradHyperparameters>("keras_adagrad"),
+    Kind<kAdam, kAdamHyperparameters>("adam"),
+    Kind<kAdam, kPreciseAdamHyperparameters>("keras_adam"),
+    Kind<kFtrl, kFtrlHyperparameters>("ftrl"),
+    Kind<kRmsProp, kRmsPropHyperparameters>("rms_prop"),
+    Kind<kCentered, kRmsPropHyperparameters>("centered_rms_prop"),
+    Kind<kPlain, kPlainRmsPropHyperparameters>("plain_rms_prop"),
+    Kind<kPlainCentered, kPlainRmsPropHyperparameters>("plain_centered_rms_prop"),
 };
 
 }  // namespace

@@ -26,7 +26,7 @@ struct Formula {
 Result<UpdateRule> AdagradOptions::Rule(DType row_type, InstructionSet set) const {
   LOCKSTEP_RETURN_IF_ERROR(kernel::CheckFinite("Adagrad", "learning_rate", learning_rate));
   LOCKSTEP_RETURN_IF_ERROR(kernel::CheckFinite("Adagrad", "epsilon", epsilon));
-  const std::array<float, 8> parameters = {learning_rate, epsilon};
+  const std::array<float, kMaxParameters> parameters = {learning_rate, epsilon};
   return epsilon_place == Epsilon::kInside ? kernel::MakeRule<Formula<true>>(row_type, set, parameters)
                                            : kernel::MakeRule<Formula<false>>(row_type, set, parameters);
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "core/embedding/optimizer/hyperparameters.h"
 #include "core/embedding/optimizer/update.h"
 
 namespace lockstep {
@@ -20,9 +21,14 @@ struct AdagradOptions {
   // The initial value of accumulators; TensorFlow's default. It is part of Slots(), not of the rule.
   float initial_accumulator = 0.1f;
 
-  std::array<SlotSpec, 1> Slots() const { return {{{"accumulator", initial_accumulator}}}; }
+  constexpr std::array<SlotSpec, 1> Slots() const { return {{{"accumulator", initial_accumulator}}}; }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+inline constexpr std::array kAdagradHyperparameters = {
+    Hyperparameter<AdagradOptions>::Of<&AdagradOptions::learning_rate>("learning_rate"),
+    Hyperparameter<AdagradOptions>::Of<&AdagradOptions::epsilon>("epsilon"),
 };
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "core/embedding/optimizer/hyperparameters.h"
 #include "core/embedding/optimizer/update.h"
 
 namespace lockstep {
@@ -15,14 +16,13 @@ namespace lockstep {
 // There are two treatments of rows that a step does not touch, with the same rule:
 //
 //   lazy           (ApplyUpdate alone) moments and weights of such rows do not change: LazyAdam of TensorFlow Addons,
-//   and
-//                  DeepRec's Adam for embedding variables. It is the best choice for dynamic tables.
+//                  and DeepRec's Adam for embedding variables. It is the best choice for dynamic tables.
 //   TensorFlow's   In tf.compat.v1.train.AdamOptimizer and Keras the moments of all rows decay in every step, and all
 //                  weights move by the decayed moments. This is exactly Adam with a gradient of zero. So the step is
 //                  ApplyUpdate for the touched rows, and ApplyZeroGradients with the same rule for the others. It
 //                  passes over the whole table in every step, as TensorFlow does. A dynamic table takes its existing
 //                  rows. The result is that of a static table of all keys: rows that were never touched have moments of
-//                  zero and do not move. moments of zero and don't move.
+//                  zero and do not move.
 struct AdamOptions {
   float learning_rate = 0.001f;
   float beta1 = 0.9f;
@@ -39,6 +39,27 @@ struct AdamOptions {
   static constexpr std::array<SlotSpec, 2> Slots() { return {{{"m", 0}, {"v", 0}}}; }
   // INVALID_ARGUMENT for a parameter that is not finite, a beta1_power of 1, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+inline constexpr std::array kAdamHyperparameters = {
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::learning_rate>("learning_rate"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::beta1>("beta1"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::beta2>("beta2"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::epsilon>("epsilon"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::beta1_power>("beta1_power"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::beta2_power>("beta2_power"),
+};
+
+// The same with 1 - beta1 and 1 - beta2.
+inline constexpr std::array kPreciseAdamHyperparameters = {
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::learning_rate>("learning_rate"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::beta1>("beta1"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::beta2>("beta2"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::epsilon>("epsilon"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::beta1_power>("beta1_power"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::beta2_power>("beta2_power"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::one_minus_beta1>("one_minus_beta1"),
+    Hyperparameter<AdamOptions>::Of<&AdamOptions::one_minus_beta2>("one_minus_beta2"),
 };
 
 }  // namespace lockstep

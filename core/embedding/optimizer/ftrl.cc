@@ -46,7 +46,7 @@ Result<UpdateRule> FtrlOptions::Rule(DType row_type, InstructionSet set) const {
                                   ", l1 ", l1, ", l2 ", l2, ", l2_shrinkage ", l2_shrinkage,
                                   ", wanted a positive rate, a power of at most 0, and no negative regularization"));
   }
-  const std::array<float, 8> parameters = {learning_rate, learning_rate_power, l1, l2, l2_shrinkage};
+  const std::array<float, kMaxParameters> parameters = {learning_rate, learning_rate_power, l1, l2, l2_shrinkage};
   return learning_rate_power == -0.5f ? kernel::MakeRule<Formula<true>>(row_type, set, parameters)
                                       : kernel::MakeRule<Formula<false>>(row_type, set, parameters);
 }

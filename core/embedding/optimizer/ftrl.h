@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "core/embedding/optimizer/hyperparameters.h"
 #include "core/embedding/optimizer/update.h"
 
 namespace lockstep {
@@ -23,9 +24,17 @@ struct FtrlOptions {
   // The initial value of accumulators; TensorFlow's default. It is part of Slots(), not of the rule.
   float initial_accumulator = 0.1f;
 
-  std::array<SlotSpec, 2> Slots() const { return {{{"accumulator", initial_accumulator}, {"linear", 0}}}; }
+  constexpr std::array<SlotSpec, 2> Slots() const { return {{{"accumulator", initial_accumulator}, {"linear", 0}}}; }
   // INVALID_ARGUMENT for a parameter that is not finite or has the wrong sign, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+inline constexpr std::array kFtrlHyperparameters = {
+    Hyperparameter<FtrlOptions>::Of<&FtrlOptions::learning_rate>("learning_rate"),
+    Hyperparameter<FtrlOptions>::Of<&FtrlOptions::learning_rate_power>("learning_rate_power"),
+    Hyperparameter<FtrlOptions>::Of<&FtrlOptions::l1>("l1"),
+    Hyperparameter<FtrlOptions>::Of<&FtrlOptions::l2>("l2"),
+    Hyperparameter<FtrlOptions>::Of<&FtrlOptions::l2_shrinkage>("l2_shrinkage"),
 };
 
 }  // namespace lockstep

@@ -157,7 +157,7 @@ LOCKSTEP_TARGET_AVX512 void UpdateAvx512(const RowUpdates& updates, const float*
 
 // Returns the kernel for a row type and instruction set. INVALID_ARGUMENT for other types than the three.
 template <typename Formula>
-Result<UpdateRule> MakeRule(DType row_type, InstructionSet set, const std::array<float, 8>& parameters) {
+Result<UpdateRule> MakeRule(DType row_type, InstructionSet set, const std::array<float, kMaxParameters>& parameters) {
   using Variants = std::array<UpdateFunction, kInstructionSetCount>;  // in the order of InstructionSet
   static constexpr Variants kFloat32 = {&UpdateBaseline<Formula, Float32Row>, &UpdateAvx2<Formula, Float32Row>,
                                         &UpdateAvx512<Formula, Float32Row>};

@@ -31,7 +31,7 @@ struct Formula {
 Result<UpdateRule> MomentumOptions::Rule(DType row_type, InstructionSet set) const {
   LOCKSTEP_RETURN_IF_ERROR(kernel::CheckFinite("Momentum", "learning_rate", learning_rate));
   LOCKSTEP_RETURN_IF_ERROR(kernel::CheckFinite("Momentum", "momentum", momentum));
-  const std::array<float, 8> parameters = {learning_rate, momentum};
+  const std::array<float, kMaxParameters> parameters = {learning_rate, momentum};
   if (keras && nesterov) return kernel::MakeRule<Formula<true, true>>(row_type, set, parameters);
   if (keras) return kernel::MakeRule<Formula<true, false>>(row_type, set, parameters);
   if (nesterov) return kernel::MakeRule<Formula<false, true>>(row_type, set, parameters);

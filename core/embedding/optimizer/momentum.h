@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "core/embedding/optimizer/hyperparameters.h"
 #include "core/embedding/optimizer/update.h"
 
 namespace lockstep {
@@ -24,6 +25,11 @@ struct MomentumOptions {
   static constexpr std::array<SlotSpec, 1> Slots() { return {{{"momentum", 0}}}; }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+inline constexpr std::array kMomentumHyperparameters = {
+    Hyperparameter<MomentumOptions>::Of<&MomentumOptions::learning_rate>("learning_rate"),
+    Hyperparameter<MomentumOptions>::Of<&MomentumOptions::momentum>("momentum"),
 };
 
 }  // namespace lockstep

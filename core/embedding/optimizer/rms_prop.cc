@@ -42,7 +42,8 @@ Result<UpdateRule> RmsPropOptions::Rule(DType row_type, InstructionSet set) cons
   LOCKSTEP_RETURN_IF_ERROR(kernel::CheckFinite("RMSProp", "rho", rho));
   LOCKSTEP_RETURN_IF_ERROR(kernel::CheckFinite("RMSProp", "momentum", momentum));
   LOCKSTEP_RETURN_IF_ERROR(kernel::CheckFinite("RMSProp", "epsilon", epsilon));
-  const std::array<float, 8> parameters = {learning_rate, rho, momentum, epsilon, one_minus_rho.value_or(1 - rho)};
+  const std::array<float, kMaxParameters> parameters = {learning_rate, rho, momentum, epsilon,
+                                                        one_minus_rho.value_or(1 - rho)};
   if (centered && has_momentum) return kernel::MakeRule<Formula<true, true>>(row_type, set, parameters);
   if (centered) return kernel::MakeRule<Formula<true, false>>(row_type, set, parameters);
   if (has_momentum) return kernel::MakeRule<Formula<false, true>>(row_type, set, parameters);

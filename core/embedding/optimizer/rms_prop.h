@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "core/embedding/optimizer/hyperparameters.h"
 #include "core/embedding/optimizer/update.h"
 
 namespace lockstep {
@@ -28,14 +29,30 @@ struct RmsPropOptions {
   float initial_ms = 1;
 
   // The first num_slots() are used.
-  std::array<SlotSpec, 3> Slots() const {
+  constexpr std::array<SlotSpec, 3> Slots() const {
     const SlotSpec rms = {"rms", initial_ms}, mom = {"momentum", 0}, mg = {"mg", 0};
     if (!has_momentum) return {{rms, mg, mom}};
     return {{rms, mom, mg}};
   }
-  int num_slots() const { return 1 + (has_momentum ? 1 : 0) + (centered ? 1 : 0); }
+  constexpr int num_slots() const { return 1 + (has_momentum ? 1 : 0) + (centered ? 1 : 0); }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+inline constexpr std::array kRmsPropHyperparameters = {
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::learning_rate>("learning_rate"),
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::rho>("rho"),
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::momentum>("momentum"),
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::epsilon>("epsilon"),
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::one_minus_rho>("one_minus_rho"),
+};
+
+// Without momentum, for has_momentum = false.
+inline constexpr std::array kPlainRmsPropHyperparameters = {
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::learning_rate>("learning_rate"),
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::rho>("rho"),
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::epsilon>("epsilon"),
+    Hyperparameter<RmsPropOptions>::Of<&RmsPropOptions::one_minus_rho>("one_minus_rho"),
 };
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "core/embedding/optimizer/hyperparameters.h"
 #include "core/embedding/optimizer/update.h"
 
 namespace lockstep {
@@ -14,6 +15,10 @@ struct SgdOptions {
   static constexpr std::array<SlotSpec, 0> Slots() { return {}; }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
+};
+
+inline constexpr std::array kSgdHyperparameters = {
+    Hyperparameter<SgdOptions>::Of<&SgdOptions::learning_rate>("learning_rate"),
 };
 
 }  // namespace lockstep

@@ -30,6 +30,7 @@
 namespace lockstep {
 
 inline constexpr int kMaxSlots = 3;
+inline constexpr int kMaxParameters = 8;
 
 // A slot of an optimizer: D float32 beside each row of weights.
 struct SlotSpec {
@@ -56,7 +57,7 @@ struct UpdateRule {
   UpdateFunction function = nullptr;
   int num_slots = 0;
   DType row_type = DType::kFloat32;
-  std::array<float, 8> parameters = {};
+  std::array<float, kMaxParameters> parameters = {};
 };
 
 // The rows and slots to which a rule is applied.

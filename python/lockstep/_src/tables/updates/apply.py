@@ -28,14 +28,16 @@ def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor)
     if not dynamic and not all(map(is_fit, [variable, *slots])):
         return None
     names = [slot.name for slot in rule.slots]
+    hyperparameters = rule.hyperparameters()
     applied = library.ops.lockstep_sparse_update(
         [variable.handle],
         [slot.handle for slot in slots],
-        [tf.cast(h, tf.float32) for h in rule.hyperparameters()],
+        [tf.cast(value, tf.float32) for value in hyperparameters.values()],
         [values],
         [indices],
         names=[getattr(variable, "logical_name", variable.name.split(":")[0])],
         rules=[rule.name],
+        hyperparameter_names=list(hyperparameters),
         all_rows=[rule.all_rows],
         dynamic=[dynamic],
         slot_names=slot_names(rule.optimizer, variable, names) if dynamic else [],

@@ -9,6 +9,8 @@ import tensorflow as tf
 from lockstep._src.engine.library import ops
 from lockstep._src.scope import scope
 from lockstep._src.tables.dynamic.creation import get_embedding_variable
+from lockstep._src.tables.updates.apply import apply_rule
+from lockstep._src.tables.updates.rules import Rule, Slot
 
 tf1 = tf.compat.v1
 
@@ -23,6 +25,7 @@ def update(tables, slots, values, indices, rule="adagrad", hyperparameters=(0.1,
         [tf.constant(v, tf.float32) for v in values],
         [tf.constant(i, tf.int64) for i in indices],
         **{"names": ["emb"] * count, "rules": [rule] * count, "all_rows": [False] * count}
+        | {"hyperparameter_names": ["learning_rate", "epsilon"] * count}
         | {"dynamic": [False] * count, "slot_names": [], "slot_initials": []}
         | attrs,
     )
@@ -73,6 +76,50 @@ def test_nothing_is_changed_where_one_of_several_tables_is_wrong():
 def test_rules_are_checked(attributes, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         update([ones(5, 3)], [ones(5, 3)], [np.ones([1, 3])], [[1]], **attributes)
+
+
+@pytest.mark.parametrize(
+    ("names", "values"),
+    [
+        (["learning_rate", "eps"], (0.1, 0.0)),
+        (["epsilon", "learning_rate"], (0.0, 0.1)),
+        (["learning_rate"], (0.1, 0.0)),
+        (["learning_rate"], (0.1,)),
+        (["learning_rate", "epsilon", "rho"], (0.1, 0.0)),
+    ],
+    ids=["wrong", "swapped", "name missing", "name and value missing", "one too many"],
+)
+def test_hyperparameters_with_other_names_or_in_another_order_are_refused(names, values):
+    table, slot = ones(5, 3), ones(5, 3)
+    got = ", ".join(names)
+    message = rf"table 'emb', rule 'adagrad': got hyperparameters \[{got}\], wanted \[learning_rate, epsilon\]"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        update([table], [slot], [np.ones([1, 3])], [[1]], hyperparameters=values, hyperparameter_names=names)
+    np.testing.assert_array_equal(table, np.ones([5, 3]))
+
+
+def test_the_table_with_wrong_hyperparameters_is_named_among_several():
+    tables, slots = [ones(5, 3), ones(4, 2)], [ones(5, 3), ones(4, 2)]
+    names = ["learning_rate", "epsilon", "epsilon", "learning_rate"]
+    message = r"table 'item', rule 'adagrad': got hyperparameters \[epsilon, learning_rate\], wanted \[learning_rate"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        gradients = [np.ones([1, 3]), np.ones([1, 2])]
+        update(tables, slots, gradients, [[0], [1]], names=["user", "item"], hyperparameter_names=names)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_rules_hyperparameters_reach_the_operation_with_their_names(swapped):
+    table, slot = ones(5, 3), ones(5, 3)
+    pairs = [("learning_rate", 0.1), ("momentum", 0.5)]
+    hyperparameters = dict(reversed(pairs) if swapped else pairs)
+    rule = Rule(None, "momentum", (Slot("velocity", 0.0),), lambda: hyperparameters, lambda variable, name: slot)
+    if swapped:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="rule 'momentum': got .*momentum, learning_rate"):
+            apply_rule(rule, table, tf.ones([1, 3]), tf.constant([1]))
+    else:
+        apply_rule(rule, table, tf.ones([1, 3]), tf.constant([1]))
+        np.testing.assert_allclose(table[1], np.full(3, 1 - 0.1 * (0.5 * 1 + 1)), rtol=1e-6)
+        np.testing.assert_allclose(slot[1], np.full(3, 0.5 * 1 + 1), rtol=1e-6)
 
 
 def test_variables_without_a_value_are_named():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -68,31 +68,43 @@ def _wrap_update_step(describe: keras_rules.Description, update_step: Callable[.
 Coefficients = dict[str, tf.Tensor]
 
 
-def _rule(o: Any, name: str, slots: Sequence[str], values: Sequence[Any], all_rows: bool = False) -> Rule:
+def _rule(o: Any, name: str, slots: Sequence[str], hyperparameters: Mapping[str, Any], all_rows: bool = False) -> Rule:
     # A legacy optimizer always creates its slots itself, with its own initial values.
-    return Rule(o, name, tuple(Slot(slot, 0.0) for slot in slots), lambda: values, o.get_slot, all_rows)
+    return Rule(o, name, tuple(Slot(slot, 0.0) for slot in slots), lambda: hyperparameters, o.get_slot, all_rows)
 
 
 def _sgd(o: Any, c: Coefficients) -> Rule:
     if not o._momentum:
-        return _rule(o, "sgd", [], [c["lr_t"]])
+        return _rule(o, "sgd", [], {"learning_rate": c["lr_t"]})
     name = "keras_nesterov" if o.nesterov else "keras_momentum"
-    return _rule(o, name, ["momentum"], [c["lr_t"], c["momentum"]])
+    return _rule(o, name, ["momentum"], {"learning_rate": c["lr_t"], "momentum": c["momentum"]})
 
 
 def _adagrad(o: Any, c: Coefficients) -> Rule:
-    return _rule(o, "adagrad", ["accumulator"], [c["lr_t"], c["epsilon"]])
+    return _rule(o, "adagrad", ["accumulator"], {"learning_rate": c["lr_t"], "epsilon": c["epsilon"]})
 
 
 def _adam(o: Any, c: Coefficients) -> Rule | None:
-    values = [c[name] for name in ("lr_t", "beta_1_t", "beta_2_t", "epsilon", "beta_1_power", "beta_2_power")]
-    return None if o.amsgrad else _rule(o, "adam", ["m", "v"], values, all_rows=True)
+    hyperparameters = {
+        "learning_rate": c["lr_t"],
+        "beta1": c["beta_1_t"],
+        "beta2": c["beta_2_t"],
+        "epsilon": c["epsilon"],
+        "beta1_power": c["beta_1_power"],
+        "beta2_power": c["beta_2_power"],
+    }
+    return None if o.amsgrad else _rule(o, "adam", ["m", "v"], hyperparameters, all_rows=True)
 
 
 def _ftrl(o: Any, c: Coefficients) -> Rule:
-    rate, l2 = c["lr_t"], c["l2_regularization_strength"] + c["beta"] / (2.0 * c["lr_t"])
-    l1, shrinkage = c["l1_regularization_strength"], c["l2_shrinkage_regularization_strength"]
-    return _rule(o, "ftrl", ["accumulator", "linear"], [rate, c["learning_rate_power"], l1, l2, shrinkage])
+    hyperparameters = {
+        "learning_rate": c["lr_t"],
+        "learning_rate_power": c["learning_rate_power"],
+        "l1": c["l1_regularization_strength"],
+        "l2": c["l2_regularization_strength"] + c["beta"] / (2.0 * c["lr_t"]),
+        "l2_shrinkage": c["l2_shrinkage_regularization_strength"],
+    }
+    return _rule(o, "ftrl", ["accumulator", "linear"], hyperparameters)
 
 
 def _rmsprop(o: Any, c: Coefficients) -> Rule | None:
@@ -100,8 +112,10 @@ def _rmsprop(o: Any, c: Coefficients) -> Rule | None:
         # It decays all rows, and adds epsilon after the root. No rule does this.
         return None
     slots = ["rms", "momentum", "mg"] if o.centered else ["rms", "momentum"]
-    values = [c["lr_t"], c["rho"], c["momentum"], c["epsilon"], c["one_minus_rho"]]
-    return _rule(o, "centered_rms_prop" if o.centered else "rms_prop", slots, values)
+    hyperparameters = {"learning_rate": c["lr_t"]} | {
+        name: c[name] for name in ("rho", "momentum", "epsilon", "one_minus_rho")
+    }
+    return _rule(o, "centered_rms_prop" if o.centered else "rms_prop", slots, hyperparameters)
 
 
 _LEGACY: dict[str, Callable[[Any, Coefficients], Rule | None]] = {

@@ -9,7 +9,7 @@ This module does not import Keras, because a program may have several versions o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +24,7 @@ def _rule(
     optimizer: Any,
     name: str,
     slots: Sequence[tuple[str, str, float]],
-    hyperparameters: Callable[[], Sequence[Any]],
+    hyperparameters: Callable[[], Mapping[str, Any]],
     all_rows: bool,
 ) -> Rule:
     """Returns a rule; slots are given by name, the optimizer's attribute that lists them, and initial value."""
@@ -44,19 +44,23 @@ def _rule(
 
 def sgd(o: Any, rate: Any) -> Rule:
     """Returns the rule of `SGD` in Keras 3, which has no momentum slot if the momentum is 0."""
-    return _rule(o, "sgd", [], lambda: [rate], all_rows=False) if o.momentum == 0 else sgd_with_slot(o, rate)
+    if o.momentum != 0:
+        return sgd_with_slot(o, rate)
+    return _rule(o, "sgd", [], lambda: {"learning_rate": rate}, all_rows=False)
 
 
 def sgd_with_slot(o: Any, rate: Any) -> Rule:
     """Returns the rule of `SGD` with a momentum slot; in Keras 2 also without momentum, where it has the last step."""
     name = "keras_nesterov" if o.nesterov else "keras_momentum"
-    return _rule(o, name, [("momentum", "momentums", 0.0)], lambda: [rate, o.momentum], all_rows=True)
+    hyperparameters = {"learning_rate": rate, "momentum": o.momentum}
+    return _rule(o, name, [("momentum", "momentums", 0.0)], lambda: hyperparameters, all_rows=True)
 
 
 def adagrad(o: Any, rate: Any) -> Rule:
     """Returns the rule of `Adagrad`."""
     slots = [("accumulator", "_accumulators", o.initial_accumulator_value)]
-    return _rule(o, "keras_adagrad", slots, lambda: [rate, o.epsilon], all_rows=False)
+    hyperparameters = {"learning_rate": rate, "epsilon": o.epsilon}
+    return _rule(o, "keras_adagrad", slots, lambda: hyperparameters, all_rows=False)
 
 
 def lazy_adam(o: Any, rate: Any) -> Rule | None:
@@ -69,10 +73,18 @@ def adam(o: Any, rate: Any, all_rows: bool = True) -> Rule | None:
     if o.amsgrad:
         return None
 
-    def hyperparameters() -> list[Any]:
+    def hyperparameters() -> dict[str, Any]:
         step = tf.cast(o.iterations + 1, tf.float32)
-        powers = [tf.pow(tf.cast(beta, tf.float32), step) for beta in (o.beta_1, o.beta_2)]
-        return [rate, o.beta_1, o.beta_2, o.epsilon, *powers, 1 - o.beta_1, 1 - o.beta_2]
+        return {
+            "learning_rate": rate,
+            "beta1": o.beta_1,
+            "beta2": o.beta_2,
+            "epsilon": o.epsilon,
+            "beta1_power": tf.pow(tf.cast(o.beta_1, tf.float32), step),
+            "beta2_power": tf.pow(tf.cast(o.beta_2, tf.float32), step),
+            "one_minus_beta1": 1 - o.beta_1,
+            "one_minus_beta2": 1 - o.beta_2,
+        }
 
     slots = [("momentum", "_momentums", 0.0), ("velocity", "_velocities", 0.0)]
     return _rule(o, "keras_adam", slots, hyperparameters, all_rows)
@@ -81,10 +93,14 @@ def adam(o: Any, rate: Any, all_rows: bool = True) -> Rule | None:
 def ftrl(o: Any, rate: Any) -> Rule:
     """Returns the rule of `Ftrl`."""
 
-    def hyperparameters() -> list[Any]:
-        l2 = o.l2_regularization_strength + o.beta / (2.0 * tf.cast(rate, tf.float32))
-        shrinkage = o.l2_shrinkage_regularization_strength
-        return [rate, o.learning_rate_power, o.l1_regularization_strength, l2, shrinkage]
+    def hyperparameters() -> dict[str, Any]:
+        return {
+            "learning_rate": rate,
+            "learning_rate_power": o.learning_rate_power,
+            "l1": o.l1_regularization_strength,
+            "l2": o.l2_regularization_strength + o.beta / (2.0 * tf.cast(rate, tf.float32)),
+            "l2_shrinkage": o.l2_shrinkage_regularization_strength,
+        }
 
     slots = [("accumulator", "_accumulators", o.initial_accumulator_value), ("linear", "_linears", 0.0)]
     return _rule(o, "ftrl", slots, hyperparameters, all_rows=True)
@@ -93,9 +109,18 @@ def ftrl(o: Any, rate: Any) -> Rule:
 def rmsprop(o: Any, rate: Any) -> Rule:
     """Returns the rule of `RMSprop`, which has no momentum slot if the momentum is 0."""
     slots = [("velocity", "_velocities", 0.0)]
+    momentum = {}
     if o.momentum > 0:
         slots.append(("momentum", "_momentums", 0.0))
+        momentum["momentum"] = o.momentum
     if o.centered:
         slots.append(("average_gradient", "_average_gradients", 0.0))
     name = ("" if o.momentum > 0 else "plain_") + ("centered_" if o.centered else "") + "rms_prop"
-    return _rule(o, name, slots, lambda: [rate, o.rho, o.momentum, o.epsilon, 1 - o.rho], all_rows=True)
+    hyperparameters = {
+        "learning_rate": rate,
+        "rho": o.rho,
+        **momentum,
+        "epsilon": o.epsilon,
+        "one_minus_rho": 1 - o.rho,
+    }
+    return _rule(o, name, slots, lambda: hyperparameters, all_rows=True)

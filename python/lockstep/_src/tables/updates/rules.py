@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -29,8 +29,8 @@ class Rule:
       optimizer: the optimizer.
       name: the name of a rule in tf/embedding/update_rules.h.
       slots: the slots of the rule, in its order.
-      hyperparameters: returns numbers or scalar tensors in the rule's order; called when the update is built, after the
-        optimizer has prepared them.
+      hyperparameters: returns numbers or scalar tensors by name, in the rule's order; called when the update is built,
+        after the optimizer has prepared them. The operation refuses other names, and another order.
       slot_of: returns a variable's slot of a name, as a variable of TensorFlow.
       all_rows: whether rows without a gradient are updated, too, with a gradient of zero.
     """
@@ -38,7 +38,7 @@ class Rule:
     optimizer: Any
     name: str
     slots: tuple[Slot, ...]
-    hyperparameters: Callable[[], Sequence[Any]]
+    hyperparameters: Callable[[], Mapping[str, Any]]
     slot_of: Callable[[Any, str], Any]
     all_rows: bool = False
 

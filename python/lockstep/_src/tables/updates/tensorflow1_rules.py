@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,30 +14,41 @@ _train = tf.compat.v1.train
 
 
 def _rule(
-    optimizer: Any, name: str, slots: Sequence[Slot], hyperparameters: Callable[[], Sequence[Any]], **kwargs: Any
+    optimizer: Any, name: str, slots: Sequence[Slot], hyperparameters: Callable[[], Mapping[str, Any]], **kwargs: Any
 ) -> Rule:
     return Rule(optimizer, name, tuple(slots), hyperparameters, optimizer.get_slot, **kwargs)
 
 
 def _gradient_descent(o: Any) -> Rule:
-    return _rule(o, "sgd", [], lambda: [o._learning_rate_tensor])
+    return _rule(o, "sgd", [], lambda: {"learning_rate": o._learning_rate_tensor})
 
 
 def _momentum(o: Any) -> Rule:
+    def hyperparameters() -> dict[str, Any]:
+        return {"learning_rate": o._learning_rate_tensor, "momentum": o._momentum_tensor}
+
     name = "nesterov" if o._use_nesterov else "momentum"
-    return _rule(o, name, [Slot("momentum", 0.0)], lambda: [o._learning_rate_tensor, o._momentum_tensor])
+    return _rule(o, name, [Slot("momentum", 0.0)], hyperparameters)
 
 
 def _adagrad(o: Any) -> Rule:
     slots = [Slot("accumulator", o._initial_accumulator_value)]
-    return _rule(o, "adagrad", slots, lambda: [o._learning_rate_tensor, 0.0])
+    return _rule(o, "adagrad", slots, lambda: {"learning_rate": o._learning_rate_tensor, "epsilon": 0.0})
 
 
 def _adam(o: Any) -> Rule:
     """Returns a rule for all rows, unless it is lazy: TensorFlow also decays the moments of untouched rows."""
 
-    def hyperparameters() -> list[Any]:
-        return [o._lr_t, o._beta1_t, o._beta2_t, o._epsilon_t, *o._get_beta_accumulators()]
+    def hyperparameters() -> dict[str, Any]:
+        beta1_power, beta2_power = o._get_beta_accumulators()
+        return {
+            "learning_rate": o._lr_t,
+            "beta1": o._beta1_t,
+            "beta2": o._beta2_t,
+            "epsilon": o._epsilon_t,
+            "beta1_power": beta1_power,
+            "beta2_power": beta2_power,
+        }
 
     is_lazy = isinstance(o, LazyAdamOptimizer)
     return _rule(o, "adam", [Slot("m", 0.0), Slot("v", 0.0)], hyperparameters, all_rows=not is_lazy)
@@ -46,14 +57,14 @@ def _adam(o: Any) -> Rule:
 def _ftrl(o: Any) -> Rule:
     """Returns the rule. The adjusted strength of l2 includes `beta`; a shrinkage of 0 has no effect."""
 
-    def hyperparameters() -> list[Any]:
-        return [
-            o._learning_rate_tensor,
-            o._learning_rate_power_tensor,
-            o._l1_regularization_strength_tensor,
-            o._adjusted_l2_regularization_strength_tensor,
-            o._l2_shrinkage_regularization_strength_tensor,
-        ]
+    def hyperparameters() -> dict[str, Any]:
+        return {
+            "learning_rate": o._learning_rate_tensor,
+            "learning_rate_power": o._learning_rate_power_tensor,
+            "l1": o._l1_regularization_strength_tensor,
+            "l2": o._adjusted_l2_regularization_strength_tensor,
+            "l2_shrinkage": o._l2_shrinkage_regularization_strength_tensor,
+        }
 
     return _rule(o, "ftrl", [Slot("accum", o._initial_accumulator_value), Slot("linear", 0.0)], hyperparameters)
 
@@ -63,9 +74,15 @@ def _rms_prop(o: Any) -> Rule:
     if o._centered:
         slots.append(Slot("mg", 0.0))
 
-    def hyperparameters() -> list[Any]:
+    def hyperparameters() -> dict[str, Any]:
         decay = tf.cast(o._decay_tensor, tf.float32)
-        return [o._learning_rate_tensor, decay, o._momentum_tensor, o._epsilon_tensor, 1.0 - decay]
+        return {
+            "learning_rate": o._learning_rate_tensor,
+            "rho": decay,
+            "momentum": o._momentum_tensor,
+            "epsilon": o._epsilon_tensor,
+            "one_minus_rho": 1.0 - decay,
+        }
 
     return _rule(o, "centered_rms_prop" if o._centered else "rms_prop", slots, hyperparameters)
 
