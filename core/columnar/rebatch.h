@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -18,9 +19,9 @@ struct RebatchOptions {
   // Leaves out the last batch if it has fewer rows.
   bool drop_remainder = false;
 
-  // 0 keeps the order. Otherwise each batch is drawn from the next `buffer_size` + `batch_size` rows that are not drawn
-  // yet. So a row comes out at most that many rows before its place.
-  int64_t buffer_size = 0;
+  // Default: rows keep their order. Otherwise each batch is drawn from the next `buffer_size` + `batch_size` rows that
+  // are not drawn yet. So a row comes out at most that many rows before its place. At least 1.
+  std::optional<int64_t> buffer_size = std::nullopt;
 
   // The draws depend only on this seed: the same seed draws the same rows, whatever the sizes of the input batches.
   uint64_t seed = 0;
@@ -80,9 +81,9 @@ class Rebatcher {
     int64_t row;
   };
 
-  bool shuffles() const { return options_.buffer_size > 0; }
-  // The number of rows that a draw chooses from.
-  int64_t wanted_slots() const { return options_.buffer_size + options_.batch_size; }
+  bool shuffles() const { return options_.buffer_size.has_value(); }
+  // The number of rows that a draw chooses from; only for a shuffle.
+  int64_t wanted_slots() const { return *options_.buffer_size + options_.batch_size; }
   // Takes the first `rows` rows off queue_.
   std::vector<Run> TakeQueue(int64_t rows);
   // Fills slots_ from queue_.

@@ -42,7 +42,7 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
 Result<Source::File> ReadFooter(const std::string& path, const SourceOptions& options) {
   const Result<std::shared_ptr<ParquetFile>> opened = ParquetFile::Open(path);
   if (options.skip_corrupted && opened.status().code() == StatusCode::kDataLoss) {
-    return Source::File{path, {}, {}, 1, 1, 0, opened.status()};
+    return Source::File{path, {}, {}, 1, 1, std::nullopt, opened.status()};
   }
   LOCKSTEP_RETURN_IF_ERROR(opened.status());
   const std::shared_ptr<ParquetFile>& file = *opened;
@@ -163,7 +163,8 @@ SourceIdentity Source::identity() const {
   SourceIdentity identity;
   for (const File& file : files_) {
     Fingerprint contents;
-    contents.Add(file.contents);
+    // Saved positions have 0 for an unreadable file.
+    contents.Add(file.contents.value_or(0));
     for (int64_t rows : file.group_rows) contents.Add(rows);
     identity.paths.push_back(file.path);
     identity.contents.push_back(contents.value());

@@ -83,10 +83,10 @@ class Source {
     std::vector<int64_t> group_rows;
     // Like group_rows, but 0 for row groups in which no row can pass the filter.
     std::vector<int64_t> planned_rows;
-    int64_t piece_rows;  // see SourceOptions
-    int64_t rows_ahead;  // rows that are decoded ahead
-    int64_t contents;    // see ParquetFile; 0 if unreadable
-    Status unreadable;   // with skip_corrupted: the error because of which it has no rows
+    int64_t piece_rows;               // see SourceOptions
+    int64_t rows_ahead;               // rows that are decoded ahead
+    std::optional<int64_t> contents;  // see ParquetFile; not of an unreadable file
+    Status unreadable;                // with skip_corrupted: the error because of which it has no rows
   };
 
   // Reads all footers, several at once, so that a missing column is an error now and not after hours. Returns the error

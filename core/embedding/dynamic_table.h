@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -152,11 +153,12 @@ class DynamicTable {
   Status Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
                 std::span<const int> slots, int64_t step, const ParallelFor& parallel, bool all_rows = false);
 
-  // Read and write the weights (slot -1) or a slot of rows, by their numbers: for optimizers that are not among the
-  // rules. values: [N, D]. For kNoRow, zeros are read, and written values are dropped. 16-bit weights are rounded
+  // Read and write a slot of rows, or without a slot their weights, by their numbers: for optimizers that are not among
+  // the rules. values: [N, D]. For kNoRow, zeros are read, and written values are dropped. 16-bit weights are rounded
   // stochastically, as Update does. INVALID_ARGUMENT for a number that no row ever had, or a slot that does not exist.
-  Status ReadRows(std::span<const uint32_t> numbers, int slot, float* values, const ParallelFor& parallel) const;
-  Status WriteRows(std::span<const uint32_t> numbers, int slot, const float* values, int64_t step,
+  Status ReadRows(std::span<const uint32_t> numbers, std::optional<int> slot, float* values,
+                  const ParallelFor& parallel) const;
+  Status WriteRows(std::span<const uint32_t> numbers, std::optional<int> slot, const float* values, int64_t step,
                    const ParallelFor& parallel);
 
   // Sets the moment at which the batch's keys were seen to `now` instead of Resolve's, for callers that learn the step

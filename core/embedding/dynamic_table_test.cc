@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <map>
+#include <optional>
 #include <random>
 
 #include "core/embedding/optimizer/adagrad.h"
@@ -290,13 +291,13 @@ TEST(DynamicTable, RowsAreReadAndWrittenByTheirNumbers) {
   const int slot = *table->AddSlot("seen", 0.5f);
   const std::vector<uint32_t> numbers = {batch->rows()[1], kNoRow, batch->rows()[0]};
   std::vector<float> values(3 * kDim), initial = Initial(Options(), -3);
-  EXPECT_EQ(table->ReadRows(numbers, -1, values.data(), RunInline), OkStatus());
+  EXPECT_EQ(table->ReadRows(numbers, std::nullopt, values.data(), RunInline), OkStatus());
   EXPECT_TRUE(std::equal(initial.begin(), initial.end(), values.begin()));
   EXPECT_EQ(values[kDim], 0);
   EXPECT_EQ(table->ReadRows(numbers, slot, values.data(), RunInline), OkStatus());
   EXPECT_EQ(values[0], 0.5f);
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i);
-  for (const int column : {-1, slot}) {
+  for (const std::optional<int> column : {std::optional<int>(), std::optional<int>(slot)}) {
     std::vector<float> read(values.size());
     EXPECT_EQ(table->WriteRows(numbers, column, values.data(), 1, RunInline), OkStatus());
     EXPECT_EQ(table->ReadRows(numbers, column, read.data(), RunInline), OkStatus());
@@ -306,7 +307,7 @@ TEST(DynamicTable, RowsAreReadAndWrittenByTheirNumbers) {
   EXPECT_TRUE(table->Contains(7));
   EXPECT_FALSE(table->Contains(8));
   const std::vector<uint32_t> wrong = {1 << 20};
-  EXPECT_EQ(table->ReadRows(wrong, -1, values.data(), RunInline).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(table->ReadRows(wrong, std::nullopt, values.data(), RunInline).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(table->WriteRows(numbers, slot + 1, values.data(), 1, RunInline).code(), StatusCode::kInvalidArgument);
 }
 

@@ -25,7 +25,7 @@ Status EvictionOptions::Validate() const {
 }
 
 Status EvictionSweep::Validate() const {
-  if ((width == 0 && next != 0) || went < 0) {
+  if ((width == 0 && !begins()) || went < 0) {
     return InvalidArgument(StrCat("eviction continues at hash ", next, " by ", width, " with ", went,
                                   " keys evicted, wanted a range and 0 keys or more"));
   }

@@ -48,11 +48,13 @@ struct EvictionOptions {
 // The progress of eviction through a table. With it, a restored table evicts the same keys in the same calls as the
 // original.
 struct EvictionSweep {
-  uint64_t next = 0;   // the hash to continue at; 0: the next call begins a new sweep
-  uint64_t width = 0;  // the range of hashes of a call; 0 only if the next call begins a new sweep
+  uint64_t next = 0;   // the hash to continue at; a sweep goes from hash 0 to the largest
+  uint64_t width = 0;  // the range of hashes of a call; before the first sweep there is none
   int64_t went = 0;    // keys evicted for the budget since frequencies were halved
   bool ages = false;   // this sweep halves frequencies
 
+  // Returns whether the next call begins a new sweep.
+  bool begins() const { return next == 0; }
   // Returns INVALID_ARGUMENT for values that no table can have.
   Status Validate() const;
 };

@@ -40,17 +40,17 @@ Status DynamicTable::CheckNumbers(std::span<const uint32_t> numbers) const {
 }
 
 Status DynamicTable::CheckSlot(int slot) const {
-  if (slot >= -1 && slot < admitted_->num_slots()) return OkStatus();
-  return InvalidArgument(
-      StrCat("table '", options_.name, "': slot ", slot, ", wanted -1 to ", admitted_->num_slots() - 1));
+  if (slot >= 0 && slot < admitted_->num_slots()) return OkStatus();
+  return InvalidArgument(StrCat("table '", options_.name, "': slot ", slot, ", wanted one of the table's ",
+                                admitted_->num_slots(), " slots, from 0"));
 }
 
-Status DynamicTable::ReadRows(std::span<const uint32_t> numbers, int slot, float* values,
+Status DynamicTable::ReadRows(std::span<const uint32_t> numbers, std::optional<int> slot, float* values,
                               const ParallelFor& parallel) const {
   const std::shared_lock gate(gate_);
   LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(numbers));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSlot(slot));
-  const RowReader reader = slot < 0 ? admitted_->reader() : RowReader{admitted_->slot(slot), options_.dim};
+  if (slot) LOCKSTEP_RETURN_IF_ERROR(CheckSlot(*slot));
+  const RowReader reader = slot ? RowReader{admitted_->slot(*slot), options_.dim} : admitted_->reader();
   parallel(static_cast<int64_t>(numbers.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (numbers[i] == kNoRow) {
@@ -63,16 +63,16 @@ Status DynamicTable::ReadRows(std::span<const uint32_t> numbers, int slot, float
   return OkStatus();
 }
 
-Status DynamicTable::WriteRows(std::span<const uint32_t> numbers, int slot, const float* values, int64_t step,
-                               const ParallelFor& parallel) {
-  if (slot < 0) {
+Status DynamicTable::WriteRows(std::span<const uint32_t> numbers, std::optional<int> slot, const float* values,
+                               int64_t step, const ParallelFor& parallel) {
+  if (!slot) {
     LOCKSTEP_ASSIGN_OR_RETURN(const UpdateRule assign, AssignRule(options_.row_type));
     return Update(numbers, values, assign, {}, step, parallel);
   }
   const std::unique_lock gate(gate_);
   LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(numbers));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSlot(slot));
-  const RowView rows = admitted_->slot(slot);
+  LOCKSTEP_RETURN_IF_ERROR(CheckSlot(*slot));
+  const RowView rows = admitted_->slot(*slot);
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] == kNoRow) continue;
     if (admitted_->watched()) admitted_->BeforeChange(numbers[i]);

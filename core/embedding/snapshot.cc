@@ -53,9 +53,10 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
 }
 
 bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
-  if (next_ < ends_[store_]) {
+  const int64_t last = ends_[static_cast<int>(reads_)];
+  if (next_ < last) {
     const std::shared_lock gate(table_.gate_);
-    const int64_t end = std::min(ends_[store_], next_ + rows);
+    const int64_t end = std::min(last, next_ + rows);
     store.TakeAside(part);
     store.Read(next_, end, part);
     next_ = end;
@@ -69,19 +70,21 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
 }
 
 bool Snapshot::Next(int64_t rows, SnapshotPart* part) {
-  if (part != nullptr) *part = {.admitted = store_ == 0, .rows = {}};
-  if (store_ == 2) return false;
-  RowStore* store = store_ == 0 ? table_.admitted_.get() : table_.candidates_.get();
+  const bool admitted = reads_ == Reads::kAdmitted;
+  if (part != nullptr) *part = {.admitted = admitted, .rows = {}};
+  if (reads_ == Reads::kNothing) return false;
+  RowStore* store = admitted ? table_.admitted_.get() : table_.candidates_.get();
   if (store != nullptr && ReadStore(*store, rows, part == nullptr ? nullptr : &part->rows)) return true;
   next_ = 0;
-  if (++store_ < 2) return true;
+  reads_ = admitted ? Reads::kCandidates : Reads::kNothing;
+  if (reads_ != Reads::kNothing) return true;
   const std::unique_lock gate(table_.gate_);
   table_.snapshot_open_ = false;
   return true;
 }
 
 Status Snapshot::Commit() {
-  if (store_ < 2)
+  if (reads_ != Reads::kNothing)
     return FailedPrecondition(StrCat("table '", table_.options_.name, "': a snapshot is not read to its end"));
   committed_ = true;
   return OkStatus();

@@ -69,6 +69,9 @@ class Snapshot {
   Status Commit();
 
  private:
+  // The rows that are read next; the first two are also indices.
+  enum class Reads : uint8_t { kAdmitted, kCandidates, kNothing };
+
   explicit Snapshot(DynamicTable& table) : table_(table) {}
   // Reads rows of one kind, from next_ on; returns false if there are no more.
   bool ReadStore(RowStore& store, int64_t rows, TableRows* part);
@@ -79,8 +82,8 @@ class Snapshot {
   EvictionSweep sweep_;
   int64_t admitted_count_ = 0, candidate_count_ = 0;
   int64_t ends_[2] = {0, 0};  // row numbers at the moment: of admitted keys, of candidates
-  int store_ = 0;             // 0: reads admitted keys, 1: candidates, 2: all read
-  int64_t next_ = 0;          // the next row of it
+  Reads reads_ = Reads::kAdmitted;
+  int64_t next_ = 0;  // the next row of these
   bool committed_ = false;
 };
 

@@ -125,10 +125,11 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
   const uint64_t all = std::numeric_limits<uint64_t>::max();
   const int64_t shares = std::max<int64_t>(1, index_.size() / options_.eviction.keys_per_call);
   const uint64_t begin = sweep_.next;
+  const bool begins = sweep_.begins();
   const bool lfu = options_.eviction.order == EvictionOptions::Order::kLfu;
-  if (begin == 0) sweep_.ages = lfu && options_.eviction.budget() && sweep_.went > 0 && sweep_.went >= MostKeys();
-  if (begin == 0 && sweep_.ages) sweep_.went = 0;
-  sweep_.width = std::min(begin == 0 ? all : sweep_.width, all / static_cast<uint64_t>(shares));
+  if (begins) sweep_.ages = lfu && options_.eviction.budget() && sweep_.went > 0 && sweep_.went >= MostKeys();
+  if (begins && sweep_.ages) sweep_.went = 0;
+  sweep_.width = std::min(begins ? all : sweep_.width, all / static_cast<uint64_t>(shares));
   const uint64_t end = begin < all - sweep_.width ? begin + sweep_.width : all;
   sweep_.next = end == all ? 0 : end;
 

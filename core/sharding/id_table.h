@@ -48,7 +48,8 @@ class IdTable {
   }
 
  private:
-  // The value of `number` in a free slot; it cannot be an id, because any int64 is an id.
+  // The value of `number` in a free slot. The mark is no id, because any int64 is an id, and no flag of its own,
+  // because slots are searched in a hot loop.
   static constexpr int32_t kEmpty = -1;
   // 16 bytes: four to a cache line.
   struct Slot {

@@ -139,8 +139,10 @@ class RebatchDataset : public tfd::DatasetBase {
     // Any mixing suffices, because the draws mix once more.
     const uint64_t seed = static_cast<uint64_t>(inputs_.seed) * 0x9e3779b97f4a7c15u ^
                           static_cast<uint64_t>(inputs_.seed2) * 0xc2b2ae3d27d4eb4fu;
-    return {inputs_.batch_size, attributes_.drop_remainder, inputs_.buffer_size,
-            seed + static_cast<uint64_t>(pass) * 0xd6e8feb86659fd93u};
+    columnar::RebatchOptions options{inputs_.batch_size, attributes_.drop_remainder};
+    if (inputs_.buffer_size > 0) options.buffer_size = inputs_.buffer_size;
+    options.seed = seed + static_cast<uint64_t>(pass) * 0xd6e8feb86659fd93u;
+    return options;
   }
 
   const DatasetBase* const input_;

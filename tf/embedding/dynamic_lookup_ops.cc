@@ -7,6 +7,8 @@
 //   values     [N, D]           float                  of rows or slots
 //
 // The gradient of rows, together with `numbers`, is the table's tf.IndexedSlices (registered in Python).
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -50,10 +52,11 @@ class LookupKernel : public TableKernelBase {
   }
 };
 
-// Returns the number of a slot by its name; -1 for the empty name, which stands for the weights.
-Result<int> SlotNumber(DynamicTable& table, const std::string& name, const tf::Tensor& initial) {
-  if (name.empty()) return -1;
-  return table.AddSlot(name, initial.scalar<float>()());
+// Returns the number of a slot by its name; nothing for the empty name, which stands for the weights.
+Result<std::optional<int>> SlotNumber(DynamicTable& table, const std::string& name, const tf::Tensor& initial) {
+  if (name.empty()) return std::optional<int>();
+  LOCKSTEP_ASSIGN_OR_RETURN(const int number, table.AddSlot(name, initial.scalar<float>()()));
+  return std::optional<int>(number);
 }
 
 class ReadRowsKernel : public TableKernelBase {
@@ -64,7 +67,7 @@ class ReadRowsKernel : public TableKernelBase {
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(const int slot, SlotNumber(table.table(), slot_, context->input(2)));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> slot, SlotNumber(table.table(), slot_, context->input(2)));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto numbers, DynamicTableResource::Numbers(context->input(1)));
     LOCKSTEP_ASSIGN_OR_RETURN(float* values, AllocateRows(context, 0, context->input(1).shape(), table.dim()));
     return table.table().ReadRows(numbers, slot, values, ParallelForOf(context));
@@ -83,7 +86,7 @@ class WriteRowsKernel : public TableKernelBase {
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     const tf::Tensor& values = context->input(2);
-    LOCKSTEP_ASSIGN_OR_RETURN(const int slot, SlotNumber(table.table(), slot_, context->input(3)));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> slot, SlotNumber(table.table(), slot_, context->input(3)));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto numbers, DynamicTableResource::Numbers(context->input(1)));
     const auto count = static_cast<int64_t>(numbers.size());
     if (values.shape() != tf::TensorShape({count, table.dim()})) {

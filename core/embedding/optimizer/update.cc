@@ -131,7 +131,7 @@ class Distinct {
   Distinct(std::span<const uint32_t> positions, const TableUpdate& table)
       : table_(table),
         dim_(table.target.dim),
-        slots_(std::bit_ceil(2 * positions.size() + 1), 0),
+        slots_(std::bit_ceil(2 * positions.size() + 1), kFree),
         shift_(32 - std::countr_zero(slots_.size())) {
     const uint32_t* const numbers = table.numbers.data();
     numbers_.reserve(positions.size());
@@ -150,7 +150,7 @@ class Distinct {
       Add(numbers[positions[i]], table.gradients + positions[i] * dim_);
     }
     for (size_t i = 0; i < sum_of_.size(); ++i) {
-      if (sum_of_[i] >= 0) gradients_[i] = sums_.data() + sum_of_[i];
+      if (sum_of_[i] != kNoSum) gradients_[i] = sums_.data() + sum_of_[i];
     }
   }
 
@@ -161,17 +161,17 @@ class Distinct {
   void Add(uint32_t number, const float* gradient) {
     const size_t mask = slots_.size() - 1;
     for (size_t i = HashAgain(number) >> shift_;; i = (i + 1) & mask) {
-      if (slots_[i] == 0) {
+      if (slots_[i] == kFree) {
         if (dim_ >= kFetchedDim) FetchRow(number);
         numbers_.push_back(number);
         gradients_.push_back(gradient);
-        sum_of_.push_back(-1);
+        sum_of_.push_back(kNoSum);
         slots_[i] = static_cast<uint32_t>(numbers_.size());
         return;
       }
       const uint32_t found = slots_[i] - 1;
       if (numbers_[found] != number) continue;
-      if (sum_of_[found] < 0) {
+      if (sum_of_[found] == kNoSum) {
         sum_of_[found] = static_cast<int64_t>(sums_.size());
         sums_.insert(sums_.end(), gradients_[found], gradients_[found] + dim_);
       }
@@ -192,13 +192,17 @@ class Distinct {
   // HashRow is of no use here: within a part, its high bits are all the same.
   static uint32_t HashAgain(uint32_t number) { return (number ^ number >> 15) * 0x85EBCA6Bu; }
 
+  // Marks in the two arrays below, which are read for each position.
+  static constexpr uint32_t kFree = 0;
+  static constexpr int64_t kNoSum = -1;
+
   const TableUpdate& table_;
   const int64_t dim_;
-  std::vector<uint32_t> slots_;  // 1 + the index of a row among the distinct ones; 0: free
+  std::vector<uint32_t> slots_;  // 1 + the index of a row among the distinct ones, or kFree
   const int shift_;
   std::vector<uint32_t> numbers_;
   std::vector<const float*> gradients_;
-  std::vector<int64_t> sum_of_;  // where the row's sum begins in sums_; -1: it has only one gradient
+  std::vector<int64_t> sum_of_;  // where the row's sum begins in sums_, or kNoSum for a row with one gradient
   std::vector<float> sums_;
 };
 

@@ -88,8 +88,8 @@ struct TableUpdate {
   UpdateRule rule;
   std::span<const uint32_t> numbers;  // [N], as ApplyUpdate takes them
   const float* gradients;             // [N, D]
-  // If it is not 0, all rows [0, all_rows) take part, those without a gradient with a zero gradient
-  // (ApplyZeroGradients).
+  // Rows [0, all_rows) take part as well, those without a gradient with a zero gradient (ApplyZeroGradients). Most
+  // optimizers have no such rows.
   int64_t all_rows = 0;
 };
 
