@@ -309,6 +309,7 @@ TEST(DynamicTable, RowsAreReadAndWrittenByTheirNumbers) {
   const std::vector<uint32_t> wrong = {1 << 20};
   EXPECT_EQ(table->ReadRows(wrong, std::nullopt, values.data(), RunInline).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(table->WriteRows(numbers, slot + 1, values.data(), 1, RunInline).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(table->ReadRows(numbers, -1, values.data(), RunInline).code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace
