@@ -94,11 +94,11 @@ Status FillStrings(const Tensor& tensor, columnar::Column* column) {
   return OkStatus();
 }
 
-// Returns whether `splits` are ascending positions, beginning with 0, of `lists` lists; -1 means any number of lists.
-bool AreSplits(const Tensor& splits, int64_t lists) {
+// Returns whether `splits` are ascending positions, beginning with 0, of `lists` lists, or of any number of lists.
+bool AreSplits(const Tensor& splits, std::optional<int64_t> lists) {
   if (splits.dtype() != tensorflow::DT_INT64 || splits.dims() != 1 || splits.NumElements() < 1) return false;
   const auto positions = splits.vec<int64_t>();
-  if (positions(0) != 0 || (lists >= 0 && positions.size() != lists + 1)) return false;
+  if (positions(0) != 0 || (lists && positions.size() != *lists + 1)) return false;
   return std::is_sorted(positions.data(), positions.data() + positions.size());
 }
 
@@ -135,7 +135,7 @@ Result<columnar::Column> ColumnFromTensors(const Tensor* tensors, int ragged_ran
   column.count = values.NumElements();
   column.width = 1;
   for (int d = 1; d < values.dims(); ++d) column.width *= values.dim_size(d);
-  int64_t elements = -1;
+  std::optional<int64_t> elements;  // of the level above
   for (int level = 0; level < ragged_rank; ++level) {
     const Tensor& splits = tensors[1 + level];
     if (!AreSplits(splits, elements)) {
@@ -147,8 +147,8 @@ Result<columnar::Column> ColumnFromTensors(const Tensor* tensors, int ragged_ran
   }
   if (ragged_rank == 0) {
     column.rows = values.dim_size(0);
-  } else if (elements != values.dim_size(0)) {
-    return InvalidArgument("row splits end at " + std::to_string(elements) + ", and there are " +
+  } else if (*elements != values.dim_size(0)) {
+    return InvalidArgument("row splits end at " + std::to_string(*elements) + ", and there are " +
                            std::to_string(values.dim_size(0)) + " values");
   }
   if (*type == columnar::ValueType::kString) {

@@ -50,6 +50,9 @@ namespace lockstep {
 //                                                  removed before the others are restored: a key may have come back
 class TableLayout {
  public:
+  // The number in a checkpoint, and in the ops' tensors, in place of the link of no checkpoint. A link is never 0.
+  static constexpr int64_t kNoLink = 0;
+
   TableLayout(const std::string& table, bool changes) : base_(changes ? absl::StrCat(table, "-changed") : table) {}
 
   std::string keys() const { return absl::StrCat(base_, "-keys"); }

@@ -151,8 +151,8 @@ class WriteTablesKernel : public TablesKernel {
     LOCKSTEP_RETURN_IF_ERROR(ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
       TableShare share{rank_, changes_, column(t, 0), column(t, 1), column(t, 2)};
       share.link = link;
-      share.previous = changes_ ? table.link() : 0;
-      share.part_rows = part_rows_;
+      if (changes_) share.previous = table.link();
+      if (part_rows_ != 0) share.part_rows = part_rows_;
       LOCKSTEP_ASSIGN_OR_RETURN(Snapshot* const snapshot, table.snapshot());
       const bool apart = table.strings() != nullptr && counts.dim_size(0) > 1;
       if (apart && !strings) {
@@ -274,7 +274,8 @@ class TrackTablesKernel : public tf::OpKernel {
       const auto table = TableOf(context, t);
       OP_REQUIRES(context, table.ok(), ToTensorFlow(table.status()));
       (*table)->table().TrackChanges();
-      links->flat<int64_t>()(t) = (*table)->table().changes_known() ? (*table)->link() : 0;
+      const std::optional<int64_t> link = (*table)->table().changes_known() ? (*table)->link() : std::nullopt;
+      links->flat<int64_t>()(t) = link.value_or(TableLayout::kNoLink);
     }
   }
 };

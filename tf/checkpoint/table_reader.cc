@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,10 @@ template <typename T>
 std::vector<T> Values(const tf::Tensor& tensor) {
   const auto* values = static_cast<const int64_t*>(Data(tensor));
   return {values, values + tensor.NumElements()};
+}
+
+std::optional<int64_t> LinkOf(int64_t number) {
+  return number == TableLayout::kNoLink ? std::nullopt : std::optional<int64_t>(number);
 }
 
 // Keeps only these rows, whose numbers ascend, of `width` values each. An empty vector stays empty.
@@ -65,7 +70,7 @@ Status TableReader::Restore() {
   LOCKSTEP_RETURN_IF_ERROR(RestoreSweep());
   if (Has(layout_.Of("link"))) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64, {2}));
-    table_->set_link(link.flat<int64_t>()(0));
+    table_->set_link(LinkOf(link.flat<int64_t>()(0)));
   }
   return OkStatus();
 }
@@ -98,10 +103,11 @@ Status TableReader::CheckShapes() {
 Status TableReader::CheckLink() {
   if (!changes_) return OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64, {2}));
-  const int64_t previous = link.flat<int64_t>()(1);
-  if (previous == table_->link()) return OkStatus();
-  return FailedPrecondition(absl::StrCat("it builds on checkpoint number ", previous, ", and the table holds number ",
-                                         table_->link(), ": one between them is missing, or was replaced"));
+  const std::optional<int64_t> previous = LinkOf(link.flat<int64_t>()(1)), held = table_->link();
+  if (previous == held) return OkStatus();
+  return FailedPrecondition(absl::StrCat("it builds on checkpoint number ", previous.value_or(TableLayout::kNoLink),
+                                         ", and the table holds number ", held.value_or(TableLayout::kNoLink),
+                                         ": one between them is missing, or was replaced"));
 }
 
 Status TableReader::RestoreSlots() {

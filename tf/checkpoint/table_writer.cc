@@ -54,10 +54,8 @@ Status TableWriter::Write(Snapshot* snapshot) {
   }
   if (table_->table().options().eviction.any()) LOCKSTEP_RETURN_IF_ERROR(WriteSweep(snapshot->sweep()));
   const int64_t row_bytes = 64 + 4 * table_->dim() * (1 + static_cast<int64_t>(slots_.size()));
-  int64_t part_rows = share_.part_rows;
-  if (part_rows == 0) {
-    part_rows = std::max(kPartBytes / row_bytes + 1, share_.admitted.count(share_.rank) / kMostSlices + 1);
-  }
+  const int64_t part_rows = share_.part_rows.value_or(
+      std::max(kPartBytes / row_bytes + 1, share_.admitted.count(share_.rank) / kMostSlices + 1));
   SnapshotPart part;
   while (snapshot->Next(part_rows, &part)) {
     if (part.rows.size() == 0) continue;
@@ -105,7 +103,7 @@ Status TableWriter::WriteOnce(const Snapshot& snapshot) {
   }
   const DynamicTableResource::Clock now = table_->clock();
   const std::vector<int64_t> clock = {now.step, now.changes};
-  const std::vector<int64_t> link = {share_.link, share_.previous};
+  const std::vector<int64_t> link = {share_.link, share_.previous.value_or(TableLayout::kNoLink)};
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slots"), Vector<tf::tstring>(names)));
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slot_initials"), Vector<float>(initials)));
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("clock"), Vector<int64_t>(clock)));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,11 @@ struct TableShare {
   int rank = 0;
   bool changes = false;  // an incremental checkpoint
   TableParts admitted, candidates, removed;
-  // The number of this checkpoint, and that of the one that it builds on, or 0.
-  int64_t link = 0, previous = 0;
-  // The rows examined at once; 0: as many as take some megabytes.
-  int64_t part_rows = 0;
+  // The number of this checkpoint, and that of the one that it builds on, if it is incremental.
+  int64_t link = 0;
+  std::optional<int64_t> previous = std::nullopt;
+  // The rows examined at once. Default: as many as take some megabytes.
+  std::optional<int64_t> part_rows = std::nullopt;
 };
 
 // Writes this worker's part of a table to its file of a checkpoint, piece by piece (table_layout.h). Worker 0 also

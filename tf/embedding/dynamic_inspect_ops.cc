@@ -117,12 +117,15 @@ class ExportKernel : public TableKernelBase {
     return OkStatus();
   }
 
+  // A count that the table does not record, in tensors.
+  static constexpr int64_t kNotRecorded = -1;
+
   template <typename Count>
   static Status WriteCounts(tf::OpKernelContext* context, int index, const std::vector<Count>& counts,
                             const std::vector<int64_t>& order) {
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, index, {static_cast<int64_t>(order.size())}));
     auto values = out->flat<int64_t>();
-    for (size_t n = 0; n < order.size(); ++n) values(n) = counts.empty() ? -1 : int64_t{counts[order[n]]};
+    for (size_t n = 0; n < order.size(); ++n) values(n) = counts.empty() ? kNotRecorded : int64_t{counts[order[n]]};
     return OkStatus();
   }
 

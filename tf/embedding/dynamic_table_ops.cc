@@ -7,6 +7,7 @@
 //   LockstepDynamicTableEndStep   runs when the step's updates have been made
 //   LockstepDynamicTableRemove    removes keys
 //   LockstepDynamicTableDropSlots drops slots of optimizers that are gone
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -138,7 +139,12 @@ class EndStepKernel : public TableKernelBase {
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
-    table.EndStep(context->input(1).scalar<int64_t>()(), once_in_a_run_ ? context->step_id() : 0);
+    // In tensors a negative number stands for the next step.
+    const int64_t number = context->input(1).scalar<int64_t>()();
+    std::optional<int64_t> step, run;
+    if (number >= 0) step = number;
+    if (once_in_a_run_) run = context->step_id();
+    table.EndStep(step, run);
     return OkStatus();
   }
 

@@ -128,9 +128,9 @@ class RouteKernel : public CollectiveKernel {
                     names.size(), " tables, ", rows.size(), " num_rows, N = ", count, " and S = ", seen)));
     int next_seen = static_cast<int>(count);
     for (size_t i = 0; i < count; ++i) {
-      const int own = seen > 0 && rows[i] == kCountedKeysInGraphs ? next_seen++ : -1;
       tables_.emplace_back(std::move(names[i]), rows[i]);
-      seen_.push_back(own);
+      seen_.emplace_back();
+      if (seen > 0 && rows[i] == kCountedKeysInGraphs) seen_.back() = next_seen++;
     }
   }
 
@@ -152,8 +152,8 @@ class RouteKernel : public CollectiveKernel {
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(context, 3 * count + i, {size}));
       LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
       lookup.relay_ranks = relay_ranks;
-      if (seen_[i] >= 0) {
-        LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(context->input(seen_[i]), ids, tables_[i].name));
+      if (seen_[i]) {
+        LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(context->input(*seen_[i]), ids, tables_[i].name));
       }
       LOCKSTEP_ASSIGN_OR_RETURN(RoutePlan own, PlanRoute(size, {&lookup, 1}));
       std::copy(own.send[0].begin(), own.send[0].end(), send_splits->flat<int64_t>().data());
@@ -183,7 +183,7 @@ class RouteKernel : public CollectiveKernel {
  private:
   Stage stage_ = Stage::kOnly;
   std::vector<TableAttributes> tables_;
-  std::vector<int> seen_;  // for each lookup, the input with its ids' counts; -1: none
+  std::vector<std::optional<int>> seen_;  // for each lookup, the input with its ids' counts, if there is one
 };
 
 // The inputs of the two steps after a route, for lookup `i` of `count`: values and the route's outputs. Valid while the

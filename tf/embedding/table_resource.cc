@@ -83,7 +83,8 @@ Status DynamicTableResource::Resolve(const tf::Tensor& keys, const tf::Tensor& t
   const std::span<const int64_t> found = keys.dtype() == tf::DT_INT64 ? Int64s(keys) : others;
   LOCKSTEP_ASSIGN_OR_RETURN(ResolvedKeys batch, table_->Resolve(found, now(), rows, parallel, counts));
   const std::span<const uint32_t> resolved = batch.rows();
-  // Rows are below 2^31, and kNoRow becomes -1.
+  // Rows are below 2^31, and kNoRow becomes kNotAdmitted.
+  static_assert(static_cast<int32_t>(kNoRow) == kNotAdmitted);
   for (size_t i = 0; i < resolved.size(); ++i) numbers[i] = static_cast<int32_t>(resolved[i]);
   const bool forgets = strings_ != nullptr && table_->options().admission.bloom();
   // Otherwise rows belong to their keys for good, and the time when a key was seen does not matter.
@@ -128,13 +129,15 @@ StepInfo DynamicTableResource::now() const {
   return {step_.load(), static_cast<uint32_t>(std::time(nullptr))};
 }
 
-void DynamicTableResource::EndStep(int64_t step, int64_t run) {
+void DynamicTableResource::EndStep(std::optional<int64_t> step, std::optional<int64_t> run) {
   std::deque<ResolvedKeys> gone;
   std::vector<int64_t> unadmitted;
   {
     const std::lock_guard lock(mutex_);
-    if (run != 0 && run == last_run_) return;
-    if (!resolved_ && step <= step_) return;
+    if (run && run == last_run_) return;
+    const int64_t present = step_;
+    const bool is_later = step && *step > present;
+    if (!resolved_ && !is_later) return;
     resolved_ = false;
     last_run_ = run;
     gone.swap(before_);
@@ -142,11 +145,11 @@ void DynamicTableResource::EndStep(int64_t step, int64_t run) {
     unadmitted.swap(unadmitted_);
     // The table's clock is behind the program's if the table is new in the program or was restored. Keys that were seen
     // in this step get the step before the next one.
-    const int64_t present = step_;
-    if (step > present + 1) {
-      for (const ResolvedKeys& batch : before_) table_->Stamp(batch, {step - 1, now().seconds});
+    const int64_t next = step.value_or(present + 1);
+    if (next > present + 1) {
+      for (const ResolvedKeys& batch : before_) table_->Stamp(batch, {next - 1, now().seconds});
     }
-    step_ = step < 0 ? present + 1 : step;
+    step_ = next;
   }
   gone.clear();
   if (strings_ == nullptr) {
@@ -228,6 +231,16 @@ Status DynamicTableResource::EndSnapshot(int64_t link) {
   return OkStatus();
 }
 
+std::optional<int64_t> DynamicTableResource::link() const {
+  const std::lock_guard lock(mutex_);
+  return link_;
+}
+
+void DynamicTableResource::set_link(std::optional<int64_t> link) {
+  const std::lock_guard lock(mutex_);
+  link_ = link;
+}
+
 void DynamicTableResource::DropSnapshot() {
   SnapshotRead();
   const std::lock_guard lock(mutex_);
@@ -243,13 +256,13 @@ void DynamicTableResource::RemoveNumbers(std::span<const int64_t> keys) {
 Result<std::vector<uint32_t>> DynamicTableResource::Numbers(const tf::Tensor& numbers) {
   const std::span<const int64_t> given = Int64s(numbers);
   std::vector<uint32_t> result(given.size());
-  const auto fits = [](int64_t number) { return number >= -1 && number < Slab::kMaxRows; };
+  const auto fits = [](int64_t number) { return number >= kNotAdmitted && number < Slab::kMaxRows; };
   // A valid number plus one is below 2^31. This needs no comparison per number, which would not be vectorised.
   static_assert(Slab::kMaxRows == (int64_t{1} << 31) - 1);
   uint64_t bits = 0;
   for (size_t i = 0; i < given.size(); ++i) {
     bits |= static_cast<uint64_t>(given[i]) + 1;
-    result[i] = static_cast<uint32_t>(given[i]);  // -1 is kNoRow
+    result[i] = static_cast<uint32_t>(given[i]);  // kNotAdmitted becomes kNoRow
   }
   if (bits >> 31 != 0) {
     const auto wrong = std::find_if_not(given.begin(), given.end(), fits);

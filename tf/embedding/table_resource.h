@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ namespace lockstep {
 // dimension. Thread-safe.
 class DynamicTableResource : public tensorflow::ResourceBase {
  public:
+  // The row number of a key that is not admitted, in tensors; in the core it is kNoRow.
+  static constexpr int64_t kNotAdmitted = -1;
+
   // INVALID_ARGUMENT for options that are not valid, RESOURCE_EXHAUSTED without memory.
   static Result<DynamicTableResource*> Create(const DynamicTableOptions& options, bool string_keys);
 
@@ -47,7 +51,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Status CheckKeys(const tensorflow::Tensor& keys) const;
 
   // Finds, counts, inserts and reads, in training. times: int64 [N], how often each key is seen, or empty: once. rows:
-  // [N, D]; numbers: [N], -1 for keys that are not admitted. INVALID_ARGUMENT for another number of times.
+  // [N, D]; numbers: [N], kNotAdmitted for keys without a row. INVALID_ARGUMENT for another number of times.
   Status Resolve(const tensorflow::Tensor& keys, const tensorflow::Tensor& times, float* rows, int64_t* numbers,
                  const ParallelFor& parallel);
   // Reads without changing anything, in evaluation. rows: [N, D].
@@ -62,14 +66,13 @@ class DynamicTableResource : public tensorflow::ResourceBase {
                 std::span<const SlotSpec> slots, bool all_rows, const ParallelFor& parallel);
 
   // Ends a step after an optimizer has updated its rows. It releases the batches of the step before, evicts by the
-  // table's options, and sets the clock to `step`, or to the next step if `step` is negative.
+  // table's options, and sets the clock to `step`, or to the next step if none is given.
   //
   // A step may have several optimizers, each of which ends it. So a call does nothing if no key was resolved since the
   // last call, unless its `step` is later than the clock. This distinguishes the steps of a loop in one run, which has
   // a single run number in TensorFlow. Without a loop the lookups of several optimizers may have no order. Then `run`
-  // is that number, and the first call of a run counts. `run` is 0 for calls that are distinguished by their lookups
-  // alone.
-  void EndStep(int64_t step, int64_t run);
+  // is that number, and the first call of a run counts. Calls without a run are distinguished by their lookups alone.
+  void EndStep(std::optional<int64_t> step, std::optional<int64_t> run);
   // Removes these keys; returns how many existed.
   Result<int64_t> Remove(const tensorflow::Tensor& keys);
   // Calls DynamicTable::Restore for rows that belong to these keys; fills `part.keys`. New strings get their keys.
@@ -87,8 +90,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Clock clock() const { return {step_, changes_}; }
   void set_clock(Clock clock) { step_ = clock.step, changes_ = clock.changes; }
 
-  // Checkpoints (tf/checkpoint/table_ops.cc). A checkpoint has a link, a number that is never 0. Changes are recorded
-  // since the last saved or restored checkpoint, link().
+  // Checkpoints (tf/checkpoint/table_ops.cc). A checkpoint has a number, its link. Changes are recorded since the last
+  // saved or restored checkpoint, link(); a table that was neither saved nor restored has none.
   //
   // Begins a snapshot and keeps it until EndSnapshot. A snapshot left by a failed save is dropped.
   Status BeginSnapshot(Snapshot::Kind kind);
@@ -98,8 +101,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Result<Snapshot*> snapshot();
   // Declares that the snapshot is safe on the disk, in the checkpoint `link`.
   Status EndSnapshot(int64_t link);
-  int64_t link() const { return link_; }
-  void set_link(int64_t link) { link_ = link; }
+  std::optional<int64_t> link() const;
+  void set_link(std::optional<int64_t> link);
   // Drops the snapshot of a failed save: the next checkpoint has to be full.
   void DropSnapshot();
   // Removes keys that an incremental checkpoint names; a string is named by its int64 key.
@@ -126,17 +129,17 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   const std::unique_ptr<DynamicTable> table_;
   const std::unique_ptr<StringKeys> strings_;
   std::atomic<int64_t> step_{0};
-  std::atomic<int64_t> link_{0};
   std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws new numbers for each change
 
   // Shared: from naming a string's key until the key is resolved. Exclusive: while strings are removed.
   mutable std::shared_mutex naming_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::deque<ResolvedKeys> batches_;    // guarded by mutex_: those of this step
   std::deque<ResolvedKeys> before_;     // guarded by mutex_: those of the step before
   std::unique_ptr<Snapshot> snapshot_;  // guarded by mutex_; destroyed before the table
   bool resolved_ = false;               // guarded by mutex_: whether keys were resolved since the last step ended
-  int64_t last_run_ = 0;                // guarded by mutex_: the run in which the last step ended
+  std::optional<int64_t> last_run_;     // guarded by mutex_: the run in which the last step ended
+  std::optional<int64_t> link_;         // guarded by mutex_
   std::vector<int64_t> unadmitted_;     // guarded by mutex_: keys looked up in this step that are not admitted
 };
 

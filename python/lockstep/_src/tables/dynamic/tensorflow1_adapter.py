@@ -162,10 +162,10 @@ def _end_step(applied: Any, tables: list[DynamicVariable], global_step: Any) -> 
         return applied
     if tf.executing_eagerly():
         for table in tables:
-            table.end_step(-1 if global_step is None else global_step)
+            table.end_step(global_step)
         return applied
     with tf.control_dependencies([applied]):
-        step = -1 if global_step is None else tf.identity(_read(global_step))
+        step = None if global_step is None else tf.identity(_read(global_step))
         return tf.group(*[table.end_step(step) for table in tables], name="end_step_in_tables")
 
 

@@ -19,6 +19,8 @@ from lockstep._src.tables.dynamic import handles, initial_rows, lookups, matrice
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 _VALUE_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
+# The operation takes a negative number for the step after the present one.
+_NEXT_STEP = -1
 # The collection of a graph's dynamic tables.
 TABLES = "lockstep/dynamic_tables"
 
@@ -319,7 +321,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self._key_dtype)
         return library.ops.lockstep_dynamic_table_remove(self.handle, keys)
 
-    def end_step(self, step: Any = -1) -> tf.Operation | None:
+    def end_step(self, step: Any = None) -> tf.Operation | None:
         """Evicts keys by the options, and sets the step in which lookups count. Optimizers call it after their updates.
 
         It does nothing if no key has been looked up since the last call, unless `step` says that time has passed. So
@@ -327,10 +329,10 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         is one step: only the first of several calls counts.
 
         Args:
-          step: int64, the number of the step; negative: one more than before.
+          step: int64, the number of the step. None or a negative number: one more than before.
         """
         return library.ops.lockstep_dynamic_table_end_step(
-            self.handle, tf.cast(step, tf.int64), once_in_a_run=_runs_once()
+            self.handle, tf.cast(_NEXT_STEP if step is None else step, tf.int64), once_in_a_run=_runs_once()
         )
 
     def clock(self) -> tf.Tensor:
