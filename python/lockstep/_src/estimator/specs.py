@@ -353,11 +353,9 @@ class RunConfig:
             return cls(**kwargs)
         same = {name: getattr(prototype, name) for name in _FIELDS}
         same |= {name: getattr(prototype, name, None) for name in _OWN_FIELDS}
-        # A period replaces the prototype's, also if one is in steps and the other in seconds.
-        for kind in ("save_checkpoints", "save_incremental_checkpoint"):
-            period = dict.fromkeys((f"{kind}_steps", f"{kind}_secs"))
-            if any(kwargs.get(name) is not None for name in period):
-                same |= period
+        for name in ("save_checkpoints_steps", "save_checkpoints_secs"):
+            if kwargs.get(name) is not None:
+                same.update(save_checkpoints_steps=None, save_checkpoints_secs=None)
         of_tensorflow = {name: getattr(prototype, f"_{name}", None) for name in ("train_distribute", "eval_distribute")}
         return cls(**{**same, **of_tensorflow, **kwargs})
 

@@ -147,14 +147,13 @@ def test_checkpoints_are_saved_by_one_period(arguments, steps, secs):
     assert (config.save_checkpoints_steps, config.save_checkpoints_secs) == (steps, secs)
 
 
-@pytest.mark.parametrize("kind", ["save_checkpoints", "save_incremental_checkpoint"])
 @pytest.mark.parametrize(("unit", "other"), [("steps", "secs"), ("secs", "steps")])
-def test_a_replaced_period_takes_the_place_of_the_other_unit(kind, unit, other):
-    config = RunConfig("folder", save_summary_steps=3, **{f"{kind}_{unit}": 9})
-    replaced = config.replace(**{f"{kind}_{other}": 5})
-    assert (getattr(replaced, f"{kind}_{unit}"), getattr(replaced, f"{kind}_{other}")) == (None, 5)
+def test_a_replaced_period_takes_the_place_of_the_other_unit(unit, other):
+    config = RunConfig("folder", save_summary_steps=3, **{f"save_checkpoints_{unit}": 9})
+    replaced = config.replace(**{f"save_checkpoints_{other}": 5})
+    assert (getattr(replaced, f"save_checkpoints_{unit}"), getattr(replaced, f"save_checkpoints_{other}")) == (None, 5)
     assert (replaced.model_dir, replaced.save_summary_steps) == ("folder", 3)
-    assert (getattr(config, f"{kind}_{unit}"), getattr(config, f"{kind}_{other}")) == (9, None)
+    assert (getattr(config, f"save_checkpoints_{unit}"), getattr(config, f"save_checkpoints_{other}")) == (9, None)
 
 
 def test_a_configuration_is_built_from_one_of_tensorflows():
