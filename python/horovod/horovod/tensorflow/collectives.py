@@ -76,9 +76,18 @@ def grouped_allreduce(
     All ranks give as many; an empty list is returned unchanged. `name` is the operation's. The other arguments, results
     and errors are those of `allreduce`.
     """
-    how = locals()
-    how["op"] = handle_average_backwards_compatibility(op, how.pop("average"))
-    return reductions.allreduce(how.pop("tensors"), reductions.Reduction(**how))
+    how = reductions.Reduction(
+        op=handle_average_backwards_compatibility(op, average),
+        compression=compression,
+        name=name,
+        process_set=process_set,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+    )
+    return reductions.allreduce(tensors, how)
 
 
 @without_autograph
@@ -101,8 +110,17 @@ def reducescatter(
       [n / R, ...]; if n is no multiple of R, the first n % R ranks have one row more. The gradient gathers those of
       all ranks, times the factors, and for a sum times R, as in Horovod. Only sums and averages have one.
     """
-    how = locals()
-    return reductions.reducescatter([how.pop("tensor")], reductions.Reduction(**how))[0]
+    how = reductions.Reduction(
+        op=op,
+        compression=compression,
+        name=name,
+        process_set=process_set,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        ignore_name_scope=ignore_name_scope,
+        device_dense=device_dense,
+    )
+    return reductions.reducescatter([tensor], how)[0]
 
 
 @without_autograph
@@ -116,5 +134,13 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Reduces several tensors as `reducescatter` does, all or none. An empty list is returned unchanged."""
-    how = locals()
-    return reductions.reducescatter(how.pop("tensors"), reductions.Reduction(**how))
+    how = reductions.Reduction(
+        op=op,
+        compression=compression,
+        name=None,
+        process_set=process_set,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        device_dense=device_dense,
+    )
+    return reductions.reducescatter(tensors, how)

@@ -152,7 +152,9 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Reduces dense tensors over the ranks, all or none."""
-    return collectives.reduce("allreduce", **locals())
+    return collectives.reduce(
+        "allreduce", tensors, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
+    )
 
 
 @without_autograph
@@ -172,7 +174,9 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Reduces dense tensors over the ranks and returns this rank's rows, all or none."""
-    return collectives.reduce("reducescatter", **locals())
+    return collectives.reduce(
+        "reducescatter", tensors, name, op, prescale_factor, postscale_factor, ignore_name_scope, process_set
+    )
 
 
 @without_autograph

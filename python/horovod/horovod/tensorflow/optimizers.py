@@ -62,4 +62,20 @@ def DistributedOptimizer(  # noqa: N802
       NotImplementedError: Adasum with a process set.
       TypeError: an invalid compression, process set or optimizer.
     """
-    return gradients.make_optimizer(**locals())
+    return gradients.make_optimizer(
+        optimizer,
+        name,
+        use_locking,
+        op,
+        process_set,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        compression=compression,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        scale_local_gradients=scale_local_gradients,
+        sparse_as_dense=sparse_as_dense,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+    )

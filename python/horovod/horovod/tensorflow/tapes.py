@@ -47,7 +47,19 @@ def DistributedGradientTape(  # noqa: N802
       pairs of a source and its gradient, and `gradient(target, sources, output_gradients, use_generic_names)`.
       `jacobian` and `batch_jacobian` exchange nothing.
     """
-    return gradients.make_tape(**locals())
+    return gradients.make_tape(
+        gradtape,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        compression=compression,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        sparse_as_dense=sparse_as_dense,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+    )
 
 
 @without_autograph
@@ -81,4 +93,17 @@ def PartialDistributedGradientTape(  # noqa: N802
       local_layers: a layer of Keras, or several; their weights may be made later.
       scale_local_gradients: likewise.
     """
-    return gradients.make_tape(**locals())
+    return gradients.make_tape(
+        gradtape,
+        local_layers,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        compression=compression,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        sparse_as_dense=sparse_as_dense,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+    )

@@ -131,7 +131,7 @@ STAY = {
     "other axes": lambda: tf.nn.moments(tf.constant(BATCH), [1, -1]),
     "evaluation": evaluated,
     "no remainder": dropping,
-    "no training": lambda: normalized(BATCH, is_training=False, mean=tf.ones([4]), variance=tf.ones([4])),
+    "no training": lambda: normalized(BATCH, is_training=False, mean=tf.ones([4]), variance=tf.ones([4]))[:1],
 }
 
 
