@@ -2,8 +2,8 @@
 
 import keras
 
-from horovod import _keras
-from horovod._keras import *  # noqa: F403
+from horovod._keras import shared
+from horovod._keras.shared import *  # noqa: F403
 from horovod._keras.signatures import with_moved_parameters
 from horovod.keras import callbacks
 from horovod.tensorflow import Adasum
@@ -11,17 +11,17 @@ from lockstep._src.compat.horovod.keras import optimizers
 from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [
-    *_keras.__all__,
+    *shared.__all__,
     "Adasum",
     "DistributedOptimizer",
     "callbacks",
     "load_model",
 ]
 
-load_model = _keras.make_load_model(keras)
+load_model = shared.make_load_model(keras)
 __getattr__, __dir__ = lazy_names(__name__, {"elastic": "horovod.keras.elastic"})
 
 DistributedOptimizer = with_moved_parameters(
-    _keras.DistributedOptimizer, ["num_groups", "groups"], "backward_passes_per_step", optimizers.make_optimizer
+    shared.DistributedOptimizer, ["num_groups", "groups"], "backward_passes_per_step", optimizers.make_optimizer
 )
 DistributedOptimizer.__module__ = __name__

@@ -2,9 +2,9 @@
 
 from tensorflow import keras
 
-from horovod import _keras
-from horovod._keras import *  # noqa: F403
-from horovod._keras import DistributedOptimizer
+from horovod._keras import shared
+from horovod._keras.shared import *  # noqa: F403
+from horovod._keras.shared import DistributedOptimizer
 
 # Registers the layer with Keras, which then finds it in saved models.
 from horovod.tensorflow import sync_batch_norm as _sync_batch_norm  # noqa: F401
@@ -12,12 +12,12 @@ from horovod.tensorflow.keras import callbacks
 from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [
-    *_keras.__all__,
+    *shared.__all__,
     "DistributedOptimizer",
     "callbacks",
     "load_model",
 ]
 
-load_model = _keras.make_load_model(keras)
+load_model = shared.make_load_model(keras)
 __getattr__, __dir__ = lazy_names(__name__, {"elastic": "horovod.tensorflow.keras.elastic"})
 DistributedOptimizer.__module__ = __name__
