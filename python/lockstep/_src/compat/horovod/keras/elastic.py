@@ -6,6 +6,10 @@ from typing import Any
 
 from lockstep._src.compat.horovod.elastic.tensorflow_states import TensorFlowKerasState
 
+# The value of a model's `stop_training` that ends a shorter epoch, but not training. For Keras, it is true like others.
+# Callbacks that end training replace it by True.
+_EPOCH_IS_DONE = "the epoch is done"
+
 
 class KerasState(TensorFlowKerasState):
     """A model and its optimizer, and Python objects as attributes; see TensorFlowKerasState.
@@ -28,12 +32,15 @@ class CommitState:
     Args:
       state: the state.
       batches_per_commit: the number of batches from one commit to the next.
+
+    Raises:
+      ValueError: `batches_per_commit` is not a whole number, or less than 1.
     """
 
     def __init__(self, state: Any, batches_per_commit: int = 1):
         super().__init__()
-        if batches_per_commit < 1:
-            raise ValueError(f"batches_per_commit: got {batches_per_commit}, wanted 1 or more")
+        if batches_per_commit < 1 or batches_per_commit % 1:
+            raise ValueError(f"batches_per_commit: got {batches_per_commit!r}, wanted a whole number, 1 or more")
         self.state, self.batches_per_commit = state, batches_per_commit
         self.batches_remaining = batches_per_commit
 
@@ -57,7 +64,7 @@ class UpdateBatchState:
     """Counts in `state.batch` the batches of the epoch that are done; 0 at its end.
 
     After a change of the job an epoch begins with `state.batch` above 0. It then ends so many batches earlier, if `fit`
-    knows its number of steps.
+    knows its number of steps. An epoch of Keras has at least one batch.
 
     Args:
       state: the state, with the attribute `batch`.
@@ -67,11 +74,10 @@ class UpdateBatchState:
         super().__init__()
         self.state = state
         self._done_before = 0
-        self._ends_early = False
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Notes how many batches were done before."""
-        self._done_before, self._ends_early = self.state.batch, False
+        self._done_before = self.state.batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Counts the batch; ends the epoch when all of it is done."""
@@ -79,13 +85,13 @@ class UpdateBatchState:
         steps = (self.params or {}).get("steps")
         if self._done_before and steps and self.state.batch >= steps and not self.model.stop_training:
             # Ends the epoch, and would end training with it; `on_epoch_end` takes that back.
-            self.model.stop_training = self._ends_early = True
+            self.model.stop_training = _EPOCH_IS_DONE
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Resets the count, since the next epoch begins with its first batch."""
         self.state.batch = 0
-        if self._ends_early:
-            self.model.stop_training = self._ends_early = False
+        if self.model.stop_training is _EPOCH_IS_DONE:
+            self.model.stop_training = False
 
 
 class UpdateEpochState:
