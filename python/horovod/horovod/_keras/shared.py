@@ -124,7 +124,22 @@ def DistributedOptimizer(  # noqa: N802
     Raises:
       ValueError: another `op`, or arguments that don't go together.
     """
-    return optimizers.make_optimizer(**locals())
+    return optimizers.make_optimizer(
+        optimizer,
+        name,
+        op,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
 
 
 def PartialDistributedOptimizer(  # noqa: N802
@@ -161,7 +176,22 @@ def PartialDistributedOptimizer(  # noqa: N802
       local_layers: a layer of Keras, or several; their weights may be made later.
       scale_local_gradients: likewise.
     """
-    return optimizers.make_optimizer(**locals())
+    return optimizers.make_optimizer(
+        optimizer,
+        name,
+        op,
+        local_layers,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
@@ -204,12 +234,12 @@ def allreduce(
     return evaluate(reduced)
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
+def allgather(value: Any, name: str | None = None) -> Any:  # type: ignore[no-redef]
     """Returns the rows of all ranks, in the order of ranks, at once; see `allreduce`."""
     return evaluate(hvd.allgather(tf.constant(value), name=name))
 
 
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:  # type: ignore[no-redef]
     """Returns the value of one rank, at once; see `allreduce`."""
     return evaluate(hvd.broadcast(tf.constant(value), root_rank, name=name))
 

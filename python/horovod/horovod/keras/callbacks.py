@@ -13,6 +13,6 @@ from horovod._keras.signatures import with_moved_parameters
     BestModelCheckpoint,
 ) = of_keras.callback_classes(keras, __name__)
 
-BestModelCheckpoint.__init__ = with_moved_parameters(  # type: ignore[misc]
+BestModelCheckpoint.__init__ = with_moved_parameters(
     of_keras.BestModelCheckpoint.__init__, ["save_weights_only"], "filepath"
 )
