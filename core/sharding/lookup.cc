@@ -48,30 +48,11 @@ int64_t TimesOf(const LookupIds& lookup, int64_t place) { return lookup.times ==
 // Returns the number of int64 values that are sent for an id.
 int WidthOf(const LookupIds& lookup) { return lookup.counted ? 2 : 1; }
 
-// Plans a lookup with one rank. Every id is its own local row, so a pass over distinct ids would not pay. Duplicates
-// stay in the gather and in the sparse gradient, as in TensorFlow without sharding.
-template <typename Id>
-Status PlanAlone(const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
-  const Id* ids = static_cast<const Id*>(lookup.ids);
-  const int width = WidthOf(lookup);
-  local_rows->assign(lookup.count * width, 0);
-  for (int64_t i = 0; i < lookup.count; ++i) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, ids[i], i));
-    (*local_rows)[i * width] = ids[i];
-    if (width == 2) (*local_rows)[i * 2 + 1] = TimesOf(lookup, i);
-  }
-  std::iota(lookup.inverse, lookup.inverse + lookup.count, 0);
-  send->assign(1, lookup.count);
-  return OkStatus();
-}
-
 // Plans in three passes: numbers the distinct ids in the order in which they appear; sorts them by owner (a stable
 // counting sort); renumbers `inverse`. So the order of the rows that are sent depends only on the ids.
 template <typename Id>
 Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
-  if (size == 1) return PlanAlone<Id>(lookup, local_rows, send);
-
   const bool keys = !lookup.rows;
   const int width = WidthOf(lookup);
   const bool relayed = !lookup.relay_ranks.empty();

@@ -99,14 +99,14 @@ struct RoutePlan {
   std::vector<int> widths;                       // for each lookup: int64 values per item, 2 for counted keys, else 1
 };
 
-// Drops duplicates and sorts by owner. Writes `inverse` of each lookup. With one rank nothing has to be sent, and ids
-// stay unchanged, with their duplicates. While it runs it takes memory for a hash table of up to 64 bytes per id.
+// Drops duplicates and sorts by owner. Writes `inverse` of each lookup. While it runs it takes memory for a hash table
+// of up to 64 bytes per id.
 //
 // INVALID_ARGUMENT for an id out of range, with table, position and range, and for a lookup of 2^31 ids or more. It
 // returns the error of the first bad id; the outputs are then undefined.
 Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups);
 
-// Makes only PlanRoute's checks of ids; does not use `inverse`.
+// Makes only PlanRoute's checks of ids, for a job of one worker, whose lookups have no route. Does not use `inverse`.
 Status CheckIds(const LookupIds& lookup);
 
 // Returns the memory for the `count` local rows (times the width) that this rank serves in lookup number `lookup`.
