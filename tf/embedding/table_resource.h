@@ -20,6 +20,12 @@
 
 namespace lockstep {
 
+// A slot of an optimizer in a dynamic table: D float32 beside each row of weights.
+struct SlotSpec {
+  const char* name;  // the optimizer's name and its own name of the slot, such as "Adagrad/accumulator"
+  float initial;     // its value before the row's first update
+};
+
 // A dynamic table (core/embedding/dynamic_table.h) as a resource of TensorFlow: the object that the handle of a
 // DynamicVariable names. It holds the state between the steps of a graph and the table:
 //

@@ -178,7 +178,7 @@ class SparseUpdateKernel : public tf::OpKernel {
     int wanted_slots = 0, wanted_names = 0, wanted_hyperparameters = 0;
     for (size_t i = 0; i < kinds_.size(); ++i) {
       int& wanted = i < dynamic_.size() && dynamic_[i] ? wanted_names : wanted_slots;
-      wanted += kinds_[i]->num_slots();
+      wanted += kinds_[i]->num_slots;
       wanted_hyperparameters += kinds_[i]->num_hyperparameters();
     }
     const auto has = [](const auto& list, int wanted) { return list.size() == static_cast<size_t>(wanted); };
@@ -240,12 +240,12 @@ class SparseUpdateKernel : public tf::OpKernel {
       };
       if (dynamic_[i]) {
         LOCKSTEP_ASSIGN_OR_RETURN(table.dynamic, TableOf(context, i));
-        for (int s = 0; s < kind.num_slots(); ++s, ++named) {
+        for (int s = 0; s < kind.num_slots; ++s, ++named) {
           table.dynamic_slots.push_back({slot_names_[named].c_str(), slot_initials_[named]});
         }
       } else {
         LOCKSTEP_RETURN_IF_ERROR(look_up(i, "the variable"));
-        for (int s = 0; s < kind.num_slots(); ++s) LOCKSTEP_RETURN_IF_ERROR(look_up(slot++, absl::StrCat("slot ", s)));
+        for (int s = 0; s < kind.num_slots; ++s) LOCKSTEP_RETURN_IF_ERROR(look_up(slot++, absl::StrCat("slot ", s)));
       }
       std::vector<float> hyperparameters;
       for (int h = 0; h < kind.num_hyperparameters(); ++h) {
@@ -291,7 +291,7 @@ class SparseUpdateKernel : public tf::OpKernel {
       return RowView::Contiguous(Data(*table->variables[v]->tensor()), dim * static_cast<int64_t>(sizeof(float)));
     };
     table->update.target.rows = view(0);
-    for (int s = 0; s < table->kind.num_slots(); ++s) table->update.target.slots[s] = view(1 + s);
+    for (int s = 0; s < table->kind.num_slots; ++s) table->update.target.slots[s] = view(1 + s);
     table->update.target.dim = dim;
     table->update.numbers = table->numbers;
     table->update.gradients = static_cast<const float*>(Data(table->values));

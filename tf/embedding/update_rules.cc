@@ -24,18 +24,8 @@ constexpr FtrlOptions kFtrl;
 constexpr RmsPropOptions kRmsProp, kCentered{.centered = true};
 constexpr RmsPropOptions kPlain{.has_momentum = false}, kPlainCentered{.centered = true, .has_momentum = false};
 
-template <const auto& kOptions>
-constexpr auto kSlotsOf = kOptions.Slots();
-
 template <const auto& kHyperparameters>
 constexpr auto kNamesOf = NamesOf(kHyperparameters);
-
-template <const auto& kOptions>
-constexpr std::span<const SlotSpec> SlotsOf() {
-  const std::span<const SlotSpec> slots = kSlotsOf<kOptions>;
-  if constexpr (requires { kOptions.num_slots(); }) return slots.first(kOptions.num_slots());
-  return slots;
-}
 
 template <const auto& kOptions, const auto& kHyperparameters>
 Result<UpdateRule> Make(std::span<const float> values, DType row_type) {
@@ -46,7 +36,7 @@ Result<UpdateRule> Make(std::span<const float> values, DType row_type) {
 
 template <const auto& kOptions, const auto& kHyperparameters>
 constexpr RuleKind Kind(std::string_view name) {
-  return {name, SlotsOf<kOptions>(), kNamesOf<kHyperparameters>, Make<kOptions, kHyperparameters>};
+  return {name, kOptions.num_slots(), kNamesOf<kHyperparameters>, Make<kOptions, kHyperparameters>};
 }
 
 constexpr RuleKind kRules[] = {

@@ -25,17 +25,17 @@
 //   plain_rms_prop                rms                  the same without momentum
 //   plain_centered_rms_prop       rms, mg              the same without momentum
 //
-// An optimizer's own names of slots may differ ("accum" in TensorFlow's FTRL); variables and checkpoints have those.
+// The names of slots only explain the rules here. Variables, dynamic tables and checkpoints have the optimizer's own
+// names, such as "accum" in TensorFlow's FTRL, and its own initial values. Python passes both.
 namespace lockstep {
 
 struct RuleKind {
   std::string_view name;
-  std::span<const SlotSpec> slots;
+  int num_slots;
   std::span<const std::string_view> hyperparameters;
   // Makes the rule; returns the INVALID_ARGUMENT of the optimizer's options. values: those of `hyperparameters`.
   Result<UpdateRule> (*make)(std::span<const float> values, DType row_type);
 
-  int num_slots() const { return static_cast<int>(slots.size()); }
   int num_hyperparameters() const { return static_cast<int>(hyperparameters.size()); }
 };
 

@@ -18,10 +18,8 @@ struct AdagradOptions {
   float learning_rate = 0.001f;
   float epsilon = 0;
   Epsilon epsilon_place = Epsilon::kOutside;
-  // The initial value of accumulators; TensorFlow's default. It is part of Slots(), not of the rule.
-  float initial_accumulator = 0.1f;
 
-  constexpr std::array<SlotSpec, 1> Slots() const { return {{{"accumulator", initial_accumulator}}}; }
+  static constexpr int num_slots() { return 1; }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };

@@ -36,7 +36,7 @@ struct AdamOptions {
   std::optional<float> one_minus_beta1 = std::nullopt;
   std::optional<float> one_minus_beta2 = std::nullopt;
 
-  static constexpr std::array<SlotSpec, 2> Slots() { return {{{"m", 0}, {"v", 0}}}; }
+  static constexpr int num_slots() { return 2; }
   // INVALID_ARGUMENT for a parameter that is not finite, a beta1_power of 1, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };

@@ -21,10 +21,8 @@ struct FtrlOptions {
   float l1 = 0;
   float l2 = 0;
   float l2_shrinkage = 0;
-  // The initial value of accumulators; TensorFlow's default. It is part of Slots(), not of the rule.
-  float initial_accumulator = 0.1f;
 
-  constexpr std::array<SlotSpec, 2> Slots() const { return {{{"accumulator", initial_accumulator}, {"linear", 0}}}; }
+  static constexpr int num_slots() { return 2; }
   // INVALID_ARGUMENT for a parameter that is not finite or has the wrong sign, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };

@@ -22,7 +22,7 @@ struct MomentumOptions {
   bool nesterov = false;
   bool keras = false;
 
-  static constexpr std::array<SlotSpec, 1> Slots() { return {{{"momentum", 0}}}; }
+  static constexpr int num_slots() { return 1; }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };

@@ -24,16 +24,8 @@ struct RmsPropOptions {
   bool centered = false;
   std::optional<float> one_minus_rho = std::nullopt;  // for callers with a more precise value (adam.h)
   bool has_momentum = true;  // whether there is a slot for mom; without one, momentum is not read
-  // The initial value of ms: 1 in tf.compat.v1.train.RMSPropOptimizer, 0 in Keras. It is part of Slots(), not of the
-  // rule.
-  float initial_ms = 1;
 
-  // The first num_slots() are used.
-  constexpr std::array<SlotSpec, 3> Slots() const {
-    const SlotSpec rms = {"rms", initial_ms}, mom = {"momentum", 0}, mg = {"mg", 0};
-    if (!has_momentum) return {{rms, mg, mom}};
-    return {{rms, mom, mg}};
-  }
+  // The slots are ms, then mom, then mg, without those that the rule does not have.
   constexpr int num_slots() const { return 1 + (has_momentum ? 1 : 0) + (centered ? 1 : 0); }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;

@@ -12,7 +12,7 @@ namespace lockstep {
 struct SgdOptions {
   float learning_rate = 0.01f;
 
-  static constexpr std::array<SlotSpec, 0> Slots() { return {}; }
+  static constexpr int num_slots() { return 0; }
   // INVALID_ARGUMENT for a parameter that is not finite, or a row type that rows cannot have.
   Result<UpdateRule> Rule(DType row_type, InstructionSet set = BestInstructionSet()) const;
 };

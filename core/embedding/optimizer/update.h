@@ -18,6 +18,8 @@
 //   target      rows and slots in memory: those of a dynamic table or of ordinary contiguous variables
 //   gradients   [N, D] float32, one for each of N positions; numbers [N] are the rows of the positions
 //
+// A slot of an optimizer is D float32 beside each row of weights. Its name and its initial value are the caller's.
+//
 // Letters: N positions, U <= N distinct rows among them, D dimension of a row.
 //
 // Results equal those of TensorFlow's kernels (ResourceSparseApply...) up to the rounding of a float. The gradients of
@@ -31,12 +33,6 @@ namespace lockstep {
 
 inline constexpr int kMaxSlots = 3;
 inline constexpr int kMaxParameters = 8;
-
-// A slot of an optimizer: D float32 beside each row of weights.
-struct SlotSpec {
-  const char* name;  // TensorFlow's name; lives as long as the program
-  float initial;     // its value before the row's first update
-};
 
 // A run of distinct rows for a kernel.
 struct RowUpdates {

@@ -83,8 +83,8 @@ Case FtrlCase(const std::string& name, const FtrlOptions& options) {
 Case RmsPropCase(bool centered, bool has_momentum) {
   RmsPropOptions options{0.01f, 0.9f, 0.5f, 1e-3f, centered};
   options.has_momentum = has_momentum;
-  std::vector<double> initial;
-  for (int s = 0; s < options.num_slots(); ++s) initial.push_back(options.Slots()[s].initial);
+  std::vector<double> initial(options.num_slots(), 0);
+  initial[0] = 1;
   return {std::string(centered ? "Centered" : "") + "RmsProp" + (has_momentum ? "" : "WithoutMomentum"),
           [=](DType type, InstructionSet set) { return options.Rule(type, set); }, initial,
           [=](double& w, std::vector<double>& s, double g) {
