@@ -21,8 +21,9 @@ _BEGIN = """# Replaced symbols
 
 <!-- Written by tools/hooks_page.py from python/lockstep/_src/hooks/symbols.py. Change the table, and run the tool. -->
 
-Lockstep uses TensorFlow and Keras as PyPI has them. It changes no file of them. While a program trains on several
-workers, some of their functions and methods are replaced in memory, and restored afterwards. This page lists each one.
+Lockstep uses TensorFlow and Keras as PyPI has them. It changes no file of them. In a scope, in a job and beside dynamic
+tables, some of their functions and methods are replaced in memory, and restored afterwards. This page lists each one.
+With one worker they are replaced as well, except those with a note such as "(several workers)".
 
 ```python
 import hybridbackend.tensorflow as hb
@@ -36,8 +37,10 @@ print(Saver._build is own)     # True: the last scope has ended
 
 ## How symbols are replaced
 
-- One mechanism replaces all of them: `Interception`, in `python/lockstep/_src/hooks/interception.py`. It accepts only
-  rows of the table, and only in the periods that the row lists.
+- One mechanism replaces all of them: `Interception`, in `python/lockstep/_src/hooks/interception.py`. A row is replaced
+  only in the periods that it lists. (A row is an object of class `Hook`. It has nothing to do with a `SessionRunHook`.)
+- Overrides of a row's method are replaced without a row of their own: in the subclasses that its line names, and in
+  `lockstep.keras.LazyAdam`.
 - Before a symbol is replaced, its signature is compared with the table. `...` stands for parameters that are handed on
   as they come. Another signature is an error, and all symbols stay as they are:
 
@@ -49,6 +52,7 @@ print(Saver._build is own)     # True: the last scope has ended
   after an error.
 - Several periods may replace one symbol. Each adds a layer, and takes only its own layer away.
 - Objects keep what they need. An optimizer of TensorFlow 1 that was made in a scope exchanges gradients after it.
+  Variables of Keras 3 that hold a table keep the class that the scope gave them ([below](#beside-the-table)).
 - Tests compare the table with all attributes of TensorFlow and Keras before, in and after scopes and jobs.
 
 ## Which Keras
@@ -64,8 +68,7 @@ of Keras are replaced only if it is loaded at the right time:
 
 ## How to read the tables
 
-- "replaced by" names the modules in `python/lockstep/_src` that use the row. If a symbol is replaced in several
-  periods, the modules of all of them are named.
+- "replaced by" names the modules in `python/lockstep/_src` that replace the symbol in this period.
 - Modules of Keras 2 are written as those of `tf_keras`. With TensorFlow 2.15 they lie in `keras`.
 """
 
@@ -76,11 +79,18 @@ These changes replace no symbol of TensorFlow or Keras:
 
 | change | from | until |
 | --- | --- | --- |
+| variables of Keras 3 that hold a table, and its slots, get a class of this library | their creation | their end |
 | gradients of this library's operations are registered | `import lockstep` | the process ends |
 | classes of this library are registered with Keras, for saved models | `import lockstep.keras` | the process ends |
 | `sys.excepthook` and `sys.exit` note how a worker's program ends | the worker joins a job | the process ends |
 | the program's modules see TensorFlow 1 as `tensorflow` | `--tf1` | the process ends |
 | DeepRec's modules are found below `tensorflow`, if it lacks them | Python starts, with `lockstep-deeprec` | it ends |
+
+A `keras.Variable` whose value is a sharded table is made with Keras' class, and then becomes a `RowShardedVariable`
+(`python/lockstep/_src/keras/hooks/variables.py`). So do the slots of its optimizer. They keep this class when the scope
+ends, because they still hold only a shard: reads, assignments and files need methods that know this. The same holds for
+dynamic tables (`python/lockstep/_src/keras/dynamic_embedding.py`,
+`python/lockstep/_src/tables/dynamic/keras_adapter.py`).
 """
 
 
@@ -100,6 +110,18 @@ def replacing_modules() -> dict[Hook, list[str]]:
             for hook in _rows_of(getattr(symbols, name)):
                 modules[hook].append(source.relative_to(_SOURCES).as_posix())
     return modules
+
+
+def replacing_in(period: Period, hook: Hook) -> list[str]:
+    """Returns the modules that replace a symbol in a period.
+
+    A symbol of several periods may have several modules. Those that replace other symbols in this period alone do it.
+    """
+    modules = replacing_modules()
+    if len(hook.why) == 1 or len(modules[hook]) == 1:
+        return modules[hook]
+    of_period = {module for row, by in modules.items() if list(row.why) == [period] for module in by}
+    return [module for module in modules[hook] if module in of_period]
 
 
 def _rows_of(constant: Any) -> list[Hook]:
@@ -128,11 +150,10 @@ def _section(period: Period) -> str:
 
 def _table(period: Period, hooks: list[Hook]) -> list[str]:
     """Returns the lines of a table; symbols that differ in name alone share one."""
-    modules = replacing_modules()
     groups: dict[tuple[str, ...], list[Hook]] = {}
     for hook in hooks:
         why = f"{hook.why[period]} ({hook.only})" if hook.only else hook.why[period]
-        by = ", ".join(f"`{module}`" for module in modules[hook])
+        by = ", ".join(f"`{module}`" for module in replacing_in(period, hook))
         groups.setdefault((hook.symbol.partition(":")[0], _signature(hook), by, why), []).append(hook)
     lines = ["| symbol | module | signature | replaced by | why |", "| --- | --- | --- | --- | --- |"]
     for (module, signature, by, why), alike in groups.items():

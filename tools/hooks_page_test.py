@@ -16,3 +16,21 @@ def test_each_section_names_each_symbol_of_its_period():
 def test_each_row_is_used_by_a_module():
     unused = [hook.symbol for hook, modules in hooks_page.replacing_modules().items() if not modules]
     assert not unused, "delete these rows of the table, or replace the symbols"
+
+
+def test_each_period_of_a_row_has_modules_of_its_own():
+    for hook, modules in hooks_page.replacing_modules().items():
+        by = [hooks_page.replacing_in(period, hook) for period in hook.why]
+        assert all(by), hook.symbol
+        assert set(modules) == {module for of_period in by for module in of_period}, hook.symbol
+
+
+def test_replacing_modules_are_those_of_the_period():
+    symbols = hooks_page.symbols
+    by = {period: hooks_page.replacing_in(period, symbols.KERAS_ADD_SLOT) for period in symbols.KERAS_ADD_SLOT.why}
+    assert by == {symbols.SCOPE: ["keras/hooks/variables.py"], symbols.TABLES: ["tables/dynamic/keras_adapter.py"]}
+
+
+def test_the_models_of_keras_2_stand_under_keras_2():
+    [scope] = [text for text in hooks_page.page().split("\n## ") if text.startswith("Scope\n")]
+    assert "`compat.v1.keras.Model`" in scope.partition("### Keras 2")[2]

@@ -1,18 +1,20 @@
 """The scope in which a TensorFlow program trains on all workers of the job.
 
-The outermost scope intercepts the following in the whole process, and restores it on exit:
+The outermost scope replaces the following in the whole process, and restores it on exit:
 
-| what | becomes |
+| symbols | replacement |
 | --- | --- |
 | optimizers' `compute_gradients`, `apply_gradients` | exchange gradients (`gradients/tensorflow1_optimizers.py`) |
-| optimizers' updates by `tf.IndexedSlices` | one fused operation each, also in Keras 3 (`tables/updates/`) |
-| creation of variables | sharded if `sharding=True` (`sharding_rules.py`), else replicated (`replicated.py`) |
-| `variables_initializer` | gives worker 0's values to variables that were made outside (`replicated.py`) |
-| `tf.linalg.global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | include all shards (`norms.py`) |
+| updates by `tf.IndexedSlices`, of TensorFlow 1, Keras 2 and Keras 3 | one fused operation each (`tables/updates/`) |
+| creation of variables | sharded if `sharding=True` (`tables/sharded/`), else replicated (`replicas/replicated.py`) |
+| `variables_initializer` | gives worker 0's values to variables that were made outside (`replicas/replicated.py`) |
+| `assign`, `assign_add`, `assign_sub` | equal values on all workers (`replicas/assignments.py`) |
+| scatters to sharded tables | refuse ids where rows of the shard are meant (`tables/sharded/scatters.py`) |
+| `global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | include all shards (`gradients/norms.py`) |
 | `tf.nn.moments`, moving averages | cover the batches of all workers (`replicas/batch_statistics.py`) |
 | `Saver` | saves and restores for the job (`saving/checkpoint.py`) |
-| `MonitoredTrainingSession` | runs hooks and saves on all workers together (`sessions/session.py`) |
-| one-shot and initializable iterators | end on all workers together (`data/sync.py`) |
+| `MonitoredTrainingSession` | runs its hooks and saves on all workers together (`sessions/session.py`) |
+| iterators of datasets | end on all workers together (`data/sync.py`) |
 | Keras 3 | trains, evaluates, predicts and saves for the job (`keras/hooks/`) |
 | `Model` of Keras 2, in a graph of TensorFlow 1 | is replaced by this library's (`keras/models/graph_model.py`) |
 

@@ -1,4 +1,4 @@
-"""Rows of the table of replaced symbols: the place of a symbol, and the signature that a hook relies on."""
+"""Rows of the table of replaced symbols: the place of a symbol, and the signature that its replacement relies on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ ABSENT = "absent"
 # The versions that the table is tested with.
 VERSIONS = {"TensorFlow": ("2.15.1", "2.21.0"), "Keras 2": ("2.15.0", "2.21.0"), "Keras 3": ("3.15.1",)}
 
+# TensorFlow's name for Keras 2; Keras 3 has no models for graphs of TensorFlow 1.
+_KERAS_OF_TENSORFLOW_1 = "tensorflow:compat.v1.keras."
+
 
 class HookError(RuntimeError):
-    """A symbol is missing or has another signature than a hook relies on."""
+    """A symbol is missing or has another signature than its replacement relies on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Period:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hook:
-    """A symbol of TensorFlow or Keras that is replaced.
+    """A replaced symbol of TensorFlow or Keras: a row of the table, not a hook of a session.
 
     Attributes:
       symbol: "module:name", where the name may have dots. Modules of Keras 2 are written as those of `tf_keras`.
@@ -67,6 +70,8 @@ class Hook:
     @property
     def library(self) -> str:
         """The library of the symbol: "TensorFlow", "Keras 2" or "Keras 3"."""
+        if self.symbol.startswith(_KERAS_OF_TENSORFLOW_1):
+            return "Keras 2"
         root = self.symbol.partition(":")[0].partition(".")[0]
         return {"tf_keras": "Keras 2", "keras": "Keras 3"}.get(root, "TensorFlow")
 

@@ -1,4 +1,4 @@
-"""The hooks of a period, which several users may need at the same time."""
+"""The replaced symbols of a period, which several users may need at the same time."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _with_objects: weakref.WeakSet[HookSet] = weakref.WeakSet()
 
 
 class HookSet:
-    """Hooks that are in force from the first `hold` until the last `release`.
+    """Symbols that are replaced from the first `hold` until the last `release`.
 
     Users are anything hashable. Objects are users as long as they live: when the last of them is gone, the next
     `release` of any set restores the symbols.
 
     Args:
-      period: the period of the hooks.
+      period: the period of the replaced symbols.
       install: replaces the symbols.
     """
 
@@ -36,7 +36,7 @@ class HookSet:
         self._objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
     def hold(self, user: Hashable) -> None:
-        """Puts the hooks into force, unless they are already. Further calls for the same user do nothing.
+        """Replaces the symbols, unless they are replaced already. Further calls for the same user do nothing.
 
         Raises:
           HookError: a symbol differs from the table; then nothing is replaced.
@@ -46,7 +46,7 @@ class HookSet:
             self._users.add(user)
 
     def hold_for(self, thing: Any) -> None:
-        """Puts the hooks into force for as long as an object lives; see the class."""
+        """Replaces the symbols for as long as an object lives; see the class."""
         with self._lock:
             self._install_for_first()
             self._objects[id(thing)] = thing
@@ -62,7 +62,7 @@ class HookSet:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Puts the hooks into force inside the block."""
+        """Replaces the symbols inside the block."""
         user = object()
         self.hold(user)
         try:
@@ -71,7 +71,7 @@ class HookSet:
             self.release(user)
 
     def add(self, install: Install) -> None:
-        """Adds hooks to the set; if the set is in force, they are installed now. Repeated calls do nothing."""
+        """Adds symbols to the set; if it is in force, they are replaced now. Repeated calls do nothing."""
         with self._lock:
             if install in self._installs:
                 return

@@ -116,7 +116,9 @@ class Interception:
                         self.replace_attribute(cls, hook.name, make)
 
     def replace_attribute(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-        """Replaces an attribute that is not in the table, of a program's own subclass.
+        """Replaces an attribute that is not in the table.
+
+        Only overrides of a row's method use it, in classes of the program and of this library.
 
         Args:
           owner: a class.

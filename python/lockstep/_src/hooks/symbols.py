@@ -23,10 +23,14 @@ NAMED_JOB = Period(
 TABLES = Period(
     "dynamic tables",
     "when the first dynamic table is made",
-    "when a scope or the job ends and no dynamic table is in use",
+    "at the next end of a scope or job after the last dynamic table was deleted",
 )
 EVALUATION = Period("evaluation", "when an `EvaluationHook` begins to build its graph", "when the graph is built")
-BEGIN = Period("begin", "when a session's hook begins on a worker other than 0", "when it has begun")
+BEGIN = Period(
+    "begin",
+    "when a `CheckpointSaverHook` or a `SummarySaverHook` begins on a worker other than 0",
+    "when it has begun",
+)
 FACADE = Period(
     "façade",
     "when `horovod.tensorflow.data.compute_service` is imported",
@@ -291,9 +295,16 @@ KERAS_CLIP = _row(
 _OPTIMIZERS = "keras.src.optimizers."
 _SCALES = _OPTIMIZERS + "loss_scale_optimizer:LossScaleOptimizer."
 KERAS_CHECK_FINITE = _row(_SCALES + "check_finite(self, grads)", {TABLES: "Slices of all workers are checked."})
+# By class, with the class's name of the gradient.
 KERAS_UPDATE_STEPS = {
-    name: _row(f"{_OPTIMIZERS}{name.lower()}:{name}.update_step(self, gradient, variable, learning_rate)", _FUSED)
-    for name in ("SGD", "Adagrad", "Adam", "Ftrl", "RMSprop")
+    name: _row(f"{_OPTIMIZERS}{name.lower()}:{name}.update_step(self, {gradient}, variable, learning_rate)", _FUSED)
+    for name, gradient in (
+        ("SGD", "gradient"),
+        ("Adagrad", "gradient"),
+        ("Adam", "gradient"),
+        ("Ftrl", "gradient"),
+        ("RMSprop", "gradient"),
+    )
 }
 _BASE_OPTIMIZER = _OPTIMIZERS + "base_optimizer:"
 KERAS_APPLY = _row(
@@ -404,13 +415,17 @@ LOAD_WEIGHTS = _row_of_several(_SAVING + "load_weights(model, filepath, ...)", _
 # Keras 2.
 
 _KERAS_2 = "tf_keras.src."
+# By class, with the class's name of the gradient.
 KERAS_2_UPDATE_STEPS = {
-    name: _row(
-        f"{_KERAS_2}optimizers.{name.lower()}:{name}.update_step"
-        f"(self, {'grad' if name == 'Adagrad' else 'gradient'}, variable)",
-        _FUSED,
+    name: _row(f"{_KERAS_2}optimizers.{name.lower()}:{name}.update_step(self, {gradient}, variable)", _FUSED)
+    for name, gradient in (
+        ("SGD", "gradient"),
+        ("Adagrad", "grad"),
+        ("Adam", "gradient"),
+        ("AdamW", "gradient"),
+        ("Ftrl", "gradient"),
+        ("RMSprop", "gradient"),
     )
-    for name in ("SGD", "Adagrad", "Adam", "AdamW", "Ftrl", "RMSprop")
 }
 KERAS_2_LEGACY_APPLY = tuple(
     _row(
@@ -424,7 +439,7 @@ KERAS_2_MODEL = _row(
     "tensorflow:compat.v1.keras.Model class",
     "Keras' models in graphs of TensorFlow 1 are this library's, which train for the job.",
     also=("tensorflow:compat.v1.keras.models.Model",),
-    only="Keras 2, outside of eager mode",
+    only="outside of eager mode",
 )
 _KERAS_2_SCALES = _KERAS_2 + "mixed_precision.loss_scale_optimizer:LossScaleOptimizer"
 KERAS_2_SCALED_APPLY = _rows(_KERAS_2_SCALES, ("", "V3"), ".apply_gradients(self, grads_and_vars, ...)", _SCALED)
