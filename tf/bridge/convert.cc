@@ -54,7 +54,8 @@ absl::Status ToTensorFlow(const Status& status) {
     case StatusCode::kUnimplemented: code = absl::StatusCode::kUnimplemented; break;
     // TensorFlow's sessions take UNAVAILABLE and ABORTED for a preempted server that will come back, and start over,
     // for ever. A lost rank does not come back into a running job. INTERNAL is what remains: sessions raise it, and the
-    // other codes that they raise have meanings of their own in the core (status.h).
+    // other codes that they raise have meanings of their own in the core (status.h). It is shared with bugs and failed
+    // system calls; the message distinguishes them.
     case StatusCode::kUnavailable:
     case StatusCode::kAborted:
     case StatusCode::kInternal: code = absl::StatusCode::kInternal; break;

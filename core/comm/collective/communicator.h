@@ -74,11 +74,10 @@ class SharedBuffer {
 // Errors, on every rank that waits:
 //
 //   UNAVAILABLE        A peer died or left. It is named at once (< 2 s), with the operation. Or the process of a peer
-//   of
-//                      this host is stopped, and did not arrive within `stopped_timeout`.
-//   DEADLINE_EXCEEDED  A peer did not arrive within `stall_timeout`. It is named, with the operation and the time
-//   waited. CANCELLED          Abort or Leave was called here. Or a peer called Abort: its rank and its reason are
-//   named.
+//                      on this host is stopped, and did not arrive within `stopped_timeout`.
+//   DEADLINE_EXCEEDED  A peer did not arrive within `stall_timeout`. It is named, with the operation and the time.
+//   CANCELLED          Abort or Leave was called here. Or a peer called Abort; its rank and its reason are named.
+//
 // After one of these errors the communicator is broken: each later call returns that first error at once, and the only
 // way back is a new communicator on all ranks. If a rank breaks while a peer waits for it, the peer gets that rank's
 // error, with its code, unless it knows more itself. Outputs are undefined after an error. Errors of the arguments

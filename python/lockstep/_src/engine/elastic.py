@@ -26,7 +26,8 @@ from lockstep.launch.base import places
 from lockstep.launch.base.elastic_wire import ADDRESS, SECRET, WORKER, Channel, WireError, round_secret
 from lockstep.launch.base.ports import free_ports
 
-# All ranks that wait for a dead rank notice its death within this time (docs/design.md).
+# A rank that waits for a dead one has its error in less than 2 s (core/comm/collective/communicator.h). One more second
+# is for a busy machine.
 _SEEN_WITHIN_S = 3.0
 # The errors of a rendezvous during which a rank died.
 _NOT_MET = (
