@@ -151,5 +151,5 @@ def _intercept_keras(interception: Interception) -> None:
         keras2.intercept_updates(interception, keras_2)
 
 
-# These hooks are installed while any scope is open. Modules of higher layers add theirs, such as the models of Keras 2.
+# These symbols are replaced while any scope is open. Modules of higher layers add theirs, such as Keras 2's `Model`.
 hooks = HookSet(symbols.SCOPE, _intercept)

@@ -117,7 +117,7 @@ def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]],
     at_exit.register(_stop_at_exit)
 
 
-# These hooks are in force from `start` to `stop`. Other modules add the hooks that they need in a job.
+# These symbols are replaced from `start` to `stop`. Other modules add the symbols that they replace in a job.
 hooks = HookSet(symbols.NAMED_JOB, file_errors.intercept_savers)
 _settings: dict[str, float] = {}  # for the lanes of sets that are added later
 

@@ -35,7 +35,7 @@ _MOVED = ("lockstep", "moved_averages")
 
 def intercept_batch_statistics(interception: Interception) -> None:
     """Makes batch statistics cover the batches of all workers while the interception lasts."""
-    # tf.nn.moments of TensorFlow 2 calls the function in its module, so it needs no hook of its own.
+    # tf.nn.moments of TensorFlow 2 calls the function in its module, so it needs no row of its own.
     interception.replace(symbols.MOMENTS, _wrap_moments)
     interception.replace(symbols.FUSED_BATCH_NORM, _wrap_fused_batch_norm)
     interception.replace(symbols.MOVING_AVERAGE, _wrap_moving_average)

@@ -45,7 +45,7 @@ def _intercept(interception: Interception) -> None:
     interception.replace(symbols.VARIABLE_SHAPE, _wrap_variable_shape)
 
 
-# Modules above this one add the hooks that they need for tables; savers do.
+# Modules above this one add the symbols that they replace for tables; savers do.
 hooks = HookSet(symbols.TABLES, _intercept)
 
 

@@ -4,9 +4,9 @@ Inside a scope, the code of TensorFlow's and Keras' known optimizers for `tf.Ind
 `LockstepSparseUpdate` (tf/embedding/update_ops.cc). It sums the gradients of each row and applies the optimizer's rule
 once. Other optimizers, and subclasses that override the code for such gradients, are not changed.
 
-TensorFlow 1: the rules are in `tensorflow1_rules.py`, the hook in `tensorflow1_hooks.py`. Keras 3: the rules are in
-`keras_rules.py`, the hooks in `keras3.py`. Keras 2: the rules are in `keras_rules.py`, and the hooks and the rules of
-legacy optimizers in `keras2.py`.
+TensorFlow 1: the rules are in `tensorflow1_rules.py`, the replaced symbols in `tensorflow1_hooks.py`. Keras: the rules
+are in `keras_rules.py`, the replaced symbols in `keras3.py` and `keras2.py`. `keras2.py` also has the rules of legacy
+optimizers.
 """
 
 from lockstep._src.tables.updates.dispatch import apply_sparse, rule_of
