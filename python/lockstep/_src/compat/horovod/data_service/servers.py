@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +19,8 @@ from lockstep._src.compat.horovod.data_service.errors import DataServiceError, T
 _LOG = logging.getLogger("lockstep")
 
 _HEARTBEAT_MS = 1000
+# The pause in seconds between two attempts to reach a dispatcher.
+_RETRY_S = 0.1
 # The time in seconds within which a server should stop. After that, it runs until the process ends.
 STOP_TIMEOUT_S = 10.0
 
@@ -34,6 +38,7 @@ def dispatcher(client: ComputeClient, dispatcher_id: int) -> Iterator[str]:
 
     Raises:
       ValueError: the interface that the environment requests does not exist, or the dispatcher is already registered.
+      IndexError: there is no such dispatcher.
       DataServiceError: the compute job cannot be reached.
     """
     with _dispatch_server() as address:
@@ -72,7 +77,7 @@ def worker(dispatcher_address: str, timeout_s: float) -> Iterator[None]:
 
     Raises:
       ValueError: the interface that the environment requests does not exist.
-      tf.errors.OpError: the dispatcher does not answer.
+      tf.errors.OpError: the dispatcher accepts no connection in time, or the worker cannot start.
     """
     protocol, _, target = dispatcher_address.partition("://")
     host = addresses.own_address(addresses.chosen_interfaces())
@@ -84,12 +89,32 @@ def worker(dispatcher_address: str, timeout_s: float) -> Iterator[None]:
         heartbeat_interval_ms=_HEARTBEAT_MS,
         dispatcher_timeout_ms=int(timeout_s * 1000),
     )
+    _wait_for_dispatcher(target, timeout_s)
     server = tf.data.experimental.service.WorkerServer(config, start=False)
+    # A server that did not start is not stopped: TensorFlow's `join` would crash.
+    server.start()
     try:
-        server.start()
         yield
     finally:
         _stop(server, "worker")
+
+
+def _wait_for_dispatcher(target: str, timeout_s: float) -> None:
+    """Waits until a dispatcher at `host:port` accepts connections.
+
+    A worker of TensorFlow would wait without a limit, and meanwhile stop all Python threads of the process.
+    """
+    host, _, port = target.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host, int(port)), max(_RETRY_S, deadline - time.monotonic())).close()
+            return
+        except OSError as error:
+            if time.monotonic() + _RETRY_S > deadline:
+                message = f"data service: the dispatcher at {target} has not answered within {timeout_s:g} s: {error}"
+                raise tf.errors.DeadlineExceededError(None, None, message) from None
+        time.sleep(_RETRY_S)
 
 
 def _stop(server: Any, what: str) -> None:
