@@ -105,6 +105,7 @@ class Ranks(Protocol):
 
     def size(self) -> int:
         """Returns the number of ranks."""
+        raise NotImplementedError
 
 
 class AllRanks(Ranks):

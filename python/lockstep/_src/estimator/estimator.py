@@ -27,7 +27,6 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
-from lockstep._src.engine import arguments
 from lockstep._src.engine.context import context
 from lockstep._src.estimator import evaluations, warm_start
 from lockstep._src.estimator.exporters import signatures
@@ -43,6 +42,12 @@ _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")
 
 InputFn = Callable[..., Any]
+
+
+def _check_steps(owner: str, name: str, steps: float | None) -> None:
+    """Raises ValueError for a number of steps below 1. As in TensorFlow, a number may be written as 1e4."""
+    if steps is not None and steps < 1:
+        raise ValueError(f"{owner}: {name} is {steps}, wanted at least 1, or None")
 
 
 class Estimator:
@@ -167,8 +172,8 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise ValueError(f"train: steps is {steps} and max_steps is {max_steps}, wanted one of them")
-        arguments.integer("train", "steps", steps, 1)
-        arguments.integer("train", "max_steps", max_steps, 1)
+        _check_steps("train", "steps", steps)
+        _check_steps("train", "max_steps", max_steps)
         hooks = list(checked_hooks("train: hooks", hooks))
         saving_listeners = checked_hooks("train: saving_listeners", saving_listeners, "CheckpointSaverListener")
         if max_steps is not None and self._trained_steps() >= max_steps:
@@ -277,7 +282,7 @@ class Estimator:
           ValueError: there is no checkpoint, or `steps` is not positive.
           RuntimeError: no worker has any data.
         """
-        arguments.integer("evaluate", "steps", steps, 1)
+        _check_steps("evaluate", "steps", steps)
         hooks = checked_hooks("evaluate: hooks", hooks)
         path = self._checkpoint(checkpoint_path)
         with self._graph(), scope(mode="eval"):

@@ -74,7 +74,9 @@ def test_training_takes_all_data_and_computes_what_numpy_does(model):
     assert model.latest_checkpoint() == f"{model.model_dir}/model.ckpt-4"
 
 
-@pytest.mark.parametrize(("arguments", "steps"), [({"steps": 2}, 2), ({"max_steps": 3}, 3), ({"steps": 9}, 4)], ids=str)
+@pytest.mark.parametrize(
+    ("arguments", "steps"), [({"steps": 2}, 2), ({"max_steps": 3e0}, 3), ({"steps": 9}, 4)], ids=str
+)
 def test_training_ends_at_its_steps_or_with_the_data(tmp_path, arguments, steps):
     hook = Count()
     model = make(tmp_path).train(input_fn, [hook], **arguments)

@@ -170,13 +170,13 @@ class _Keras2(_Exchanging):
 
 def _is_legacy(optimizer: Any) -> bool:
     """Returns whether an optimizer is one of `keras.optimizers.legacy` in Keras 2."""
-    return not hasattr(optimizer, "build")
+    return hasattr(optimizer, "_create_all_weights")
 
 
 def _mixin(optimizer: Any) -> type:
     if hasattr(optimizer, "stateless_apply"):
         return _Keras3
-    if hasattr(optimizer, "_create_all_weights" if _is_legacy(optimizer) else "compute_gradients"):
+    if _is_legacy(optimizer) or hasattr(optimizer, "compute_gradients"):
         return _Keras2
     raise TypeError(f"got {optimizer!r}, wanted an optimizer of Keras or of tf.compat.v1.train")
 

@@ -239,7 +239,7 @@ class Agent(SupervisedJob):
         try:
             signum = signal.Signals(number)
         except ValueError:
-            raise WireError(f"signal: {number} is no number of a signal") from None
+            raise WireError(f"signal: got {number}, wanted the number of a signal with a name") from None
         for worker in self._workers:
             if worker.rank == rank:
                 worker.signal(signum)

@@ -52,15 +52,17 @@ def sgd(o: Any, rate: Any) -> Rule:
 def sgd_with_slot(o: Any, rate: Any) -> Rule:
     """Returns the rule of `SGD` with a momentum slot; in Keras 2 also without momentum, where it has the last step."""
     name = "keras_nesterov" if o.nesterov else "keras_momentum"
-    hyperparameters = {"learning_rate": rate, "momentum": o.momentum}
-    return _rule(o, name, [("momentum", "momentums", 0.0)], lambda: hyperparameters, all_rows=True)
+
+    def hyperparameters() -> dict[str, Any]:
+        return {"learning_rate": rate, "momentum": o.momentum}
+
+    return _rule(o, name, [("momentum", "momentums", 0.0)], hyperparameters, all_rows=True)
 
 
 def adagrad(o: Any, rate: Any) -> Rule:
     """Returns the rule of `Adagrad`."""
     slots = [("accumulator", "_accumulators", o.initial_accumulator_value)]
-    hyperparameters = {"learning_rate": rate, "epsilon": o.epsilon}
-    return _rule(o, "keras_adagrad", slots, lambda: hyperparameters, all_rows=False)
+    return _rule(o, "keras_adagrad", slots, lambda: {"learning_rate": rate, "epsilon": o.epsilon}, all_rows=False)
 
 
 def lazy_adam(o: Any, rate: Any) -> Rule | None:
@@ -109,18 +111,14 @@ def ftrl(o: Any, rate: Any) -> Rule:
 def rmsprop(o: Any, rate: Any) -> Rule:
     """Returns the rule of `RMSprop`, which has no momentum slot if the momentum is 0."""
     slots = [("velocity", "_velocities", 0.0)]
-    momentum = {}
     if o.momentum > 0:
         slots.append(("momentum", "_momentums", 0.0))
-        momentum["momentum"] = o.momentum
     if o.centered:
         slots.append(("average_gradient", "_average_gradients", 0.0))
     name = ("" if o.momentum > 0 else "plain_") + ("centered_" if o.centered else "") + "rms_prop"
-    hyperparameters = {
-        "learning_rate": rate,
-        "rho": o.rho,
-        **momentum,
-        "epsilon": o.epsilon,
-        "one_minus_rho": 1 - o.rho,
-    }
-    return _rule(o, name, slots, lambda: hyperparameters, all_rows=True)
+
+    def hyperparameters() -> dict[str, Any]:
+        momentum = {"momentum": o.momentum} if o.momentum > 0 else {}
+        return {"learning_rate": rate, "rho": o.rho, **momentum, "epsilon": o.epsilon, "one_minus_rho": 1 - o.rho}
+
+    return _rule(o, name, slots, hyperparameters, all_rows=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import socket
 import threading
@@ -73,7 +74,8 @@ def worker(dispatcher_address: str, timeout_s: float) -> Iterator[None]:
 
     Args:
       dispatcher_address: the dispatcher's address, `grpc://host:port`.
-      timeout_s: how long the dispatcher may take to answer, in seconds.
+      timeout_s: how long the dispatcher may take to accept a connection, and then to answer TensorFlow, in seconds
+        each.
 
     Raises:
       ValueError: the interface that the environment requests does not exist.
@@ -91,8 +93,12 @@ def worker(dispatcher_address: str, timeout_s: float) -> Iterator[None]:
     )
     _wait_for_dispatcher(target, timeout_s)
     server = tf.data.experimental.service.WorkerServer(config, start=False)
-    # A server that did not start is not stopped: TensorFlow's `join` would crash.
-    server.start()
+    try:
+        server.start()
+    except BaseException:
+        # TensorFlow crashes when it joins or destroys a server that has not started, so this one is kept for ever.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+        raise
     try:
         yield
     finally:
