@@ -184,10 +184,16 @@ class Stream:
         self._console.line(self._fd, self._prefix + line)
 
 
-def streams_of(rank: int, console: Console, history: deque[bytes], is_remote: bool = False) -> tuple[Stream, Stream]:
-    """Returns the stdout and the stderr of the worker with this rank; the other arguments are those of `Stream`."""
+def streams_of(
+    rank: int | None, console: Console, history: deque[bytes], is_remote: bool = False
+) -> tuple[Stream, Stream]:
+    """Returns the stdout and the stderr of the worker with this rank; the other arguments are those of `Stream`.
+
+    With None, the streams have no name until `rename`.
+    """
+    name = "" if rank is None else str(rank)
     stdout, stderr = (
-        Stream(console, fd, console.prefix(str(rank), fd), rank == 0, history, is_remote)
+        Stream(console, fd, console.prefix(name, fd), rank == 0, history, is_remote)
         for fd in (console.stdout, console.stderr)
     )
     return stdout, stderr

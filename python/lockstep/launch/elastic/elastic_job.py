@@ -251,7 +251,7 @@ class ElasticJob(SupervisedJob):
             assert self._local_environment is not None  # `_run_driver` has made it.
             variables[elastic_wire.ADDRESS] = self._service.address
             process = self._start_worker({**self._local_environment, **variables}, self._inherited)
-            worker = LocalWorker(process, -1, copies)
+            worker = LocalWorker(process, None, copies)
             self._show(worker)
             self._add(worker, self._guard, self._selector)
         self._rename(worker, f"worker {number}", False)

@@ -134,11 +134,11 @@ class _AgentHost(RemoteHost):
     def add(self, worker: RemoteWorker, variables: Mapping[str, str], slots: int) -> None:
         """Asks the agent to start one more worker, as soon as the agent runs."""
         task = self._task
-        self.workers[worker.rank] = worker
+        self.workers[worker.number] = worker
         self.say(
             {
-                "is": "add", "rank": worker.rank, "command": list(task.command), "environment": dict(task.environment),
-                "variables": dict(variables), "of_host": max(1, slots),
+                "is": "add", "rank": worker.number, "command": list(task.command),
+                "environment": dict(task.environment), "variables": dict(variables), "of_host": max(1, slots),
             }
         )  # fmt: skip
 

@@ -41,11 +41,11 @@ class Worker:
     """A worker on this machine or on another.
 
     Args:
-      rank: In the job.
+      rank: In the job; None: an elastic job tells the worker its rank later.
       pid: Also the number of its process group.
 
     Attributes:
-      rank: In the job.
+      rank: In the job; None before the first round of an elastic job.
       name: For messages.
       pid: As above.
       code: Exit code, negative for the signal that killed it (as in subprocess); None while it runs.
@@ -57,9 +57,9 @@ class Worker:
 
     sinks: Sequence[Sink] = ()
 
-    def __init__(self, rank: int, pid: int):
+    def __init__(self, rank: int | None, pid: int):
         self.rank, self.pid = rank, pid
-        self.name = f"rank {rank}"
+        self.name = "a worker without a rank" if rank is None else f"rank {rank}"
         self.code: int | None = None
         self.last_lines: deque[bytes] = deque(maxlen=LAST_LINES)
         self.streams: dict[int, Sink] = {}
@@ -70,6 +70,12 @@ class Worker:
     def is_secondary(self) -> bool:
         """Whether it failed because another rank had ended before."""
         return self.notes.because == PEER
+
+    @property
+    def known_rank(self) -> int:
+        """The `rank` of a worker that has one."""
+        assert self.rank is not None, f"{self.name} has no rank yet"
+        return self.rank
 
     @property
     def final_code(self) -> int:
@@ -130,11 +136,11 @@ class LocalWorker(Worker):
 
     Args:
       process: The process.
-      rank: In the job.
+      rank: As in `Worker`.
       copies: The files that also get its stdout and its stderr. `show` says which sinks get its output.
     """
 
-    def __init__(self, process: Process, rank: int, copies: tuple[OutputCopy, OutputCopy] | None):
+    def __init__(self, process: Process, rank: int | None, copies: tuple[OutputCopy, OutputCopy] | None):
         super().__init__(rank, process.pid)
         self._process = process
         self._pipes = (process.stdout, process.stderr, process.notes)

@@ -232,7 +232,7 @@ class Agent(SupervisedJob):
         return base if self._folder is None else {**base, FOLDER: self._folder.name}
 
     def _show(self, worker: LocalWorker) -> None:
-        worker.show(*(_OutputRelay(self._link, worker.rank, of) for of in (1, 2, 3)))
+        worker.show(*(_OutputRelay(self._link, worker.known_rank, of) for of in (1, 2, 3)))
 
     def _signal(self, message: Message) -> None:
         rank, number = field(message, "rank", int), field(message, "number", int)
@@ -280,7 +280,7 @@ class Agent(SupervisedJob):
                     if fd in selector.get_map() or fd in self._held:
                         self._drain(selector, worker, fd)
                 if self._folder is not None:
-                    self._send_results(Path(self._folder.name), worker.rank)
+                    self._send_results(Path(self._folder.name), worker.known_rank)
                 self._link.say({"is": "ended", "rank": worker.rank, "code": worker.code})
                 if self._is_elastic:  # It is freed, since many others may follow.
                     self._held -= set(worker.streams)

@@ -154,7 +154,7 @@ class MultiHostJob(SupervisedJob):
         super()._start(self._guard, self._selector)
         for host, remote in self._remotes.items():
             self._workers += remote.start(of_host[host], self._copies)
-        self._workers.sort(key=lambda worker: worker.rank)
+        self._workers.sort(key=lambda worker: worker.known_rank)
         self._guard.set_silence(self._task.silence_s)
         self._connected.start_heartbeats(self._guard)
 

@@ -19,6 +19,9 @@ class RemoteWorker(Worker):
       say: Sends a message to the host's agent.
       console: Shows its output.
       copies: The files that also get its output.
+
+    Attributes:
+      number: The `rank` above, by which the host's agent knows it; `rank` changes with the rounds of an elastic job.
     """
 
     def __init__(
@@ -30,7 +33,7 @@ class RemoteWorker(Worker):
         copies: tuple[OutputCopy, OutputCopy] | None,
     ):
         super().__init__(rank, 0)
-        self._number = rank
+        self.number = rank
         self._host, self._say, self._copies = host, say, copies
         self._lost = ""
         self._has_told = False
@@ -77,7 +80,7 @@ class RemoteWorker(Worker):
 
     def signal(self, signum: signal.Signals) -> None:
         """Implements `Worker.signal`, through the host's agent."""
-        self._say({"is": "signal", "rank": self._number, "number": int(signum)})
+        self._say({"is": "signal", "rank": self.number, "number": int(signum)})
 
     def reap(self) -> None:
         """Closes the files with its output."""
