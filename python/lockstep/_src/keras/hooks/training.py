@@ -59,6 +59,10 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(symbols.KERAS_GLOBAL_NORM, around(_global_norm))
 
 
+# Stands for "no batch" among the numbers of rows that workers send: the exchanged tensor has numbers only.
+_NO_BATCH = -1
+
+
 class _Batch(NamedTuple):
     """A batch of this worker, and its weight: its part of the rows of all workers, times the number of workers."""
 
@@ -131,8 +135,8 @@ class _Step(threading.local):
         batch = mine.get_value() if mine.has_value() else None
         is_first = not self._compared and context.options.mode == "train"
         compared = sharing.fingerprint(batch) if is_first and batch is not None and not is_share else sharing.NOTHING
-        # The number of rows, or -1 for no batch; whether a callback requested the end; the first batch's fingerprint.
-        sent = [[-1 if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
+        # The number of rows, or _NO_BATCH; whether a callback requested the end; the first batch's fingerprint.
+        sent = [[_NO_BATCH if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
         all_sent = ordered.allgather(tf.constant(sent, tf.int64), name="rows_of_batches").numpy()
         rows, asked = all_sent[:, 0], all_sent[:, 1]
         if is_first:
@@ -141,12 +145,14 @@ class _Step(threading.local):
         if this is not None:
             this.agree(asked.any())
         until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder
-        if asked.any() or (rows < 0).all() or (not until_the_last and (rows < 0).any()):
+        ended = rows == _NO_BATCH
+        if asked.any() or ended.all() or (not until_the_last and ended.any()):
             return None
         if batch is None:
             batch = tree.map_structure(lambda spec: sync.empty(spec), iterator.element_spec)
-        total = np.maximum(rows, 0).sum()
-        return _Batch(batch, max(rows[context.rank], 0) * context.world_size / total if total else 1.0)
+        rows = np.where(ended, 0, rows)
+        total = rows.sum()
+        return _Batch(batch, rows[context.rank] * context.world_size / total if total else 1.0)
 
     def one_by_one(self, batches: list[_Batch], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Iterator[Any]:
         """Yields the batches' data; while one is used, `weight` has its weight."""
