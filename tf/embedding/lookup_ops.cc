@@ -29,10 +29,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/sharding/lookup.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tf/comm/collective_kernel.h"
@@ -45,19 +47,14 @@ namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-// The values of the attribute num_rows, in graphs, that are no numbers of rows: a negative one marks a dynamic table,
-// and this one a dynamic table whose keys are sent with counts. TableAttributes converts them.
-constexpr int64_t kCountedKeysInGraphs = -2;
+// The values of the attribute `ids_are`: the ids of a lookup are numbers of rows of a sharded table, or keys of a
+// dynamic table, which may be sent with their counts.
+constexpr std::string_view kRows = "rows", kCountedKeys = "counted_keys";
+#define LOCKSTEP_IDS_ARE_ATTR "ids_are: list({'rows', 'keys', 'counted_keys'}) >= 1"
 
 // The attributes for the check of ids and for messages. The number of rows is that of the whole table, which the
 // shard's shape does not tell.
 struct TableAttributes {
-  TableAttributes() = default;
-  TableAttributes(std::string table, int64_t num_rows)
-      : name(std::move(table)), counted(num_rows == kCountedKeysInGraphs) {
-    if (num_rows >= 0) rows = num_rows;
-  }
-
   // Points into `ids` and `inverse`; `inverse` is null if it is not to be written.
   LookupIds Lookup(const tf::Tensor& ids, int32_t* inverse) const {
     const DType dtype = ids.dtype() == tf::DT_INT32 ? DType::kInt32 : DType::kInt64;
@@ -70,6 +67,34 @@ struct TableAttributes {
   std::optional<int64_t> rows;  // nothing for a dynamic table
   bool counted = false;
 };
+
+// Reads the attributes of `count` lookups. INVALID_ARGUMENT if the lists do not fit together: num_rows has the number
+// of rows for each lookup whose ids are rows, and for no other.
+absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, std::vector<TableAttributes>* tables) {
+  std::vector<std::string> names, ids_are;
+  std::vector<int64_t> rows;
+  TF_RETURN_IF_ERROR(construction->GetAttr("tables", &names));
+  TF_RETURN_IF_ERROR(construction->GetAttr("ids_are", &ids_are));
+  TF_RETURN_IF_ERROR(construction->GetAttr("num_rows", &rows));
+  const auto of_rows = static_cast<size_t>(std::count(ids_are.begin(), ids_are.end(), kRows));
+  if (names.size() != count || ids_are.size() != count) {
+    return absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': N = ", count, ", but ",
+                                                   names.size(), " tables and ", ids_are.size(), " ids_are"));
+  }
+  if (rows.size() != of_rows || std::any_of(rows.begin(), rows.end(), [](int64_t number) { return number < 0; })) {
+    return absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': num_rows is [",
+                                                   absl::StrJoin(rows, ", "), "], wanted ", of_rows,
+                                                   " numbers >= 0, one for each 'rows' in ids_are"));
+  }
+  auto next_rows = rows.begin();
+  for (size_t i = 0; i < count; ++i) {
+    TableAttributes& table = tables->emplace_back();
+    table.name = std::move(names[i]);
+    if (ids_are[i] == kRows) table.rows = *next_rows++;
+    table.counted = ids_are[i] == kCountedKeys;
+  }
+  return absl::OkStatus();
+}
 
 // Returns splits, which should be [R]; the core checks that.
 std::span<const int64_t> AsSpan(const tf::Tensor& splits) {
@@ -111,26 +136,21 @@ Status ForEachLookup(tf::OpKernelContext* context, int count, const std::functio
 class RouteKernel : public CollectiveKernel {
  public:
   explicit RouteKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
-    std::vector<std::string> names;
-    std::vector<int64_t> rows;
-    OP_REQUIRES_OK(construction, construction->GetAttr("tables", &names));
-    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &rows));
-    OP_REQUIRES_OK(construction, ReadStage(construction, &stage_));
     const auto count = static_cast<size_t>(construction->num_outputs() / 4);
-    const auto counted = static_cast<size_t>(std::count(rows.begin(), rows.end(), kCountedKeysInGraphs));
-    const auto seen =
-        static_cast<size_t>(construction->num_inputs()) - std::min<size_t>(construction->num_inputs(), count);
-    OP_REQUIRES(construction,
-                names.size() == count && rows.size() == count && (seen == 0 || seen == counted) &&
-                    construction->num_inputs() == static_cast<int>(count + seen),
-                absl::InvalidArgumentError(absl::StrCat(
-                    "route '", construction->def().name(), "': ", construction->num_inputs() - seen, " lookups, but ",
-                    names.size(), " tables, ", rows.size(), " num_rows, N = ", count, " and S = ", seen)));
+    OP_REQUIRES_OK(construction, ReadTables(construction, count, &tables_));
+    OP_REQUIRES_OK(construction, ReadStage(construction, &stage_));
+    const auto counted = static_cast<size_t>(
+        std::count_if(tables_.begin(), tables_.end(), [](const TableAttributes& table) { return table.counted; }));
+    const auto inputs = static_cast<size_t>(construction->num_inputs());
+    const size_t seen = inputs - std::min(inputs, count);
+    OP_REQUIRES(construction, (seen == 0 || seen == counted) && inputs == count + seen,
+                absl::InvalidArgumentError(
+                    absl::StrCat("route '", construction->def().name(), "': ", inputs - seen, " lookups, ", counted,
+                                 " of them with counted keys, but N = ", count, " and S = ", seen)));
     int next_seen = static_cast<int>(count);
-    for (size_t i = 0; i < count; ++i) {
-      tables_.emplace_back(std::move(names[i]), rows[i]);
+    for (const TableAttributes& table : tables_) {
       seen_.emplace_back();
-      if (seen > 0 && rows[i] == kCountedKeysInGraphs) seen_.back() = next_seen++;
+      if (seen > 0 && table.counted) seen_.back() = next_seen++;
     }
   }
 
@@ -300,11 +320,8 @@ class CombineGradientKernel : public CollectiveKernel {
 class CheckIdsKernel : public tf::OpKernel {
  public:
   explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    std::string name;
-    int64_t rows = 0;
-    OP_REQUIRES_OK(construction, construction->GetAttr("table", &name));
-    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &rows));
-    table_ = {std::move(name), rows};
+    OP_REQUIRES_OK(construction, construction->GetAttr("table", &table_.name));
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &table_.rows.emplace()));
   }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -324,10 +341,10 @@ absl::Status RouteShapes(InferenceContext* c) {
   if (c->num_inputs() < count) {
     return absl::InvalidArgumentError(absl::StrCat(c->num_inputs(), " lookups, but N = ", count));
   }
-  std::vector<int64_t> rows;
-  TF_RETURN_IF_ERROR(c->GetAttr("num_rows", &rows));
+  std::vector<std::string> ids_are;
+  TF_RETURN_IF_ERROR(c->GetAttr("ids_are", &ids_are));
   for (int i = 0; i < count; ++i) {
-    const bool counted = i < static_cast<int>(rows.size()) && rows[i] == kCountedKeysInGraphs;
+    const bool counted = i < static_cast<int>(ids_are.size()) && ids_are[i] == kCountedKeys;
     c->set_output(i, counted ? c->Matrix(c->UnknownDim(), 2) : c->Vector(c->UnknownDim()));
     c->set_output(count + i, c->input(i));
     c->set_output(2 * count + i, c->Vector(c->UnknownDim()));
@@ -379,16 +396,17 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Attr("S: int >= 0")
     .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr("Tids: list({int32, int64}) >= 1")
-    .Attr("num_rows: list(int) >= 1")
+    .Attr(LOCKSTEP_IDS_ARE_ATTR)
+    .Attr("num_rows: list(int)")
     .Attr("tables: list(string) >= 1")
     .SetShapeFn(RouteShapes)
     .Doc(R"doc(
 Makes the first step of N lookups: sends each distinct id to the rank that owns its row. One exchange.
 
-ids: any shape; each in [0, num_rows), else all ranks fail with InvalidArgument.
-seen: for each lookup with num_rows = -2: the count of each id, in the shape of the ids; or no tensors: once each.
+ids: any shape; row numbers in [0, num_rows), else all ranks fail with InvalidArgument; or keys, any number.
+seen: for each lookup of counted keys: the count of each key, in the shape of the ids; or no tensors: once each.
 local_rows: [M]; the rows of this rank's shard that the ranks ask for, in rank order. For a dynamic table the keys;
-  with num_rows = -2 [M, 2]: each key and the asking rank's count.
+  for counted keys [M, 2]: each key and the asking rank's count.
 inverse: the shape of ids; the index of each id among the distinct ones, sorted by owner.
 send_splits: [R]; the number of distinct ids sent to each rank.
 recv_splits: [R]; the number received from each rank; M in sum.
@@ -396,8 +414,10 @@ N: the number of ids tensors, and of tensors of each output.
 S: the number of seen tensors.
 stage: 'only', all the way to the owners; 'host', to the relay ranks of this host, with local_rows
   that are ids; 'owner', from the relay ranks to the owners.
-num_rows: rows of each whole table; -1 or -2 for a dynamic table, in which any id is a key.
-tables: their names, for messages.
+ids_are: for each lookup: 'rows', row numbers of a sharded table; 'keys', keys of a dynamic table;
+  'counted_keys', keys of a dynamic table that are sent with their counts.
+num_rows: for each lookup of 'rows': the number of rows of the whole table. Other lookups have no number here.
+tables: the name of each lookup's table, for messages.
 )doc");
 
 LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombine")

@@ -81,8 +81,7 @@ class Lookups:
         """Returns the route of keys; with `counts`, it sends along how often each key occurs."""
         if self._key_dtype == tf.string:
             return lookup_steps.route_strings(keys, self._name)
-        rows = lookup_steps.COUNTED_KEYS if counts else lookup_steps.ANY_KEY
-        return lookup_steps.route(keys, rows, self._name)
+        return lookup_steps.route_keys(keys, self._name, counts=counts)
 
     def _after_the_one_before(self) -> Any:
         """Orders lookups with a filter: they run in the order of their creation, which affects what they admit."""

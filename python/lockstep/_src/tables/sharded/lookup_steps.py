@@ -18,10 +18,6 @@ from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 
-# Values in place of a number of rows: ANY_KEY for a dynamic table, in which any int64 is a key; COUNTED_KEYS if the
-# keys are sent with how often they were looked up (tf/embedding/lookup_ops.cc).
-ANY_KEY, COUNTED_KEYS = -1, -2
-
 
 class Stage(NamedTuple):
     """One stage of a route: where ids were sent, and how the rows come back.
@@ -86,9 +82,25 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
     Args:
       ids: int32 or int64 of any shape, each in [0, rows). Otherwise the step fails with InvalidArgumentError on all
         workers.
-      rows: the number of rows of the whole table, or ANY_KEY, or COUNTED_KEYS.
+      rows: the number of rows of the whole table.
       table: the table's name, for messages.
     """
+    return _route(ids, "rows", [rows], table)
+
+
+def route_keys(keys: tf.Tensor, table: str, *, counts: bool) -> Route:
+    """Sends each distinct key of a dynamic table to the worker that owns it.
+
+    Args:
+      keys: int64 of any shape; any number is a key.
+      table: the table's name, for messages.
+      counts: whether to send along how often each key was looked up: the route then has `times`.
+    """
+    return _route(keys, "counted_keys" if counts else "keys", [], table)
+
+
+def _route(ids: tf.Tensor, ids_are: str, num_rows: list[int], table: str) -> Route:
+    """Makes the operations of a route; `ids_are` and `num_rows` are described in `tf/embedding/lookup_ops.cc`."""
     times, made = None, []
     # Each stage sends the results of the previous one.
     for stage in _stages():
@@ -96,13 +108,14 @@ def route(ids: tf.Tensor, rows: int, table: str) -> Route:
             [ids],
             [] if times is None else [times],
             N=1,
-            num_rows=[rows],
+            ids_are=[ids_are],
+            num_rows=num_rows,
             tables=[table],
             stage=stage,
             lockstep_group=context.options.group_lookups,
         )
         served, *places = (output for (output,) in _in_any_order(outputs))
-        ids, times = tf.unstack(served, num=2, axis=1) if rows == COUNTED_KEYS else (served, None)
+        ids, times = tf.unstack(served, num=2, axis=1) if ids_are == "counted_keys" else (served, None)
         made.append(Stage(*places, stage))
     return Route(ids, times, tuple(made))
 

@@ -1,8 +1,9 @@
-"""Tests of when a lookup exchanges in two stages."""
+"""Tests of when a lookup exchanges in two stages, and of the attributes of its operations."""
 
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
 from lockstep._src.engine import library
 from lockstep._src.engine.context import context
@@ -30,3 +31,19 @@ def test_workers_of_a_host_look_up_together_where_that_is_cheaper(monkeypatch, w
     monkeypatch.setattr(library, "num_hosts", lambda: hosts)
     monkeypatch.setattr(context.options, "use_hierarchical_embedding_lookup", chosen)
     assert lookup_steps._in_two_stages() == expected
+
+
+@pytest.mark.parametrize(
+    ("ids_are", "num_rows", "message"),
+    [
+        (["rows", "keys"], [4, 0], r"num_rows is \[4, 0\], wanted 1 numbers >= 0"),
+        (["rows", "counted_keys"], [], r"num_rows is \[\], wanted 1 numbers >= 0"),
+        (["rows", "rows"], [4, -1], r"num_rows is \[4, -1\], wanted 2 numbers >= 0"),
+        (["keys"], [], r"N = 2, but 2 tables and 1 ids_are"),
+        (["rows", "any"], [4], "any"),
+    ],
+)
+def test_a_route_takes_a_number_of_rows_for_each_lookup_of_rows_and_for_no_other(ids_are, num_rows, message):
+    ids = tf.constant([1, 2], tf.int64)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        library.ops.lockstep_route([ids, ids], [], N=2, ids_are=ids_are, num_rows=num_rows, tables=["a", "b"])
