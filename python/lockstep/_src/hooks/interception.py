@@ -8,10 +8,11 @@ table is in use.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lockstep._src.hooks.hook import Hook, Period
@@ -29,7 +30,8 @@ class _Layer:
     """A replacement of one object, in all its places, over the existing layers.
 
     Args:
-      places: owners, which are classes or modules, and the attribute's name in each. The first one has the original.
+      places: owners, which are classes, modules or objects, and the attribute's name in each. The first one has the
+        original.
       make: gets the present value, and returns its replacement.
     """
 
@@ -54,6 +56,10 @@ class _Layer:
                 stack.remove(self)
             for layer in above:
                 layer._put_on()
+            for owner, name in self._places:
+                # An object may end, and another one may then get its id.
+                if not _layers[id(owner), name]:
+                    del _layers[id(owner), name]
 
     def _put_on(self) -> None:
         made = self._make(getattr(*self._places[0], None))
@@ -136,6 +142,23 @@ class Interception:
         """Restores all replaced symbols; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
+
+
+@contextlib.contextmanager
+def attribute_replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """Replaces an attribute of one object inside the block. The end restores the object's own value, if it had one.
+
+    Args:
+      owner: an object of the program, such as an optimizer or a session hook.
+      name: the attribute, which the object or its class must have.
+      make: gets the present value, and returns its replacement.
+    """
+    getattr(owner, name)
+    layer = _Layer([(owner, name)], make)
+    try:
+        yield
+    finally:
+        layer.remove()
 
 
 def around(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

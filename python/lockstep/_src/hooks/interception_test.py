@@ -5,7 +5,7 @@ import pytest
 
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook import Hook
-from lockstep._src.hooks.interception import Interception, around
+from lockstep._src.hooks.interception import Interception, around, attribute_replaced
 
 
 class Base:
@@ -75,6 +75,22 @@ def test_layers_of_a_subclass_that_inherits_leave_the_base_alone():
     assert (Derived().f(), Base().f()) == ("2base", "base")
     second.undo()
     assert "f" not in vars(Derived)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_attribute_of_one_object_is_replaced_inside_a_block(own):
+    one, other = Base(), Base()
+    if own:
+        one.f = lambda: "own"
+    before = dict(vars(one))
+    with pytest.raises(OSError, match="inside"), attribute_replaced(one, "f", lambda f: lambda: "1" + f()):
+        with attribute_replaced(one, "f", lambda f: lambda: "2" + f()):
+            assert (one.f(), other.f()) == ("21own" if own else "21base", "base")
+        assert one.f() == ("1own" if own else "1base")
+        raise OSError("inside")
+    assert vars(one) == before and one.f() == ("own" if own else "base")
+    with pytest.raises(AttributeError, match="no_such"), attribute_replaced(one, "no_such", lambda f: f):
+        pass
 
 
 def test_the_end_of_a_with_statement_restores_also_after_an_error():

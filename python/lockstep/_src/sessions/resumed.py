@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from lockstep._src.hooks.interception import attribute_replaced
 from lockstep._src.saving import latest
 
 
@@ -44,9 +45,5 @@ def keep_restored(hook: Any) -> Iterator[None]:
       hook: the hook of a session that has restored this checkpoint, if there is one.
     """
     path = latest.of_the_job(hook._checkpoint_dir, "checkpoint_restored")
-    get_saver = hook._get_saver
-    hook._get_saver = lambda: _SkippingSaver(get_saver(), path)
-    try:
+    with attribute_replaced(hook, "_get_saver", lambda get_saver: lambda: _SkippingSaver(get_saver(), path)):
         yield
-    finally:
-        del hook._get_saver

@@ -26,7 +26,7 @@ from tensorflow.python.training import optimizer as tf_optimizer
 
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks.interception import Interception, around, attribute_replaced
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import keras_adapter, local_lookup, standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, shapes_of_one_row
@@ -117,9 +117,8 @@ def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
 @contextlib.contextmanager
 def _slots_in_tables(optimizer: Any) -> Iterator[None]:
     """Makes an optimizer create slots only for variables and, if it has no rule, for the stand-ins of tables."""
-    create_slots = optimizer._create_slots
 
-    def create(variables: list[Any]) -> None:
+    def create(create_slots: Callable[..., None], variables: list[Any]) -> None:
         has_rule = updates.rule_of(optimizer) is not None
         # Tables with a rule are in the list, as optimizers may also create objects that serve all variables.
         others = [v for v in variables if has_rule or not is_dynamic(v)]
@@ -132,11 +131,8 @@ def _slots_in_tables(optimizer: Any) -> Iterator[None]:
                 with standins.slots_of_any_length(table.dim):
                     create_slots([stand_in])
 
-    optimizer._create_slots = create
-    try:
+    with attribute_replaced(optimizer, "_create_slots", around(create)):
         yield
-    finally:
-        del optimizer._create_slots
 
 
 @contextlib.contextmanager
@@ -146,13 +142,10 @@ def _no_slots_of_tables(optimizer: Any) -> Iterator[None]:
     def unless_table(make_slot: Callable[..., Any]) -> Callable[..., Any]:
         return lambda variable, *args, **kwargs: None if is_dynamic(variable) else make_slot(variable, *args, **kwargs)
 
-    for name in names:
-        setattr(optimizer, name, unless_table(getattr(optimizer, name)))
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as replaced:
         for name in names:
-            delattr(optimizer, name)
+            replaced.enter_context(attribute_replaced(optimizer, name, unless_table))
+        yield
 
 
 def _end_step(applied: Any, tables: list[DynamicVariable], global_step: Any) -> Any:
