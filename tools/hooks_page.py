@@ -91,6 +91,26 @@ A `keras.Variable` whose value is a sharded table is made with Keras' class, and
 ends, because they still hold only a shard: reads, assignments and files need methods that know this. The same holds for
 dynamic tables (`python/lockstep/_src/keras/dynamic_embedding.py`,
 `python/lockstep/_src/tables/dynamic/keras_adapter.py`).
+
+These changes are made to single objects and classes of a program. Modules are those in `python/lockstep/_src`.
+
+| object | changed | by | why | until |
+| --- | --- | --- | --- | --- |
+| an optimizer of TensorFlow 1 that updates a dynamic table | `_create_slots` | \
+`tables/dynamic/tensorflow1_adapter.py` | Slots of a table are columns of it, or slots of a stand-in. | \
+`apply_gradients` returns |
+| the same | `_zeros_slot`, `_get_or_make_slot`, `_get_or_make_slot_with_initializer` | \
+`tables/dynamic/tensorflow1_adapter.py` | Slots of a table are columns of it. | `_create_slots` returns |
+| the `CheckpointSaverHook` of a session that has restored a checkpoint | `_get_saver` | `sessions/resumed.py` | \
+The session does not write the restored checkpoint again. | its `after_create_session` returns |
+| a copy of a `LoggingTensorHook`, on workers that do not log | `_log_tensors`, `_timer` | `sessions/job_hooks.py` | \
+The worker takes part in exchanges of the tensors, and logs nothing. The program's own hook stays as it is. | \
+the copy is deleted |
+| a program's class that is given to `hb.wraps_optimizer` | `compute_gradients`, `apply_gradients` | \
+`gradients/tensorflow1_optimizers.py` | Its optimizers exchange gradients, in a scope or not. \
+`super(MyOptimizer, self)` needs the same class. | the process ends |
+| a sharded weight of a model of Keras, on worker 0 | `__class__`, `_value`, `_shape` | `keras/export.py` | \
+An exported model has whole, ordinary variables. | `lockstep.keras.export` has written the files |
 """
 
 
