@@ -1,6 +1,8 @@
 """The examples of HybridBackend's documentation, first generation, as they are written there; the dots are filled in.
 
-Runs under `--tf1`: `import tensorflow` means TensorFlow 1. Usage: seed_000.py TRAIN.parquet EVAL.parquet FOLDER
+Runs under `--tf1`: `import tensorflow` means TensorFlow 1.
+
+Usage: hybridbackend_generation_1.py TRAIN.parquet EVAL.parquet FOLDER
 """
 
 import sys

@@ -22,7 +22,7 @@ HOROVODRUN = [sys.executable, "-m", "horovod.runner"]
 
 sys.path.insert(0, str(EXAMPLES))
 sys.path.insert(0, str(HERE))
-from seed_004_data import BATCH, FEATURES, STEPS, share  # noqa: E402
+from horovod_documentation_data import BATCH, FEATURES, STEPS, share  # noqa: E402
 
 
 def horovodrun(line: str, program: Path, changes: dict[str, str], folder: Path, keras: str = "") -> list[str]:
@@ -32,7 +32,7 @@ def horovodrun(line: str, program: Path, changes: dict[str, str], folder: Path, 
         assert text.count(what) == 1, what
         text = text.replace(what, by)
     (folder / program.name).write_text(text)
-    for name in (HERE / "seed_004_data.py", EXAMPLES / "mnist_data.py"):
+    for name in (HERE / "horovod_documentation_data.py", EXAMPLES / "mnist_data.py"):
         shutil.copy(name, folder)
     words = [sys.executable if word == "python" else word for word in line.split()]
     # If TensorFlow has Keras 3, Keras 2 is a separate package.
@@ -100,7 +100,10 @@ def saved(path: str, name: str) -> np.ndarray:
 def test_the_tensorflow_1_program(tmp_path):
     folder = str(tmp_path / "train_logs")
     outputs = horovodrun(
-        "-np 2 --tf1 python seed_004_tf1.py", HERE / "seed_004_tf1.py", {"/tmp/train_logs": folder}, tmp_path
+        "-np 2 --tf1 python horovod_documentation_tf1.py",
+        HERE / "horovod_documentation_tf1.py",
+        {"/tmp/train_logs": folder},
+        tmp_path,
     )
     losses, weights = trained_by_adagrad()
     np.testing.assert_allclose(np.transpose([printed(output, "tf1") for output in outputs]), losses, rtol=1e-4)
@@ -110,7 +113,9 @@ def test_the_tensorflow_1_program(tmp_path):
 
 @pytest.mark.parametrize("keras", KERAS)
 def test_the_tensorflow_2_program(tmp_path, keras):
-    outputs = horovodrun("-np 2 python seed_004_tf2.py", HERE / "seed_004_tf2.py", {}, tmp_path, keras)
+    outputs = horovodrun(
+        "-np 2 python horovod_documentation_tf2.py", HERE / "horovod_documentation_tf2.py", {}, tmp_path, keras
+    )
     losses, weights = trained_by_adam()
     shown = re.findall(r"^Step #(\d+)\tLoss: (\S+)$", outputs[0], re.M)
     assert [int(step) for step, _ in shown] == [0, 10, 20]

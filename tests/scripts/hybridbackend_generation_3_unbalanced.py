@@ -1,6 +1,6 @@
 """Section 4 of HybridBackend's documentation, third generation: workers with different amounts of data.
 
-Runs under `--tf1`. Usage: seed_003_unbalanced.py FOLDER; worker r reads FOLDER/r.parquet.
+Runs under `--tf1`. Usage: hybridbackend_generation_3_unbalanced.py FOLDER; worker r reads FOLDER/r.parquet.
 """
 
 import sys

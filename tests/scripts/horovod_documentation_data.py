@@ -1,4 +1,4 @@
-"""Training data of the programs of seed 004: pictures of MNIST's shape; each 4 x 4 field's mean is a feature."""
+"""Training data of the programs of Horovod's documentation: the means of 4 x 4 fields of pictures of MNIST's shape."""
 
 from mnist_data import load_data
 

@@ -13,13 +13,13 @@ from tests.scripts.documents import printed, run_program, served, write_rows
 
 pytestmark = pytest.mark.oldest
 
-PROGRAM = Path(__file__).with_name("seed_003.py")
+PROGRAM = Path(__file__).with_name("hybridbackend_generation_3.py")
 
 
 @pytest.fixture(scope="module", params=[1, 2])
 def job(request, tmp_path_factory) -> tuple[Path, dict[str, np.ndarray], list[str]]:
     """Returns the folder that the program wrote into, the held-out rows, and each worker's output."""
-    workers, folder = request.param, tmp_path_factory.mktemp("seed_003")
+    workers, folder = request.param, tmp_path_factory.mktemp("hybridbackend_generation_3")
     write_rows(folder / "train.parquet", 0, 4000)
     held_out = write_rows(folder / "eval.parquet", 1, 600)
     arguments = [str(PROGRAM), str(folder / "train.parquet"), str(folder / "eval.parquet"), str(folder)]

@@ -50,15 +50,16 @@ def after_one_step_of_plain_tensorflow() -> np.ndarray:
 
 
 def test_the_session_prints_rows_and_loss_on_both_workers(tmp_path):
-    shutil.copy(HERE / "seed_002.py", tmp_path)
-    for output in launch(tmp_path / "seed_002.py", "hb"):
+    shutil.copy(HERE / "deeprec_manual_session.py", tmp_path)
+    for output in launch(tmp_path / "deeprec_manual_session.py", "hb"):
         # Rows of ones; 6 rows of 3 elements, doubled.
         np.testing.assert_array_equal(numbers(output), [1.0] * 18 + [36.0])
 
 
 def test_the_step_is_that_of_one_process(tmp_path):
     program = tmp_path / "program.py"
-    program.write_text((HERE / "seed_002.py").read_text() + "        print('after', sess.run(var)[:9].tolist())\n")
+    text = (HERE / "deeprec_manual_session.py").read_text()
+    program.write_text(text + "        print('after', sess.run(var)[:9].tolist())\n")
     expected = after_one_step_of_plain_tensorflow()
     assert len(np.unique(expected[IDS])) == 1 and expected[0, 0] != 1, "a step that changes nothing proves nothing"
     for output in launch(program, "sok"):
@@ -100,7 +101,7 @@ def trained_by_numpy(initial: float, rate: float, steps: int) -> tuple[float, li
 def program(tmp_path) -> Path:
     """Returns the second program, in a folder with the stand-in for its data."""
     shutil.copy(HERE / "movielens_stand_in.py", tmp_path / "tensorflow_datasets.py")
-    shutil.copy(HERE / "seed_002_estimator.py", tmp_path / "program.py")
+    shutil.copy(HERE / "deeprec_manual_estimator.py", tmp_path / "program.py")
     return tmp_path / "program.py"
 
 

@@ -12,13 +12,13 @@ from tests.scripts.documents import Training, halves, printed, run_program, serv
 
 pytestmark = pytest.mark.oldest
 
-PROGRAM = Path(__file__).with_name("seed_001.py")
+PROGRAM = Path(__file__).with_name("hybridbackend_generation_2.py")
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """Returns the folder that the program wrote into, training and held-out rows, and each worker's output."""
-    folder = tmp_path_factory.mktemp("seed_001")
+    folder = tmp_path_factory.mktemp("hybridbackend_generation_2")
     rows, held_out = write_rows(folder / "train.parquet", 0, 1600), write_rows(folder / "eval.parquet", 1, 600)
     arguments = [str(PROGRAM), str(folder / "train.parquet"), str(folder / "eval.parquet"), str(folder)]
     return folder, rows, held_out, run_program(arguments, folder, variables={"HB_GRAD_NBUCKETS": "3"})

@@ -22,7 +22,7 @@ ROWS = (200, 320)
 
 
 def test_the_context_says_where_it_is_and_takes_options(tmp_path):
-    program = [str(HERE / "seed_003_context.py")]
+    program = [str(HERE / "hybridbackend_generation_3_context.py")]
     for rank, output in enumerate(run_program(program, tmp_path, variables={"HB_GRAD_NBUCKETS": "2"})):
         assert f"{rank}-of-2" in output.splitlines()
         assert printed(output, "1.3", "environment") == [2]
@@ -31,7 +31,7 @@ def test_the_context_says_where_it_is_and_takes_options(tmp_path):
 
 def test_the_cluster_of_tf_config_is_the_job(tmp_path):
     cluster = {"cluster": {"chief": ["127.0.0.1:8860"]}, "task": {"type": "chief", "index": 0}}
-    program = [str(HERE / "seed_003_context.py")]
+    program = [str(HERE / "hybridbackend_generation_3_context.py")]
     outputs = run_program(program, tmp_path, variables={"TF_CONFIG": json.dumps(cluster)})
     assert [f"{rank}-of-2" in output.splitlines() for rank, output in enumerate(outputs)] == [True, True]
 
@@ -55,7 +55,7 @@ def run_tasks(command: list[str], folder: Path) -> list[str]:
 def unbalanced(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unbalanced")
     shares = [write_rows(folder / f"{rank}.parquet", rank, rows) for rank, rows in enumerate(ROWS)]
-    return folder, shares, run_tasks([str(HERE / "seed_003_unbalanced.py"), str(folder)], folder)
+    return folder, shares, run_tasks([str(HERE / "hybridbackend_generation_3_unbalanced.py"), str(folder)], folder)
 
 
 @pytest.mark.parametrize(("name", "steps"), [("dropped", 4), ("kept", 7)])

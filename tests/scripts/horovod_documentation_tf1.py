@@ -14,7 +14,7 @@ config = tf.ConfigProto()
 config.gpu_options.visible_device_list = str(hvd.local_rank())
 
 # Build model...
-from seed_004_data import batches
+from horovod_documentation_data import batches
 
 features, labels = tf.data.make_one_shot_iterator(batches(tf, hvd.rank())).get_next()
 # Only rank 0 begins with zeros.

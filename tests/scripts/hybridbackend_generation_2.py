@@ -1,6 +1,8 @@
 """The examples of HybridBackend's documentation, second generation, as they are written there; the dots are filled in.
 
-Runs under `--tf1`: `import tensorflow` means TensorFlow 1. Usage: seed_001.py TRAIN.parquet EVAL.parquet FOLDER
+Runs under `--tf1`: `import tensorflow` means TensorFlow 1.
+
+Usage: hybridbackend_generation_2.py TRAIN.parquet EVAL.parquet FOLDER
 """
 
 import sys

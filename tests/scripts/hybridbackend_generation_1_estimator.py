@@ -1,6 +1,6 @@
 """The estimator of HybridBackend's documentation, first generation, as it is written there; the dots are filled in.
 
-Runs under `--tf1`. Usage: seed_000_estimator.py TRAIN.parquet EVAL.parquet FOLDER
+Runs under `--tf1`. Usage: hybridbackend_generation_1_estimator.py TRAIN.parquet EVAL.parquet FOLDER
 """
 
 import sys

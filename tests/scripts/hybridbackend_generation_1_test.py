@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("seed_000")
+    folder = tmp_path_factory.mktemp("hybridbackend_generation_1")
     return folder, write_rows(folder / "train.parquet", 0, 1600), write_rows(folder / "eval.parquet", 1, 600)
 
 
@@ -29,7 +29,7 @@ def _run(program, folder, variables=None):
 
 @pytest.fixture(scope="module")
 def outputs(data):
-    return _run("seed_000.py", data[0], {"HB_COMM_POOL_CAPACITY": "1"})
+    return _run("hybridbackend_generation_1.py", data[0], {"HB_COMM_POOL_CAPACITY": "1"})
 
 
 @pytest.mark.parametrize("example", ["predefined", "customized"])
@@ -57,7 +57,7 @@ def test_the_session_trains_evaluates_and_exports_on_all_workers(data, outputs):
 
 def test_the_estimator_trains_evaluates_and_exports(data):
     folder, _, held_out = data
-    outputs = _run("seed_000_estimator.py", folder)
+    outputs = _run("hybridbackend_generation_1_estimator.py", folder)
     exported = re.search(r"^estimator exported (.+)$", outputs[0], re.M).group(1)
     auc = _auc(held_out["label"], served(exported, held_out["price"], held_out["item"]))
     assert auc > 0.9

@@ -14,7 +14,7 @@ if gpus:
     tf.config.experimental.set_visible_devices(gpus[hvd.local_rank()], 'GPU')
 
 # Build model and dataset
-from seed_004_data import batches, FEATURES
+from horovod_documentation_data import batches, FEATURES
 
 dataset = batches(tf, hvd.rank())
 # Only rank 0 begins with zeros.
