@@ -96,8 +96,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Clock clock() const { return {step_, changes_}; }
   void set_clock(Clock clock) { step_ = clock.step, changes_ = clock.changes; }
 
-  // Checkpoints (tf/checkpoint/table_ops.cc). A checkpoint has a number, its link. Changes are recorded since the last
-  // saved or restored checkpoint, link(); a table that was neither saved nor restored has none.
+  // Checkpoints (tf/checkpoint/dynamic_table_checkpoint_ops.cc). A checkpoint has a number, its link. Changes are
+  // recorded since the last saved or restored checkpoint, link(); a table that was neither saved nor restored has none.
   //
   // Begins a snapshot and keeps it until EndSnapshot. A snapshot left by a failed save is dropped.
   Status BeginSnapshot(Snapshot::Kind kind);
