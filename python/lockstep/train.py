@@ -17,7 +17,7 @@ from lockstep._src.compat.hybridbackend.server import (
 )
 from lockstep._src.compat.hybridbackend.server import monitored_training_session as MonitoredTrainingSession  # noqa: N812
 from lockstep._src.compat.hybridbackend.sync_replicas import SyncReplicasOptimizer
-from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
+from lockstep._src.evaluation.evaluation_hook import EvaluationHook, EvaluationSpec
 from lockstep._src.evaluation.result_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.saving.checkpoint import Saver, replace_default_saver
 from lockstep._src.saving.incremental import IncrementalSaver

@@ -22,7 +22,7 @@ __all__ = ["DynamicEmbedding", "LazyAdam", "Model", "export", "layers"]
 _EXPORTS = {
     "DynamicEmbedding": "lockstep._src.keras.dynamic_embedding",
     "LazyAdam": "lockstep._src.tables.updates.lazy_adam_keras",
-    "export": "lockstep._src.keras.export",
+    "export": "lockstep._src.keras.saved_model_export",
 }
 
 

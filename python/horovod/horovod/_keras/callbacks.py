@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
+from lockstep._src.compat.horovod.keras.broadcast_callbacks import BroadcastGlobalVariables
 from lockstep._src.compat.horovod.keras.callbacks import BestModelCheckpoint, MetricAverage
-from lockstep._src.compat.horovod.keras.initial_values import BroadcastGlobalVariables
 from lockstep._src.compat.horovod.keras.learning_rates import LearningRateSchedule, LearningRateWarmup
 
 _CALLBACKS = {

@@ -6,7 +6,7 @@ import tensorflow as tf
 from lockstep._src.engine import arguments
 from lockstep._src.engine.context import Context
 from lockstep._src.estimator import specs
-from lockstep._src.evaluation.hook import EvaluationHook
+from lockstep._src.evaluation.evaluation_hook import EvaluationHook
 from lockstep._src.evaluation.result_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.saving.saved_models import export_all
 from lockstep._src.sessions.policies import Policy

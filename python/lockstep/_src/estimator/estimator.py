@@ -33,7 +33,7 @@ from lockstep._src.estimator.exporters import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
 from lockstep._src.estimator.warm_start import WarmStartSettings
 from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
-from lockstep._src.evaluation.hook import report
+from lockstep._src.evaluation.evaluation_hook import report
 from lockstep._src.saving import data_positions, latest, saved_models
 from lockstep._src.scope import scope
 from lockstep._src.sessions.job_hooks import of_the_job

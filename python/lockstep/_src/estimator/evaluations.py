@@ -11,7 +11,7 @@ import tensorflow as tf
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.estimator.specs import EvalSpec, TrainSpec
-from lockstep._src.evaluation.hook import EvaluationHook
+from lockstep._src.evaluation.evaluation_hook import EvaluationHook
 
 if TYPE_CHECKING:
     from lockstep._src.estimator.estimator import Estimator

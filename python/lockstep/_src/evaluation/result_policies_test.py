@@ -5,7 +5,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from lockstep._src.evaluation.hook import EvaluationHook
+from lockstep._src.evaluation.evaluation_hook import EvaluationHook
 from lockstep._src.evaluation.result_policies import BestCheckpoint, EarlyStopping
 from lockstep._src.scope import scope
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from lockstep._src.engine.context import context
 from lockstep._src.evaluation import metrics
-from lockstep._src.evaluation.hook import EvaluationHook, EvaluationSpec
+from lockstep._src.evaluation.evaluation_hook import EvaluationHook, EvaluationSpec
 from lockstep._src.scope import embedding_scope, scope
 
 tf1 = tf.compat.v1
