@@ -4,10 +4,10 @@ import keras
 
 from horovod._keras import shared
 from horovod._keras.shared import *  # noqa: F403
-from horovod._keras.signatures import with_moved_parameters
 from horovod.keras import callbacks
 from horovod.tensorflow import Adasum
 from lockstep._src.compat.horovod.keras import optimizers
+from lockstep._src.compat.horovod.keras.signatures import with_moved_parameters
 from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [

@@ -2,8 +2,9 @@
 
 import keras
 
-from horovod._keras import callbacks as of_keras
-from horovod._keras.signatures import with_moved_parameters
+from lockstep._src.compat.horovod.keras import callbacks as of_keras
+from lockstep._src.compat.horovod.keras.classes import CALLBACKS, callback_classes
+from lockstep._src.compat.horovod.keras.signatures import with_moved_parameters
 
 (
     BroadcastGlobalVariablesCallback,
@@ -11,7 +12,7 @@ from horovod._keras.signatures import with_moved_parameters
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
     BestModelCheckpoint,
-) = of_keras.callback_classes(keras, __name__)
+) = callback_classes(keras, __name__, CALLBACKS)
 
 BestModelCheckpoint.__init__ = with_moved_parameters(
     of_keras.BestModelCheckpoint.__init__, ["save_weights_only"], "filepath"

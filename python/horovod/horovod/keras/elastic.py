@@ -7,6 +7,7 @@ import keras
 
 from horovod._keras import elastic as of_keras
 from horovod._keras.elastic import *  # noqa: F403
+from lockstep._src.compat.horovod.keras.classes import ELASTIC_CALLBACKS, callback_classes
 
 __all__ = [
     *of_keras.__all__,
@@ -15,6 +16,6 @@ __all__ = [
     "UpdateEpochStateCallback",
 ]
 
-CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback = of_keras.elastic_callback_classes(
-    keras, __name__
+CommitStateCallback, UpdateBatchStateCallback, UpdateEpochStateCallback = callback_classes(
+    keras, __name__, ELASTIC_CALLBACKS
 )

@@ -2,7 +2,7 @@
 
 from tensorflow import keras
 
-from horovod._keras import callbacks as of_keras
+from lockstep._src.compat.horovod.keras.classes import CALLBACKS, callback_classes
 
 (
     BroadcastGlobalVariablesCallback,
@@ -10,4 +10,4 @@ from horovod._keras import callbacks as of_keras
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
     BestModelCheckpoint,
-) = of_keras.callback_classes(keras, __name__)
+) = callback_classes(keras, __name__, CALLBACKS)

@@ -1,4 +1,4 @@
-"""Callbacks of Keras for jobs of several ranks, for whichever `keras` they are asked."""
+"""Classes of callbacks for a module of Horovod's API, for whichever `keras` it is."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from typing import Any
 
 from lockstep._src.compat.horovod.keras.broadcast_callbacks import BroadcastGlobalVariables
 from lockstep._src.compat.horovod.keras.callbacks import BestModelCheckpoint, MetricAverage
+from lockstep._src.compat.horovod.keras.elastic import CommitState, UpdateBatchState, UpdateEpochState
 from lockstep._src.compat.horovod.keras.learning_rates import LearningRateSchedule, LearningRateWarmup
 
-_CALLBACKS = {
+# Implementations by the classes' names. `horovod.keras` and `horovod.tensorflow.keras` have these classes.
+CALLBACKS = {
     "BroadcastGlobalVariablesCallback": BroadcastGlobalVariables,
     "MetricAverageCallback": MetricAverage,
     "LearningRateScheduleCallback": LearningRateSchedule,
     "LearningRateWarmupCallback": LearningRateWarmup,
     "BestModelCheckpoint": BestModelCheckpoint,
 }
+ELASTIC_CALLBACKS = {
+    "CommitStateCallback": CommitState,
+    "UpdateBatchStateCallback": UpdateBatchState,
+    "UpdateEpochStateCallback": UpdateEpochState,
+}
 
 
-def callback_classes(
-    keras: ModuleType, module: str, implementations: Mapping[str, type] = _CALLBACKS
-) -> list[type[Any]]:
+def callback_classes(keras: ModuleType, module: str, implementations: Mapping[str, type]) -> list[type[Any]]:
     """Returns callbacks of `keras` as classes of a module, with the implementations' methods and docstrings.
 
     Args:

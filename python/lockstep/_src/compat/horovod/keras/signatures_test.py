@@ -2,7 +2,7 @@ import inspect
 
 import pytest
 
-from horovod._keras.signatures import with_moved_parameters
+from lockstep._src.compat.horovod.keras.signatures import with_moved_parameters
 
 
 def _declared(a, b=1, c=2, d=3):
