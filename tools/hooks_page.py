@@ -109,8 +109,9 @@ the copy is deleted |
 | a program's class that is given to `hb.wraps_optimizer` | `compute_gradients`, `apply_gradients` | \
 `gradients/tensorflow1_optimizers.py` | Its optimizers exchange gradients, in a scope or not. \
 `super(MyOptimizer, self)` needs the same class. | the process ends |
-| a sharded weight of a model of Keras, on worker 0 | `__class__`, `_value`, `_shape` | `keras/export.py` | \
-An exported model has whole, ordinary variables. | `lockstep.keras.export` has written the files |
+| a sharded weight of a model of Keras, on worker 0 | `__class__`, `_value`, `_shape` | \
+`keras/saved_model_export.py` | An exported model has whole, ordinary variables. | \
+`lockstep.keras.export` has written the files |
 """
 
 
