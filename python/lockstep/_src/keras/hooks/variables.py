@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.engine.context import context
+from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.replicas.replicated import EagerVariables, allow_eager
@@ -97,29 +97,19 @@ def whole_on_chief(tables: Iterable[RowShardedVariable]) -> Iterator[None]:
             table._whole = None
 
 
-class _Making(threading.local):
-    """The thread's state: whether it is creating variables, and which."""
-
-    variable = False
-    local_variable = False
-
-
-_making = _Making()
+# Whether this thread is creating variables of Keras 3, and whether those have each worker's own values.
+_making: ThreadValue[bool] = ThreadValue(False)
+_making_local: ThreadValue[bool] = ThreadValue(False)
 
 
 def is_making() -> bool:
     """Returns whether this thread is creating a variable of Keras 3."""
-    return _making.variable
+    return _making.value
 
 
-@contextlib.contextmanager
-def of_this_worker() -> Iterator[None]:
+def of_this_worker() -> contextlib.AbstractContextManager[None]:
     """Makes variables of Keras that are created inside start with this worker's own values, without any exchange."""
-    before, _making.local_variable = _making.local_variable, True
-    try:
-        yield
-    finally:
-        _making.local_variable = before
+    return _making_local.holding(True)
 
 
 def begins_as_worker_0s(kwargs: dict[str, Any]) -> bool:
@@ -130,7 +120,7 @@ def begins_as_worker_0s(kwargs: dict[str, Any]) -> bool:
     initial_value = kwargs.get("initial_value")
     dtype = tf.as_dtype(kwargs.get("dtype") or getattr(initial_value, "dtype", None) or tf.float32)
     on_read = kwargs.get("synchronization") == tf.VariableSynchronization.ON_READ
-    return dtype.is_floating and not on_read and not _making.local_variable
+    return dtype.is_floating and not on_read and not _making_local.value
 
 
 allow_eager(EagerVariables(is_making, begins_as_worker_0s))
@@ -167,12 +157,8 @@ def _initialize(initialize: Callable[..., Any], self: Any, value: Any) -> None:
     # A layer may be built while a step is traced. If its initial value is a tensor of that graph, the graph itself
     # initializes the variable.
     is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
-    before, _making.variable = _making.variable, True
-    try:
-        with contextlib.nullcontext() if is_of_graph else _outside_of_functions():
-            initialize(self, value)
-    finally:
-        _making.variable = before
+    with _making.holding(True), contextlib.nullcontext() if is_of_graph else _outside_of_functions():
+        initialize(self, value)
     if isinstance(self._value, RowShardedTable):
         self.__class__ = RowShardedVariable
 
