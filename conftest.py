@@ -61,4 +61,4 @@ def _is_in_reduced_set(item: pytest.Item) -> bool:
 
 
 def _starts_workers(item: pytest.Item) -> bool:
-    return item.path.parent in _OF_JOBS or not _STARTING_WORKERS.isdisjoint(vars(item.module))
+    return not _OF_JOBS.isdisjoint(item.path.parents) or not _STARTING_WORKERS.isdisjoint(vars(item.module))

@@ -1,6 +1,6 @@
 """A job on two hosts that loses a worker, or a whole host, restarts and ends as if nothing had happened.
 
-The results are equal bit for bit, with the same batches, as on one host (`tests/multiprocess/restart_test.py`).
+The results are equal bit for bit, with the same batches, as on one host (`tests/multiprocess/faults/restart_test.py`).
 """
 
 import contextlib

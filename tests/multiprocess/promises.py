@@ -11,7 +11,7 @@ from pathlib import Path
 from lockstep.testing import WorkerError, run_module
 
 WORKERS = 2
-ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).resolve().parent
 
 
 def hold(*promises) -> None:
@@ -30,7 +30,7 @@ def defined_in(module_name: str) -> list:
 
 def of(worker: str) -> list[str]:
     """Returns the names of the promises of `tests.multiprocess.<worker>`, in the order of the text."""
-    return re.findall(r"^def ([a-z]\w*_\w+)\(\):", (ROOT / f"tests/multiprocess/{worker}.py").read_text(), re.M)
+    return re.findall(r"^def ([a-z]\w*_\w+)\(\):", (FOLDER / f"{worker.replace('.', '/')}.py").read_text(), re.M)
 
 
 def run(worker: str, timeout_s: float = 120, arguments: Sequence[str] = ()) -> str:

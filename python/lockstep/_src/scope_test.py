@@ -1,4 +1,4 @@
-"""The scope on one worker. For several workers see tests/multiprocess/scope_test.py."""
+"""The scope on one worker. For several workers see tests/multiprocess/scope/scope_test.py."""
 
 import random
 import sys

@@ -1,4 +1,7 @@
-"""The end of a scope's sessions with the last batch, on one worker. For several workers see tests/multiprocess."""
+"""The end of a scope's sessions with the last batch, on one worker.
+
+For several workers see tests/multiprocess/scope/scope_worker.py.
+"""
 
 import pytest
 import tensorflow as tf

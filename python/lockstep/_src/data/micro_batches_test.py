@@ -1,4 +1,7 @@
-"""Micro-batches on one worker, compared with NumPy. Several workers: tests/multiprocess/sharded_scope_worker.py."""
+"""Micro-batches on one worker, compared with NumPy.
+
+For several workers see tests/multiprocess/scope/sharded_scope_worker.py.
+"""
 
 import numpy as np
 import pytest

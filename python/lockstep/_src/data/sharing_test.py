@@ -1,4 +1,4 @@
-"""Shares of datasets, and fingerprints of batches. For several workers see tests/multiprocess."""
+"""Shares of datasets, and fingerprints of batches. For several workers see tests/multiprocess/scope/scope_worker.py."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Iterators in a scope on one worker. For several workers see tests/multiprocess."""
+"""Iterators in a scope on one worker. For several workers see tests/multiprocess/scope/scope_worker.py."""
 
 import numpy as np
 import pyarrow as pa

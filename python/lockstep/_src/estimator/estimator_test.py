@@ -1,4 +1,4 @@
-"""Estimators on one worker, compared with NumPy. Several workers: tests/multiprocess/estimator_test.py."""
+"""Estimators on one worker, compared with NumPy. Several workers: tests/multiprocess/estimator/estimator_test.py."""
 
 import logging
 

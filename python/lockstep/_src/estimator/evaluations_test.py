@@ -1,4 +1,4 @@
-"""Training and evaluation in turn, on one worker. Several workers: tests/multiprocess/estimator_test.py."""
+"""Training and evaluation in turn, on one worker. Several workers: tests/multiprocess/estimator/estimator_test.py."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Evaluation on one worker. Several workers: tests/multiprocess/evaluation_test.py."""
+"""Evaluation on one worker. Several workers: tests/multiprocess/evaluation/evaluation_test.py."""
 
 import contextlib
 import glob

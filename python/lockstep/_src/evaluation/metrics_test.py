@@ -1,4 +1,7 @@
-"""Metrics, compared with `tf.compat.v1.metrics`. For several workers see tests/multiprocess/evaluation_test.py."""
+"""Metrics, compared with `tf.compat.v1.metrics`.
+
+For several workers see tests/multiprocess/evaluation/evaluation_test.py.
+"""
 
 import numpy as np
 import pytest

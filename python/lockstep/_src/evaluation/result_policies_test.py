@@ -1,4 +1,7 @@
-"""Policies for the results of evaluations, on one worker. Several workers: tests/multiprocess/stopping_worker.py."""
+"""Policies for the results of evaluations, on one worker.
+
+For several workers see tests/multiprocess/sessions/stopping_worker.py.
+"""
 
 import json
 

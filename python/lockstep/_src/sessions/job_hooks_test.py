@@ -1,4 +1,7 @@
-"""Hooks of sessions on one worker. For several workers see tests/multiprocess/scope_test.py and stopping_test.py."""
+"""Hooks of sessions on one worker.
+
+For several workers see tests/multiprocess/scope/scope_test.py and tests/multiprocess/sessions/stopping_test.py.
+"""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Policies and step statistics on one worker. For several workers see tests/multiprocess/stopping_test.py."""
+"""Policies and step statistics on one worker. For several workers see tests/multiprocess/sessions/stopping_test.py."""
 
 import glob
 import logging

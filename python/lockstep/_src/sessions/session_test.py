@@ -1,4 +1,4 @@
-"""Sessions in the scope of one worker. For several workers see tests/multiprocess/scope_test.py."""
+"""Sessions in the scope of one worker. For several workers see tests/multiprocess/scope/scope_test.py."""
 
 import contextlib
 

@@ -1,4 +1,4 @@
-"""Communicators as objects, in a job of one worker. For two workers see tests/multiprocess/training_worker.py."""
+"""Communicators as objects, in a job of one worker. For two workers see tests/multiprocess/scope/training_worker.py."""
 
 import pytest
 import tensorflow as tf

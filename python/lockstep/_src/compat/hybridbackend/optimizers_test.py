@@ -1,4 +1,4 @@
-"""HybridBackend's optimizers and decorators on one worker. For two see tests/multiprocess/training_worker.py."""
+"""HybridBackend's optimizers and decorators on one worker. For two see tests/multiprocess/scope/training_worker.py."""
 
 import numpy as np
 import pytest

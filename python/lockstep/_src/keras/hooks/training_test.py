@@ -1,4 +1,4 @@
-"""Training of Keras 3 on one worker, against numpy. For two see tests/multiprocess/keras_test.py."""
+"""Training of Keras 3 on one worker, against numpy. For two see tests/multiprocess/keras/training_test.py."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""Variables of Keras 3 layers over sharded tables, on one worker. For two see tests/multiprocess/keras_test.py."""
+"""Variables of Keras 3 layers over sharded tables, on one worker.
+
+For two workers see tests/multiprocess/keras/training_test.py.
+"""
 
 import numpy as np
 import pytest

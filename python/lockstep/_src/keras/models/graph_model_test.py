@@ -1,4 +1,4 @@
-"""Models in graphs of TensorFlow 1 on one worker, against numpy. For two: tests/multiprocess/keras_model_test.py."""
+"""Models in graphs of TensorFlow 1 on one worker, against numpy. For two: tests/multiprocess/keras/model_test.py."""
 
 import logging
 

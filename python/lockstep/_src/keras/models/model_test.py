@@ -1,4 +1,4 @@
-"""Models of Keras 3 on one worker, against plain Keras. For two see tests/multiprocess/keras_model_test.py."""
+"""Models of Keras 3 on one worker, against plain Keras. For two see tests/multiprocess/keras/model_test.py."""
 
 import os
 

@@ -7,7 +7,7 @@ import traceback
 
 import numpy as np
 
-from tests.multiprocess.keras_worker import BATCH, DIM, ITEMS, data, dense, rows_of
+from tests.multiprocess.keras.training_worker import BATCH, DIM, ITEMS, data, dense, rows_of
 
 ROWS = 70
 SGD = {"class": "SGD", "arguments": {"learning_rate": 0.1}}

@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from lockstep.testing import call_workers
-from tests.multiprocess import saving_errors_worker as worker
+from tests.multiprocess.saving import file_size_limit_worker as worker
 
 pytestmark = pytest.mark.oldest
 

@@ -8,7 +8,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from tests.multiprocess.estimator_worker import HELD_OUT, data, dataset, logits_of, plain, shares
+from tests.multiprocess.estimator.estimator_worker import HELD_OUT, data, dataset, logits_of, plain, shares
 
 
 def in_a_graph(folder):
@@ -130,7 +130,7 @@ def subclass(folder, world):
     """Trains a subclass of `hb.keras.Model` of Keras 3; with `world`, of plain Keras on the rows of so many workers."""
     import keras
 
-    from tests.multiprocess.keras_worker import dense
+    from tests.multiprocess.keras.training_worker import dense
 
     hb = None
     if world is None:

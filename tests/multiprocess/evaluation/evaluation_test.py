@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from lockstep.testing import call_workers
-from tests.multiprocess import evaluation_worker as worker
+from tests.multiprocess.evaluation import evaluation_worker as worker
 
 pytestmark = pytest.mark.oldest
 

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from lockstep._src.saving.table_saveables_test import slots_here
 from lockstep.testing import call_workers
-from tests.multiprocess import crash_moments_worker as worker
+from tests.multiprocess.saving import crash_moments_worker as worker
 
 _CASES = [
     (kind, workers, killed, point)

@@ -10,12 +10,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from lockstep.testing import call_workers, run_module
-from tests.multiprocess import checkpoint_worker
+from tests.multiprocess.saving import checkpoint_worker
 from tests.parity.training_test import assembled
 
 pytestmark = pytest.mark.oldest
 
-WORKER = "tests.multiprocess.checkpoint_worker"
+WORKER = "tests.multiprocess.saving.checkpoint_worker"
 
 
 @pytest.fixture(scope="module")

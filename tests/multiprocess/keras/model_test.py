@@ -8,9 +8,9 @@ import pytest
 import tensorflow as tf
 
 from lockstep.testing import call_workers
-from tests.multiprocess import estimator_worker
-from tests.multiprocess import keras_features_worker as features
-from tests.multiprocess import keras_model_worker as worker
+from tests.multiprocess.estimator import estimator_worker
+from tests.multiprocess.keras import features_worker as features
+from tests.multiprocess.keras import model_worker as worker
 
 needs_keras_3 = pytest.mark.skipif(
     not getattr(tf.keras, "__version__", "2").startswith("3"), reason="TensorFlow before 2.16 has no Keras 3"

@@ -9,9 +9,9 @@ pytestmark = pytest.mark.oldest
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory):
-    return promises.run("stopping_worker", timeout_s=90, arguments=[str(tmp_path_factory.mktemp("stopping"))])
+    return promises.run("sessions.stopping_worker", timeout_s=90, arguments=[str(tmp_path_factory.mktemp("stopping"))])
 
 
-@pytest.mark.parametrize("promise", promises.of("stopping_worker"))
+@pytest.mark.parametrize("promise", promises.of("sessions.stopping_worker"))
 def test_hooks_and_policies_keep_their_promises(output, promise):
     promises.assert_kept(output, promise)

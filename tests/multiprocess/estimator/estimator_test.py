@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep.testing import call_workers
-from tests.multiprocess import estimator_worker as worker
+from tests.multiprocess.estimator import estimator_worker as worker
 
 pytestmark = pytest.mark.oldest
 

@@ -1,4 +1,4 @@
-"""A worker of saving_errors_test.py: trains, and at one moment receives a file size limit."""
+"""A worker of file_size_limit_test.py: trains, and at one moment receives a file size limit."""
 
 import resource
 

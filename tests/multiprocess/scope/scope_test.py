@@ -6,7 +6,7 @@ from tests.multiprocess import promises
 
 pytestmark = pytest.mark.oldest
 
-WORKERS = ["scope_worker", "sharded_scope_worker", "training_worker"]
+WORKERS = ["scope.scope_worker", "scope.sharded_scope_worker", "scope.training_worker"]
 
 
 @pytest.fixture(scope="module")

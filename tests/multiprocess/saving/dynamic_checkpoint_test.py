@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from lockstep._src.saving.saved_models import export
 from lockstep._src.tables import dynamic
 from lockstep.testing import call_workers
-from tests.multiprocess import dynamic_checkpoint_worker as worker
+from tests.multiprocess.saving import dynamic_checkpoint_worker as worker
 
 pytestmark = pytest.mark.oldest
 

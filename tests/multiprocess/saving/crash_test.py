@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from lockstep.testing import call_workers
-from tests.multiprocess import crash_worker as worker
+from tests.multiprocess.saving import crash_worker as worker
 
 pytestmark = pytest.mark.oldest
 

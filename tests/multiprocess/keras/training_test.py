@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep.testing import call_workers
-from tests.multiprocess import keras_worker as worker
+from tests.multiprocess.keras import training_worker as worker
 
 pytestmark = pytest.mark.skipif(
     not getattr(tf.keras, "__version__", "2").startswith("3"), reason="TensorFlow before 2.16 has no Keras 3"
