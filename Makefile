@@ -147,8 +147,9 @@ format: ## format C++ and Python
 # The commands that compile tf/ come from a build folder that is only configured, without precompiled headers: clang does
 # not read those of GCC.
 .PHONY: lint
-lint: ## formatting, common mistakes, layers and types, of C++ and Python
-	@tools/setup.sh python lint tests
+lint: ## formatting, common mistakes, layers and types, of C++ and Python; the links of the pages
+	@tools/setup.sh python lint tests docs
+	$(docs_build)
 	$(python) tools/check_layers.py
 	$(python) -m ruff check . && $(python) -m ruff format --check .
 	$(python) -m mypy
@@ -157,6 +158,13 @@ lint: ## formatting, common mistakes, layers and types, of C++ and Python
 	git ls-files 'core/*.cc' | xargs -r -n 4 -P $(JOBS) clang-tidy --quiet -p build/core-tf-$(TF)
 	@$(call configured,build/lint-tf-$(TF),-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
 	git ls-files 'tf/*.cc' | xargs -r -n 2 -P $(JOBS) clang-tidy --quiet -p build/lint-tf-$(TF)
+
+docs_build = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+.PHONY: docs
+docs: ## the site of the pages, with the reference from docstrings, in build/site
+	@tools/setup.sh docs
+	$(docs_build)
 
 .PHONY: clean
 clean: ## remove all built files; virtual environments stay

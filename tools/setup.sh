@@ -5,7 +5,7 @@
 #   taken from this tree);
 # - Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh core|python|ops|tests|hosts|spark|bench|peers|lint|fuzz ...
+# Usage: tools/setup.sh core|python|ops|tests|hosts|spark|bench|peers|lint|docs|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -127,6 +127,16 @@ make_spark() {
     say "pyspark does not install here: its tests are skipped"
 }
 
+# The site needs no TensorFlow, and its packages may not change those of the tests.
+make_docs() {
+  local requirements=requirements/docs.txt
+  [ -f .venv-docs/made ] && cmp -s .venv-docs/made "$requirements" && return
+  "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || debian_packages python3-venv
+  say "virtual environment .venv-docs"
+  "$PYTHON" -m venv .venv-docs && .venv-docs/bin/pip install -q -r "$requirements" && cp "$requirements" .venv-docs/made ||
+    die "the packages of $requirements don't install: see pip's error above"
+}
+
 for part in "$@"; do
   case "$part" in
     core) make_core_environment ;;
@@ -138,6 +148,7 @@ for part in "$@"; do
     bench) need_compiler && debian_packages libbenchmark-dev ;;
     peers) make_peers ;;
     spark) make_environment && make_spark ;;
+    docs) make_docs ;;
     lint) debian_packages clang-format clang-tidy ;;
     fuzz) need_compiler && debian_packages clang libclang-rt-dev ;;
     *) die "unknown part '$part'" ;;
