@@ -110,11 +110,18 @@ def test_gradients_of_local_layers_are_not_exchanged():
         shared.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=["dense"])
 
 
-@pytest.mark.parametrize("make", [shared.DistributedOptimizer, shared.PartialDistributedOptimizer])
-def test_wrong_arguments_of_optimizers_are_named(make):
-    for op in (hvd.Adasum, hvd.Min):
-        with pytest.raises(ValueError, match="op currently only supports Average and Sum"):
-            make(keras.optimizers.SGD(1.0), op=op)
+MAKERS = [shared.DistributedOptimizer, shared.PartialDistributedOptimizer]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("op", [hvd.Adasum, hvd.Min])
+def test_an_operation_other_than_average_and_sum_is_refused(make, op):
+    with pytest.raises(ValueError, match="op currently only supports Average and Sum"):
+        make(keras.optimizers.SGD(1.0), op=op)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_an_argument_that_is_no_optimizer_is_named(make):
     with pytest.raises(TypeError, match="wanted an optimizer"):
         make("sgd")
 

@@ -32,12 +32,12 @@ def alone():
     named_job.stop()
 
 
-def test_without_a_job_there_are_no_ranks():
+@pytest.mark.parametrize("accessor", ACCESSORS)
+def test_without_a_job_there_are_no_ranks(accessor):
     assert not named_job.is_started()
     named_job.stop()
-    for accessor in ACCESSORS:
-        with pytest.raises(NotStartedError, match="there is no job: it was not started, or has been left"):
-            accessor()
+    with pytest.raises(NotStartedError, match="there is no job: it was not started, or has been left"):
+        accessor()
 
 
 def test_a_process_without_a_launcher_is_a_job_of_one(alone):

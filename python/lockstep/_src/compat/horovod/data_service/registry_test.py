@@ -23,22 +23,25 @@ def test_numbers_are_positive(numbers, said):
 
 
 @pytest.mark.parametrize("dispatcher_id", [-1, 2])
-def test_unknown_dispatcher_ids_are_refused(dispatcher_id):
+@pytest.mark.parametrize(
+    "method, arguments",
+    [
+        ("register_dispatcher", ("grpc://a:1",)),
+        ("wait_for_dispatcher", (0.1, _always)),
+        ("register_worker", (0,)),
+        ("wait_for_workers", (0.1, _always)),
+        ("retire_dispatcher", ()),
+        ("end_worker", (0,)),
+        ("wait_until_stopped", (0.1, _always)),
+        ("begin_use", (0,)),
+        ("end_use", (0,)),
+        ("wait_until_unused", (0.1, _always)),
+    ],
+)
+def test_unknown_dispatcher_ids_are_refused(method, arguments, dispatcher_id):
     registry = Registry(2, 1)
-    for call in (
-        lambda: registry.register_dispatcher(dispatcher_id, "grpc://a:1"),
-        lambda: registry.wait_for_dispatcher(dispatcher_id, 0.1, _always),
-        lambda: registry.register_worker(dispatcher_id, 0),
-        lambda: registry.wait_for_workers(dispatcher_id, 0.1, _always),
-        lambda: registry.retire_dispatcher(dispatcher_id),
-        lambda: registry.end_worker(dispatcher_id, 0),
-        lambda: registry.wait_until_stopped(dispatcher_id, 0.1, _always),
-        lambda: registry.begin_use(dispatcher_id, 0),
-        lambda: registry.end_use(dispatcher_id, 0),
-        lambda: registry.wait_until_unused(dispatcher_id, 0.1, _always),
-    ):
-        with pytest.raises(IndexError, match=rf"Dispatcher id must be within \[0..1\]: {dispatcher_id}"):
-            call()
+    with pytest.raises(IndexError, match=rf"Dispatcher id must be within \[0..1\]: {dispatcher_id}"):
+        getattr(registry, method)(dispatcher_id, *arguments)
 
 
 def test_a_dispatcher_has_one_address():
