@@ -52,7 +52,7 @@ def test_the_project_is_really_read():
         ("core/comm/x.cc", '#include "core/unheard_of/x.h"', "core/unheard_of/x.h lies in no layer"),
         ("core/sharding/x.cc", '#include "tf/bridge/x.h"', "core/sharding may not include tf/bridge/x.h (tf)"),
         ("core/comm/x.cc", "#include <tensorflow/core/framework/op.h>", "TensorFlow's headers belong in tf"),
-        ("tf/data/x.cc", '#include "parquet/arrow/reader.h"', "Arrow's headers belong in core/columnar"),
+        ("tf/data/x.cc", '#include "parquet/arrow/reader.h"', "Arrow's headers belong in core/columnar/arrow"),
         (
             "core/comm/shm/x.cc",
             '#include "core/comm/job/context.h"',

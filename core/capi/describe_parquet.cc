@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/arrow/parquet_file.h"
+#include "core/columnar/column/parquet_file.h"
 #include "core/columnar/paths.h"
 
 namespace lockstep {
@@ -49,7 +50,7 @@ void AppendColumn(const columnar::FileColumn& column, std::string* out) {
 Result<std::string> Describe(const std::vector<std::string>& names) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> files, columnar::ExpandPaths(names));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<columnar::ParquetFile> file,
-                            columnar::ParquetFile::Open(files.front()));
+                            columnar::OpenParquetFile(files.front()));
   std::string text = "{\"file\": ";
   AppendJson(file->path(), &text);
   text += ", \"columns\": [";

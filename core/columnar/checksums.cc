@@ -1,21 +1,14 @@
 #include "core/columnar/checksums.h"
 
-#include <arrow/buffer.h>
-#include <arrow/io/interfaces.h>
-#include <arrow/result.h>
-
 #include <charconv>
 #include <filesystem>
+#include <string_view>
 #include <utility>
 
-#include "core/columnar/arrow_convert.h"
-#include "core/columnar/filesystem.h"
+#include "core/columnar/arrow/filesystem.h"
 
 namespace lockstep::columnar {
 namespace {
-
-// The bytes of one read: large enough for a disk or an object store, small beside the memory of a reader.
-constexpr int64_t kReadBytes = 4 << 20;
 
 // Returns the absolute name of a local file; remote names stay unchanged.
 std::string Absolute(const std::string& name) {
@@ -49,14 +42,9 @@ std::string ToHex(const Digest& digest) {
 }
 
 Result<Digest> DigestOf(const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<arrow::io::RandomAccessFile> file, OpenFile(path));
   Sha256Stream stream;
-  while (true) {
-    const auto piece = file->Read(kReadBytes);
-    if (!piece.ok()) return FromArrow(piece.status()).WithPrefix("file '" + path + "': ");
-    if ((*piece)->size() == 0) return stream.Finish();
-    stream.Update({reinterpret_cast<const char*>((*piece)->data()), static_cast<size_t>((*piece)->size())});
-  }
+  LOCKSTEP_RETURN_IF_ERROR(ReadFile(path, [&](std::string_view bytes) { stream.Update(bytes); }));
+  return stream.Finish();
 }
 
 }  // namespace

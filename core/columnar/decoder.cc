@@ -26,7 +26,7 @@
 #include <string>
 #include <system_error>
 
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/arrow/parquet_file.h"
 #include "core/columnar/tolerant.h"
 
 namespace lockstep::columnar {
@@ -367,7 +367,7 @@ Result<std::shared_ptr<ParquetFile>> Decoder::Open(Stretch& stretch) const {
   if (stretch.opened != nullptr) return stretch.opened;
   const Source::File& known = source_->files()[stretch.file];
   LOCKSTEP_RETURN_IF_ERROR(source_->options().checksums->Verify(known.path));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open(known.path));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, OpenParquetFile(known.path));
   LOCKSTEP_RETURN_IF_ERROR(file->Check(source_->options().fields));
   if (file->group_rows() != known.group_rows) {
     return FailedPrecondition("file '" + known.path + "' has changed since its footer was first read");

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/columnar/column.h"
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/column/column.h"
+#include "core/columnar/column/parquet_file.h"
 #include "core/columnar/plan.h"
 #include "core/columnar/run.h"
 #include "core/columnar/source.h"

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "core/columnar/filesystem.h"
+#include "core/columnar/arrow/filesystem.h"
 
 namespace lockstep::columnar {
 namespace {

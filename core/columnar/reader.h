@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/columnar/column.h"
+#include "core/columnar/column/column.h"
 #include "core/columnar/decoder.h"
 #include "core/columnar/plan.h"
 #include "core/columnar/run.h"

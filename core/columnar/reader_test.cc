@@ -1,15 +1,7 @@
 #include "core/columnar/reader.h"
 
-#include <arrow/array/builder_binary.h>
-#include <arrow/array/builder_nested.h>
-#include <arrow/array/builder_primitive.h>
-#include <arrow/io/file.h>
-#include <arrow/table.h>
-#include <arrow/type.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <parquet/arrow/writer.h>
-#include <parquet/properties.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -18,26 +10,10 @@
 #include <random>
 #include <thread>
 
+#include "core/columnar/arrow/test_parquet.h"
+
 namespace lockstep::columnar {
 namespace {
-
-// Returns rows of a test's data. Row i holds an id, a list of i % 4 ids and a string, all computed from i, so that a
-// batch can be checked without knowing its origin. A number, a ragged column and strings take three ways through the
-// decoder.
-std::shared_ptr<arrow::Table> TableOf(int64_t first, int64_t rows) {
-  arrow::Int64Builder ids;
-  auto values = std::make_shared<arrow::Int32Builder>();
-  arrow::ListBuilder lists(arrow::default_memory_pool(), values);
-  arrow::StringBuilder strings;
-  for (int64_t i = first; i < first + rows; ++i) {
-    EXPECT_TRUE(ids.Append(i).ok() && lists.Append().ok() && strings.Append("row " + std::to_string(i)).ok());
-    for (int64_t j = 0; j < i % 4; ++j) EXPECT_TRUE(values->Append(static_cast<int32_t>(10 * i + j)).ok());
-  }
-  const auto list_type = arrow::list(arrow::int32());
-  return arrow::Table::Make(
-      arrow::schema({{"id", arrow::int64()}, {"list", list_type}, {"text", arrow::utf8()}}),
-      std::vector<std::shared_ptr<arrow::Array>>{*ids.Finish(), *lists.Finish(), *strings.Finish()});
-}
 
 std::vector<Field> Fields() {
   return {{"id", {ValueType::kInt64, 0, {}}, {}},
@@ -66,17 +42,15 @@ class ReaderTest : public testing::Test {
   // Writes rows [first, first + rows) and returns the file's name.
   std::string Write(const std::string& name, int64_t first, int64_t rows, int64_t group_rows) {
     const std::string path = folder_ + "/" + name;
-    auto file = *arrow::io::FileOutputStream::Open(path);
-    EXPECT_TRUE(parquet::arrow::WriteTable(*TableOf(first, rows), arrow::default_memory_pool(), file, group_rows).ok());
-    EXPECT_TRUE(file->Close().ok());
+    WriteTestRows(path, first, rows, group_rows);
     return path;
   }
 
   std::string folder_;
 };
 
-// Checks the rows of a batch against TableOf's and returns their ids. The caller then compares which rows came, and in
-// which order.
+// Checks the rows of a batch against WriteTestRows' and returns their ids. The caller then compares which rows came,
+// and in which order.
 std::vector<int64_t> CheckedIds(const Batch& batch) {
   std::vector<int64_t> ids(batch.columns[0].values.as<int64_t>(), batch.columns[0].values.as<int64_t>() + batch.rows);
   const Column& list = batch.columns[1];
@@ -275,18 +249,9 @@ TEST_F(ReaderTest, DamagedFilesAreErrorsAndNeverCrashes) {
 // written one.
 TEST_F(ReaderTest, AFlipInThePagesOfAFileWithChecksumsIsAnErrorAlways) {
   constexpr int64_t kRows = 64;
-  arrow::Int64Builder ids;
-  for (int64_t i = 0; i < kRows; ++i) ASSERT_TRUE(ids.Append(i).ok());
-  const auto table = arrow::Table::Make(arrow::schema({arrow::field("id", arrow::int64(), false)}),
-                                        std::vector<std::shared_ptr<arrow::Array>>{*ids.Finish()});
   for (const bool checksums : {true, false}) {
-    parquet::WriterProperties::Builder properties;
-    properties.disable_dictionary()->disable_statistics();
-    if (checksums) properties.enable_page_checksum();
     const std::string path = folder_ + "/checked";
-    auto file = *arrow::io::FileOutputStream::Open(path);
-    ASSERT_TRUE(parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), file, kRows, properties.build()).ok());
-    ASSERT_TRUE(file->Close().ok());
+    WriteTestIds(path, kRows, checksums);
     std::ifstream in(path, std::ios::binary);
     const std::string whole((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
     // The position where the values 0 and 1 follow each other.

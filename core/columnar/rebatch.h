@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/columnar/column.h"
+#include "core/columnar/column/column.h"
 
 namespace lockstep::columnar {
 

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "core/base/cores.h"
-#include "core/columnar/fingerprint.h"
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/arrow/parquet_file.h"
+#include "core/columnar/column/fingerprint.h"
 #include "core/columnar/paths.h"
 
 namespace lockstep::columnar {
@@ -40,7 +40,7 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
 // Reads a file's footer and compares it with the fields. A piece has at least 1024 rows, even if rows are very wide.
 // Two pieces of the best size are decoded ahead (Decoder).
 Result<Source::File> ReadFooter(const std::string& path, const SourceOptions& options) {
-  const Result<std::shared_ptr<ParquetFile>> opened = ParquetFile::Open(path);
+  const Result<std::shared_ptr<ParquetFile>> opened = OpenParquetFile(path);
   if (options.skip_corrupted && opened.status().code() == StatusCode::kDataLoss) {
     return Source::File{path, {}, {}, 1, 1, std::nullopt, opened.status()};
   }

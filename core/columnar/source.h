@@ -8,8 +8,8 @@
 
 #include "core/base/status.h"
 #include "core/columnar/checksums.h"
-#include "core/columnar/column.h"
-#include "core/columnar/filter.h"
+#include "core/columnar/column/column.h"
+#include "core/columnar/column/filter.h"
 #include "core/columnar/plan.h"
 
 namespace lockstep::columnar {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/column/parquet_file.h"
 #include "core/columnar/run.h"
 
 namespace lockstep::columnar {

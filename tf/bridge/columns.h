@@ -3,12 +3,12 @@
 #include <optional>
 #include <vector>
 
-#include "core/columnar/column.h"
+#include "core/columnar/column/column.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/types.h"
 
 // Conversions between columns and TensorFlow's tensors. A column already has its shapes and row splits in TensorFlow's
-// form (core/columnar/column.h), so nothing is computed here.
+// form (core/columnar/column/column.h), so nothing is computed here.
 namespace lockstep {
 
 // Returns the dtype of a tensor that holds values of a column; every value type has one.

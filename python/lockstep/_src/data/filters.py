@@ -59,7 +59,7 @@ def renamed(filters: list[list[Term]], name_of: Callable[[str], str]) -> list[li
 
 
 def encode(filters: list[list[Term]]) -> list[bytes]:
-    """Returns the words that core/columnar/filter.h takes.
+    """Returns the words that core/columnar/column/filter.h takes.
 
     Raises:
       TypeError, ValueError: no column can be compared with one of the values.

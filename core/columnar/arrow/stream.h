@@ -14,12 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "core/columnar/arrow_convert.h"
-#include "core/columnar/arrow_filter.h"
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/arrow/convert.h"
+#include "core/columnar/arrow/filter.h"
+#include "core/columnar/column/parquet_file.h"
 
-// The common part of the formats that Arrow reads. Only arrow_stream.cc, arrow_parquet_file.cc and orc_file.cc include
-// it.
+// The common part of the formats that Arrow reads. Only stream.cc, parquet_file.cc and orc_file.cc include it.
 namespace lockstep::columnar {
 
 // Runs `call`, which returns our Status or Result. Exceptions of Arrow or the standard library become a Status.
@@ -123,7 +122,7 @@ class ArrowFile : public ParquetFile {
   std::shared_ptr<arrow::Schema> schema_;
 };
 
-// Opens an ORC file; ParquetFile::Open has checked that it is one.
+// Opens an ORC file; OpenParquetFile has checked that it is one.
 Result<std::shared_ptr<ParquetFile>> OpenOrc(const std::string& path,
                                              std::shared_ptr<arrow::io::RandomAccessFile> file);
 

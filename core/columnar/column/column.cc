@@ -9,7 +9,7 @@
 //
 // The level's range [begin, end) of elements is mapped through the splits to the next level's range, until the values
 // are reached. All sizes are known before a buffer is allocated, so every byte is written once.
-#include "core/columnar/column.h"
+#include "core/columnar/column/column.h"
 
 #include <array>
 #include <cstring>

@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/columnar/column.h"
-#include "core/columnar/filter.h"
+#include "core/columnar/column/column.h"
+#include "core/columnar/column/filter.h"
 
 namespace lockstep::columnar {
 
-// Files as columns to choose from, and a column as a stream of rows. This header uses nothing of Arrow or Parquet;
-// arrow_parquet_file.cc and orc_file.cc read the formats.
+// Files as columns to choose from, and a column as a stream of rows. This is the interface; core/columnar/arrow reads
+// the formats, and its OpenParquetFile opens a file.
 //
-//   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, ParquetFile::Open("day.parquet"));
+//   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, OpenParquetFile("day.parquet"));
 //   LOCKSTEP_RETURN_IF_ERROR(file->Check({field}));
 //   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ColumnStream> stream, file->OpenColumn({0, 1}, field));
 //   LOCKSTEP_RETURN_IF_ERROR(stream->Skip(100));
@@ -91,9 +91,6 @@ class RowSelector {
 // of Arrow gets out, and nothing ends the process, whatever the file holds. Thread-safe.
 class ParquetFile {
  public:
-  // Reads the footer and nothing else.
-  static Result<std::shared_ptr<ParquetFile>> Open(const std::string& path);
-
   virtual ~ParquetFile() = default;
 
   const std::string& path() const { return path_; }
@@ -129,7 +126,7 @@ class ParquetFile {
   // Returns "a, b, c" for messages.
   std::string ColumnNames() const;
 
-  // Set by Open and constant afterwards, which makes the class thread-safe.
+  // Set when the file is opened and constant afterwards, which makes the class thread-safe.
   std::string path_;
   std::vector<FileColumn> columns_;
   std::vector<int64_t> group_rows_;

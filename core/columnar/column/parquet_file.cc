@@ -1,4 +1,4 @@
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/column/parquet_file.h"
 
 #include <algorithm>
 

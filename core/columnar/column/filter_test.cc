@@ -1,4 +1,4 @@
-#include "core/columnar/filter.h"
+#include "core/columnar/column/filter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "core/base/status.h"
-#include "core/columnar/column.h"
+#include "core/columnar/column/column.h"
 
 namespace arrow {
 class Array;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -28,6 +29,10 @@ bool IsRemote(std::string_view name);
 // UNIMPLEMENTED for a scheme that this build of Arrow does not know, UNAVAILABLE if the file system cannot be reached.
 // Messages begin with the file.
 Result<std::shared_ptr<arrow::io::RandomAccessFile>> OpenFile(const std::string& name);
+
+// Reads the whole file and passes its bytes to `use`, piece by piece. Errors are those of OpenFile, and those of
+// reading.
+Status ReadFile(const std::string& name, const std::function<void(std::string_view)>& use);
 
 // Does the same as ExpandPaths for one remote name: a file, a folder, or a pattern with * and [...] ('?' begins the
 // options). The returned names have the scheme and options of `name` and are sorted bytewise.

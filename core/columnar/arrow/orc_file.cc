@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <numeric>
 
-#include "core/columnar/arrow_convert.h"
-#include "core/columnar/arrow_stream.h"
-#include "core/columnar/fingerprint.h"
-#include "core/columnar/orc_statistics.h"
+#include "core/columnar/arrow/convert.h"
+#include "core/columnar/arrow/orc_statistics.h"
+#include "core/columnar/arrow/stream.h"
+#include "core/columnar/column/fingerprint.h"
 
 namespace lockstep::columnar {
 namespace {

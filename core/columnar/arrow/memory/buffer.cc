@@ -1,11 +1,10 @@
 // Buffers come from Arrow's pool, like Arrow's decoded data, because the pool keeps pages that were given back. The
 // lists of a batch take megabytes; the C library would ask the kernel for fresh, zeroed pages each time.
+#include "core/columnar/arrow/memory/buffer.h"
+
 #include <arrow/memory_pool.h>
 
-#include <memory>
 #include <string>
-
-#include "core/columnar/column.h"
 
 namespace lockstep::columnar {
 namespace {

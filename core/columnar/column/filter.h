@@ -8,7 +8,7 @@
 #include "core/base/status.h"
 
 // Selects rows in pyarrow's form (`filters=` of pyarrow.parquet.read_table): comparisons of columns with values, in
-// disjunctive normal form. A Filter only stores the text; each file resolves it for its columns (arrow_filter.h) by
+// disjunctive normal form. A Filter only stores the text; each file resolves it for its columns (arrow/filter.h) by
 // Arrow's rules. A comparison with a null is not true, so it keeps no row; `in` finds a null only if one is among its
 // values.
 namespace lockstep::columnar {

@@ -1,6 +1,6 @@
 // This file compares nothing itself. Values become Arrow's scalars of the types that pyarrow gives them, so that the
 // same filter keeps the same rows here and there.
-#include "core/columnar/arrow_filter.h"
+#include "core/columnar/arrow/filter.h"
 
 #include <arrow/array/builder_base.h>
 #include <arrow/array/util.h>
@@ -14,7 +14,7 @@
 #include <iterator>
 #include <numeric>
 
-#include "core/columnar/arrow_convert.h"
+#include "core/columnar/arrow/convert.h"
 
 namespace lockstep::columnar {
 namespace {

@@ -1,6 +1,6 @@
 // Rows that a filter drops are removed before Arrow's arrays become columns. So a null in such a row, or a list of the
 // wrong length, is no error. If a filter keeps all rows of a piece, nothing is copied.
-#include "core/columnar/arrow_stream.h"
+#include "core/columnar/arrow/stream.h"
 
 #include <arrow/array/concatenate.h>
 #include <arrow/compute/api_vector.h>

@@ -1,7 +1,7 @@
 // The postscript tells where the statistics lie and how they are compressed; the footer lists the columns. Arrow has
 // decoded both. The statistics are decompressed and decoded here. Each kind of value has a function that computes the
 // statistics of decoded values, and Compare reports where they differ.
-#include "core/columnar/orc_statistics.h"
+#include "core/columnar/arrow/orc_statistics.h"
 
 #include <arrow/array.h>
 #include <arrow/io/interfaces.h>
@@ -13,8 +13,8 @@
 #include <limits>
 #include <sstream>
 
-#include "core/columnar/arrow_convert.h"
-#include "core/columnar/proto_fields.h"
+#include "core/columnar/arrow/convert.h"
+#include "core/columnar/arrow/proto_fields.h"
 
 namespace lockstep::columnar {
 namespace {

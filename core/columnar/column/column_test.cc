@@ -1,4 +1,4 @@
-#include "core/columnar/column.h"
+#include "core/columnar/column/column.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

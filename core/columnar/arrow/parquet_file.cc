@@ -9,6 +9,8 @@
 //
 // Errors: Arrow reports most failures by Status, and Parquet's lower layer by exceptions. A damaged file can cause
 // both, so all code that handles a file's content runs inside of Guard.
+#include "core/columnar/arrow/parquet_file.h"
+
 #include <arrow/array.h>
 #include <arrow/chunked_array.h>
 #include <arrow/dataset/file_parquet.h>
@@ -26,11 +28,10 @@
 #include <filesystem>
 #include <map>
 
-#include "core/columnar/arrow_convert.h"
-#include "core/columnar/arrow_stream.h"
-#include "core/columnar/filesystem.h"
-#include "core/columnar/fingerprint.h"
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/arrow/convert.h"
+#include "core/columnar/arrow/filesystem.h"
+#include "core/columnar/arrow/stream.h"
+#include "core/columnar/column/fingerprint.h"
 
 namespace lockstep::columnar {
 namespace {
@@ -39,7 +40,7 @@ namespace {
 // cursor, and the footer is only read.
 class ArrowParquetFile : public ArrowFile {
  public:
-  // Public for Open, which runs it inside of Guard.
+  // Public for OpenParquetFile, which runs it inside of Guard.
   Status Init(const std::string& path, std::shared_ptr<arrow::io::RandomAccessFile> file) {
     path_ = path;
     file_ = std::move(file);
@@ -199,7 +200,7 @@ Status CheckReadable(const std::string& path) {
 
 }  // namespace
 
-Result<std::shared_ptr<ParquetFile>> ParquetFile::Open(const std::string& path) {
+Result<std::shared_ptr<ParquetFile>> OpenParquetFile(const std::string& path) {
   return Guard(FileText(path) + ": not a readable Parquet file", [&]() -> Result<std::shared_ptr<ParquetFile>> {
     if (!IsRemote(path)) LOCKSTEP_RETURN_IF_ERROR(CheckReadable(path));
     LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<arrow::io::RandomAccessFile> input, OpenFile(path));

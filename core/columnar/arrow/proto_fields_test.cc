@@ -1,4 +1,4 @@
-#include "core/columnar/proto_fields.h"
+#include "core/columnar/arrow/proto_fields.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "core/columnar/filter.h"
+#include "core/columnar/column/filter.h"
 
 #include <algorithm>
 #include <array>

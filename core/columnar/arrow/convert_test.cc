@@ -1,4 +1,4 @@
-#include "core/columnar/arrow_convert.h"
+#include "core/columnar/arrow/convert.h"
 
 #include <arrow/array/builder_nested.h>
 #include <arrow/array/builder_primitive.h>

@@ -1,15 +1,15 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/columnar/arrow/memory/buffer.h"
 
-// The form in which columns leave this folder: plain pointers with an owner. Users need neither Arrow's nor
+// The form in which columns leave core/columnar: plain pointers with an owner. Users need neither Arrow's nor
 // TensorFlow's headers. Letters for shapes: B rows, L ids of a row, V values in all.
 //
 // Example: the memory of a column of type list<list<int32>>.
@@ -85,25 +85,6 @@ struct Field {
   // with empty lists if the field is ragged. If not given, each of these cases is an error. NaN is a value, not a null.
   std::optional<std::string> default_value;
 };
-
-// Bytes and their owner. `data` may point into the middle of the owner's memory (a slice, or memory that Arrow
-// allocated), so it has the alignment of its type, but not more. A shared buffer is never written again, so any thread
-// may read it. `data` may be null if `bytes` is 0.
-struct Buffer {
-  const void* data = nullptr;
-  int64_t bytes = 0;
-  std::shared_ptr<const void> owner;
-
-  template <typename T>
-  const T* as() const {
-    return static_cast<const T*>(data);
-  }
-};
-
-// Allocates `bytes` uninitialised bytes with 64-byte alignment. The caller writes them through `*data` before it shares
-// the buffer. TensorFlow requires this alignment of a tensor, so the buffer can become one without a copy.
-// RESOURCE_EXHAUSTED without memory.
-Result<Buffer> AllocateBuffer(int64_t bytes, void** data);
 
 // The decoded rows of one column. It keeps only that part of its field's type which is needed to cut and join rows.
 //

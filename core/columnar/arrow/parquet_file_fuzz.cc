@@ -1,4 +1,4 @@
-#include "core/columnar/parquet_file.h"
+#include "core/columnar/arrow/parquet_file.h"
 
 #include <arrow/array/builder_binary.h>
 #include <arrow/array/builder_nested.h>
@@ -106,7 +106,7 @@ class Input {
   }
 
   void Read() {
-    const auto opened = ParquetFile::Open(path_);
+    const auto opened = columnar::OpenParquetFile(path_);
     if (!Ok(opened.status())) return;
     ParquetFile& file = **opened;
     std::vector<int> groups;

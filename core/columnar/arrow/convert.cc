@@ -1,4 +1,4 @@
-#include "core/columnar/arrow_convert.h"
+#include "core/columnar/arrow/convert.h"
 
 #include <arrow/array.h>
 #include <arrow/compute/cast.h>

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/columnar/filter.h"
+#include "core/columnar/column/filter.h"
 
-// A filter on the columns of one file, as Arrow expressions. Only arrow_stream.h and its includers use it.
+// A filter on the columns of one file, as Arrow expressions. Only stream.h and its includers use it.
 namespace lockstep::columnar {
 
 // Immutable; any threads may use it at once.

@@ -1,8 +1,9 @@
 // A remote name consists of a file system (scheme, authority, options) and a path inside it. Only Arrow knows where one
 // ends: for s3:// the bucket is the authority and also the beginning of its paths. So this file, and not Arrow, builds
 // names again: from the text before the path, the path, and the text after it.
-#include "core/columnar/filesystem.h"
+#include "core/columnar/arrow/filesystem.h"
 
+#include <arrow/buffer.h>
 #include <arrow/filesystem/filesystem.h>
 #include <arrow/io/file.h>
 #include <arrow/util/config.h>
@@ -16,10 +17,13 @@
 #include <mutex>
 #include <utility>
 
-#include "core/columnar/arrow_convert.h"
+#include "core/columnar/arrow/convert.h"
 
 namespace lockstep::columnar {
 namespace {
+
+// The bytes of one read of ReadFile: large enough for a disk or an object store, small beside the memory of a reader.
+constexpr int64_t kReadBytes = 4 << 20;
 
 using FileSystem = std::shared_ptr<arrow::fs::FileSystem>;
 
@@ -153,6 +157,16 @@ Result<std::shared_ptr<arrow::io::RandomAccessFile>> OpenFile(const std::string&
   auto file = found.first->OpenInputFile(info);
   if (!file.ok()) return Unavailable(FileText(name) + ": " + file.status().message());
   return *std::move(file);
+}
+
+Status ReadFile(const std::string& name, const std::function<void(std::string_view)>& use) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<arrow::io::RandomAccessFile> file, OpenFile(name));
+  while (true) {
+    const auto piece = file->Read(kReadBytes);
+    if (!piece.ok()) return FromArrow(piece.status()).WithPrefix(FileText(name) + ": ");
+    if ((*piece)->size() == 0) return OkStatus();
+    use({reinterpret_cast<const char*>((*piece)->data()), static_cast<size_t>((*piece)->size())});
+  }
 }
 
 Result<std::vector<std::string>> ExpandRemote(const std::string& name) {
