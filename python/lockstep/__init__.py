@@ -25,10 +25,15 @@ _EXPORTS = {
     "size": "lockstep._src.engine.context",
 }
 
-__all__ = sorted(_EXPORTS)
+# Public modules, which programs also use without an import of their own: `lockstep.data.ParquetDataset`.
+_MODULES = frozenset({"data", "embedding", "keras", "metrics", "train"})
+
+__all__ = sorted({*_EXPORTS, *_MODULES})
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_EXPORTS[name]), name)
@@ -37,4 +42,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_EXPORTS})
+    return sorted({*globals(), *__all__})

@@ -13,7 +13,7 @@ LAZY = {
     "horovod.tensorflow": ["SyncBatchNormalization", "elastic"],
     "horovod.tensorflow.keras": ["elastic"],
     "hybridbackend.tensorflow.keras": ["DynamicEmbedding", "LazyAdam", "Model", "export"],
-    "lockstep": ["context", "scope"],
+    "lockstep": ["context", "data", "keras", "scope"],
     "lockstep.keras": ["DynamicEmbedding", "LazyAdam", "Model", "export"],
     "lockstep.train": ["AdamOptimizer"],
 }
