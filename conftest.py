@@ -17,7 +17,7 @@ import pytest
 
 _SPANNING = Path(__file__).parent / "tests"
 # Folders whose modules start training jobs without the helpers that start workers.
-_OF_JOBS = {_SPANNING / name for name in ("hosts", "multiprocess", "parity", "scripts")}
+_JOB_FOLDERS = {_SPANNING / name for name in ("hosts", "multiprocess", "parity", "scripts")}
 _STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
 
@@ -61,4 +61,4 @@ def _is_in_reduced_set(item: pytest.Item) -> bool:
 
 
 def _starts_workers(item: pytest.Item) -> bool:
-    return not _OF_JOBS.isdisjoint(item.path.parents) or not _STARTING_WORKERS.isdisjoint(vars(item.module))
+    return not _JOB_FOLDERS.isdisjoint(item.path.parents) or not _STARTING_WORKERS.isdisjoint(vars(item.module))

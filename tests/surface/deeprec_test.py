@@ -214,7 +214,7 @@ def test_the_launcher_does_not_load_tensorflow():
 
 
 def test_deeprecs_own_tensorflow_is_refused(tmp_path):
-    module = tmp_path / deeprec._OF_DEEPREC
+    module = tmp_path / deeprec._DEEPREC_FILE
     module.parent.mkdir(parents=True)
     module.touch()
     with pytest.raises(ImportError, match="is DeepRec's, which has the modules that lockstep-deeprec provides"):

@@ -34,12 +34,12 @@ _EXPORTS = {name: module for module, names in _MODULES.items() for name in names
 
 __all__ = sorted(_EXPORTS)
 
-_OF_DEEPREC = "tensorflow/python/distribute/group_embedding_collective_strategy.py"
+_DEEPREC_FILE = "tensorflow/python/distribute/group_embedding_collective_strategy.py"
 
 
 def _refuse_originals(search_path: list[str]) -> None:
     """Raises ImportError if DeepRec's TensorFlow is installed; it has a file that TensorFlow has not."""
-    refuse_tensorflow("DeepRec", "lockstep-deeprec", _OF_DEEPREC, search_path)
+    refuse_tensorflow("DeepRec", "lockstep-deeprec", _DEEPREC_FILE, search_path)
 
 
 __getattr__, __dir__ = lazy_names(__name__, _EXPORTS)

@@ -1,6 +1,6 @@
 """`tf.estimator` for TensorFlow 1 programs: `lockstep.estimator`, but for each process alone after `hvd.init()`."""
 
-from lockstep._src.estimator.apart import Estimator
+from lockstep._src.estimator.tf1_estimator import Estimator
 from lockstep.estimator import (
     BestExporter,
     EstimatorSpec,

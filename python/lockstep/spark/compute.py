@@ -19,7 +19,7 @@ from lockstep._src.compat.horovod.data_service import command, compute
 from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
 from lockstep._src.compat.horovod.data_service.errors import FAILED, ComputeJobError, DataServiceError, TimeoutException
 from lockstep._src.compat.horovod.data_service.place import Place
-from lockstep.spark.session import told_by
+from lockstep.spark.session import error_text
 
 _DESCRIPTION = """\
 A TensorFlow data service on a Spark cluster, started by spark-submit. It runs a worker in each of the
@@ -79,7 +79,7 @@ def _run_workers(context: Any, slots: int, compute_config: TfDataServiceConfig) 
     try:
         failures = context.parallelize(range(slots), slots).barrier().mapPartitions(task).collect()
     except Exception as error:
-        raise DataServiceError(f"Spark has ended the job: {told_by(error)}") from None
+        raise DataServiceError(f"Spark has ended the job: {error_text(error)}") from None
     # One failure is the cause. The others begin with FAILED: the registry told these workers that the job has failed.
     failures.sort(key=lambda text: text.startswith(FAILED))
     if failures:

@@ -19,7 +19,7 @@ def active_context() -> Any:
     return context
 
 
-def told_by(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Returns the first line of an error that a call of Spark raised; the other lines are Spark's stack traces."""
     if type(error).__module__.startswith("py4j") and not hasattr(error, "java_exception"):
         # The error comes from the bridge to Java, and its text does not say that the Java process has ended.

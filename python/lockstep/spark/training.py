@@ -22,7 +22,7 @@ from lockstep.launch.base.seconds import whole_seconds
 from lockstep.launch.cli.call import Dumps
 from lockstep.launch.frontends import horovodrun
 from lockstep.launch.frontends.horovod_request import Request
-from lockstep.spark.session import active_context, told_by
+from lockstep.spark.session import active_context, error_text
 
 _START_TIMEOUT_S = 600
 _START_TIMEOUT = "HOROVOD_SPARK_START_TIMEOUT"
@@ -133,7 +133,7 @@ class _Slots:
         try:
             context.parallelize(range(self._count), self._count).barrier().mapPartitions(task).collect()
         except Exception as error:
-            self._failure = told_by(error)
+            self._failure = error_text(error)
         with self._lock:
             if self._is_needed:
                 os.kill(os.getpid(), signal.SIGTERM)

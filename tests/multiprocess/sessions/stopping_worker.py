@@ -29,10 +29,10 @@ def _train(hooks, limit=12, pause_s=0.0, **arguments):
                 session.run([train_op, loss])
                 taken += 1
                 time.sleep(pause_s)
-    return _of_all(taken)
+    return _gather_values(taken)
 
 
-def _of_all(number):
+def _gather_values(number):
     with tf.Graph().as_default(), tf.Session() as session:
         return list(map(int, session.run(allgather(tf.constant([number])))))
 
@@ -65,7 +65,7 @@ def loss_of_one_worker_that_is_nan_ends_training_of_all():
             while not session.should_stop():
                 session.run(train_op)
                 taken += 1
-    taken_by_all = _of_all(taken)
+    taken_by_all = _gather_values(taken)
     assert taken_by_all[0] == taken_by_all[1] <= 4
 
 
@@ -98,7 +98,7 @@ def best_checkpoint_is_saved_by_all_and_opens_in_stock_tensorflow():
     _train([hb.train.EvaluationHook(fn, steps=1, every_n_iter=1, policies=[best])], limit=3)
     reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder))
     np.testing.assert_array_equal(reader.get_tensor("table"), np.full([7, 2], 2.0))
-    assert _of_all(int(os.path.exists(f"{folder}/best.json"))) == [1, 1]
+    assert _gather_values(int(os.path.exists(f"{folder}/best.json"))) == [1, 1]
 
 
 def hooks_that_log_by_seconds_go_by_worker_0s_clock():
@@ -114,7 +114,7 @@ def hooks_that_log_by_seconds_go_by_worker_0s_clock():
     taken = _train([by_clock, *_by_rank([alone], []), *others], 8, _by_rank(0.02, 0.0), chief_only_hooks=[of_the_chief])
     assert taken == [8, 8]
     assert logged.count(2) == _by_rank(4, 0)
-    calls = _of_all(logged.count(1))
+    calls = _gather_values(logged.count(1))
     assert calls[0] == calls[1] >= 2
 
 
@@ -145,7 +145,7 @@ def policies_are_called_after_the_same_steps_on_all_workers():
     assert taken == [8, 8] and by_steps.steps == [3, 6, 8]
     assert len(by_clock.steps) >= 2
     bits = sum(1 << step for step in by_clock.steps)
-    assert len(set(_of_all(bits))) == 1
+    assert len(set(_gather_values(bits))) == 1
 
 
 def policy_of_one_worker_that_asks_ends_training_of_all():

@@ -111,25 +111,25 @@ __all__ = [
 @without_autograph
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """Returns the number of ranks of a process set, int32, when the operation runs."""
-    return place_ops.when_it_runs(lambda: place_ops.size_of(process_set_id), name)
+    return place_ops.int_at_run_time(lambda: place_ops.size_of(process_set_id), name)
 
 
 @without_autograph
 def rank_op(name: str | None = None) -> tf.Tensor:
     """Returns this process's rank, int32, when the operation runs."""
-    return place_ops.when_it_runs(rank, name)
+    return place_ops.int_at_run_time(rank, name)
 
 
 @without_autograph
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """Returns the number of processes on this host, int32, when the operation runs."""
-    return place_ops.when_it_runs(local_size, name)
+    return place_ops.int_at_run_time(local_size, name)
 
 
 @without_autograph
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """Returns this process's rank on its host, int32, when the operation runs."""
-    return place_ops.when_it_runs(local_rank, name)
+    return place_ops.int_at_run_time(local_rank, name)
 
 
 @without_autograph
@@ -138,7 +138,7 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
 
     1 if it is, otherwise 0; -1 before `init`, -3 if there is no such set.
     """
-    return place_ops.when_it_runs(lambda: place_ops.included(process_set_id), name)
+    return place_ops.int_at_run_time(lambda: place_ops.included(process_set_id), name)
 
 
 @without_autograph

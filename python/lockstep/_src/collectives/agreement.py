@@ -55,7 +55,7 @@ def any_worker(value: bool, name: str) -> bool:
     return b"1" in _gather(b"1" if value else b"0", name)
 
 
-def of_all(value: Any, name: str) -> list[Any]:
+def gather_values(value: Any, name: str) -> list[Any]:
     """Returns the values of all workers, by rank. All workers must call this in the same order.
 
     Args:

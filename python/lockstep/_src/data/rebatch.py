@@ -20,7 +20,7 @@ def is_graph_mode() -> bool:
     return not tf.compat.v1.executing_eagerly_outside_functions()
 
 
-def of_this_mode(dataset: dataset_ops.DatasetV2) -> Any:
+def adapt_to_mode(dataset: dataset_ops.DatasetV2) -> Any:
     """Returns the dataset with the methods of the current mode: in graph mode, of `tf.compat.v1.data.Dataset`."""
     return dataset_ops.DatasetV1Adapter(dataset) if is_graph_mode() else dataset
 
@@ -168,7 +168,7 @@ class RebatchDataset:
         def packed(*tensors: tf.Tensor) -> Any:
             return _packed(spec, list(tensors))
 
-        return of_this_mode(rebatched.map(packed))
+        return adapt_to_mode(rebatched.map(packed))
 
 
 def rebatch(batch_size: Any, drop_remainder: bool = False, fields: Iterable[Field] | None = None) -> Transformation:

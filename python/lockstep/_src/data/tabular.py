@@ -19,7 +19,7 @@ from lockstep._src.data.checksums import Checksums
 from lockstep._src.data.fields import Field, name_in_file, resolve
 from lockstep._src.data.filters import Filters, conjunctions, renamed
 from lockstep._src.data.parquet import Reading, tensor_specs
-from lockstep._src.data.rebatch import RebatchDataset, of_this_mode
+from lockstep._src.data.rebatch import RebatchDataset, adapt_to_mode
 
 # The number of rows that are read at once when a program iterates over a table row by row.
 _ROWS_AT_ONCE = 256
@@ -86,7 +86,7 @@ class _Table:
         """Returns a dataset of batches of tensors and `Value`s."""
         reading = dataclasses.replace(self.reading, drop_remainder=drop_remainder)
         dataset, _ = reading.columns(self.filenames, batch_size, _value_spec(self.shaped))
-        return of_this_mode(dataset)
+        return adapt_to_mode(dataset)
 
 
 class FrameDataset(dataset_ops.DatasetV1Adapter):

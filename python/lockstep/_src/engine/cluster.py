@@ -24,7 +24,7 @@ INTERFACE = "LOCKSTEP_INTERFACE"
 # Tasks of a TF_CONFIG that train together, in the order of their ranks.
 _TRAINERS = ("chief", "worker")
 # Tasks beside the job. Each is a job of its own: an evaluator evaluates checkpoints, a parameter server does nothing.
-_BESIDE = ("evaluator", "ps")
+_SIDE_TASKS = ("evaluator", "ps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +110,11 @@ class Cluster:
             return cls("localhost", 0, None, 0, 0, 1, (("localhost", 0),), "", "")
         here = (task.task_type, task.task_id)
         if here not in task.trainers:
-            if task.task_type in _BESIDE:
+            if task.task_type in _SIDE_TASKS:
                 return cls(*here, task.cluster, 0, 0, 1, (here,), "", "")
             raise ValueError(
                 f"TF_CONFIG: task type {task.task_type!r} has no part in synchronous training; "
-                f"wanted one of {', '.join(map(repr, _TRAINERS + _BESIDE))}"
+                f"wanted one of {', '.join(map(repr, _TRAINERS + _SIDE_TASKS))}"
             )
         _check_size(len(task.trainers), "TF_CONFIG")
         hosts = [task.cluster[kind][index] for kind, index in task.trainers]

@@ -30,13 +30,13 @@ from lockstep.launch.base.ports import free_ports
 # is for a busy machine.
 _SEEN_WITHIN_S = 3.0
 # The errors of a rendezvous during which a rank died.
-_NOT_MET = (
+_RENDEZVOUS_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
     tf.errors.InternalError,
     tf.errors.CancelledError,
 )
-_OF_LANES = (*_NOT_MET, tf.errors.AbortedError, tf.errors.UnknownError)
+_LANE_ERRORS = (*_RENDEZVOUS_ERRORS, tf.errors.AbortedError, tf.errors.UnknownError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,7 +235,7 @@ def _connect_in_rounds(connect: Callable[[], None]) -> None:
     while True:
         worker.enter_round()
         # After such an error the worker tries again, until the launcher says that the job has failed.
-        with contextlib.suppress(*_NOT_MET):
+        with contextlib.suppress(*_RENDEZVOUS_ERRORS):
             return connect()
 
 
@@ -248,7 +248,7 @@ def has_lost_peers(error: BaseException) -> bool:
       error: the error that was raised. If it may come from the lane, this waits up to 3 s, because the lane may be
         marked as broken only a moment later.
     """
-    deadline = time.monotonic() + (_SEEN_WITHIN_S if isinstance(error, _OF_LANES) else 0)
+    deadline = time.monotonic() + (_SEEN_WITHIN_S if isinstance(error, _LANE_ERRORS) else 0)
     while not library.lane_is_broken(0):
         if time.monotonic() >= deadline:
             return False

@@ -26,7 +26,7 @@ from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception
 
 _FUNCTIONS = re.compile(r"^(?:\{\{function_node [^}]*\}\} ?)+")
-_OF_ONE_OPERATION = re.compile(r"\{\{function_node __wrapped__[^}]*\}\} ?")
+_WRAPPED_FUNCTION_NODE = re.compile(r"\{\{function_node __wrapped__[^}]*\}\} ?")
 # The first of several errors: "2 root error(s) found.\n  (0) INVALID_ARGUMENT: ...".
 _FIRST_OF_SEVERAL = re.compile(r"^\d+ root error\(s\) found\.\s+\(0\) \w+: ")
 _WHERE = re.compile(r"\s*(?:\n\n|\[\[\{\{(?:function_)?node|\[Op:)")
@@ -80,7 +80,7 @@ def _wrap_exit(leave_function: Callable[..., bool]) -> Callable[..., bool]:
 def _wrap_status(to_exception: Callable[[Any], Exception]) -> Callable[[Any], Exception]:
     @functools.wraps(to_exception)
     def wrapped(status: Any) -> Exception:
-        status.message = _functions_last(_OF_ONE_OPERATION.sub("", status.message))
+        status.message = _functions_last(_WRAPPED_FUNCTION_NODE.sub("", status.message))
         return to_exception(status)
 
     return wrapped

@@ -22,7 +22,7 @@ from lockstep.launch.base import notes
 
 SHOWS_ALL = "LOCKSTEP_TRACEBACKS"
 # The errors that TensorFlow may raise if an interrupt ends an operation that waits.
-_OF_INTERRUPTS = (tf.errors.CancelledError, tf.errors.UnavailableError, tf.errors.InternalError)
+_INTERRUPT_ERRORS = (tf.errors.CancelledError, tf.errors.UnavailableError, tf.errors.InternalError)
 # The text with which pybind11 reports an interrupt that came while an error of TensorFlow was created.
 _REPLACED = "REPLACED BY KeyboardInterrupt"
 _was_interrupted = False
@@ -64,7 +64,7 @@ def tell_code() -> None:
 def _reason(error: BaseException) -> dict[str, str]:
     """Returns why the program failed, and the line that stands for its traceback."""
     causes = list(_causes(error))
-    ends = (KeyboardInterrupt, *(_OF_INTERRUPTS if _was_interrupted else ()))
+    ends = (KeyboardInterrupt, *(_INTERRUPT_ERRORS if _was_interrupted else ()))
     if any(isinstance(cause, ends) or _REPLACED in str(cause) for cause in causes):
         return {"because": notes.INTERRUPT, "error": "interrupted"}
     for cause in causes:

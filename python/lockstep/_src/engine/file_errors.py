@@ -10,7 +10,7 @@ TensorFlow gives errors of files codes that have other meanings, and sessions an
 TensorFlow itself reports a full disk as `ResourceExhaustedError`. Keras takes `OutOfRangeError` for the end of an
 epoch.
 
-A scope's savers save for the whole job and raise such errors on all workers (`of_the_job`). In a program of Horovod,
+A scope's savers save for the whole job and raise such errors on all workers (`raised_on_all`). In a program of Horovod,
 each rank saves by itself. Errors of saving then end this rank (`intercept_savers`, `intercept_callbacks`), and the
 other ranks hear how it ended.
 """
@@ -57,7 +57,7 @@ def raised(what: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def of_the_job(what: str) -> Iterator[None]:
+def raised_on_all(what: str) -> Iterator[None]:
     """Makes an error of one worker in the block an error of all workers, on which every session fails.
 
     From then on, collectives of the other workers end with `CancelledError` and the same text. Errors of arguments
@@ -95,7 +95,7 @@ def not_saved(save_path: Any, step: Any) -> str:
 
 
 @contextlib.contextmanager
-def of_restoring(save_path: Any) -> Iterator[None]:
+def while_restoring(save_path: Any) -> Iterator[None]:
     """Gives an error of `Saver.restore` a text that says which checkpoint is damaged or cannot be read.
 
     TensorFlow's own error for a truncated data file only says that fewer bytes were read than requested. Its class is
@@ -131,7 +131,7 @@ def _wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
 def _wrap_restore(restore: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(restore)
     def wrapped(self: Any, sess: Any, save_path: Any) -> None:
-        with of_restoring(save_path):
+        with while_restoring(save_path):
             restore(self, sess, save_path)
 
     return wrapped

@@ -21,7 +21,7 @@ _FULL = "/a/model.ckpt-1.index; File too large"
     ],
 )
 def test_no_error_is_of_a_class_that_sessions_do_not_raise(given, raised):
-    with pytest.raises(raised) as caught, file_errors.of_the_job("checkpoint /a"):
+    with pytest.raises(raised) as caught, file_errors.raised_on_all("checkpoint /a"):
         raise given(None, None, f"{_FULL}\n\t [[{{{{node save/SaveV2}}}}]]")
     assert type(caught.value) is raised
     assert caught.value.message == f"checkpoint /a: {_FULL}"
@@ -30,9 +30,9 @@ def test_no_error_is_of_a_class_that_sessions_do_not_raise(given, raised):
 def test_what_failed_is_said_once():
     with (
         pytest.raises(tf.errors.ResourceExhaustedError) as caught,
-        file_errors.of_the_job("the hook"),
+        file_errors.raised_on_all("the hook"),
         file_errors.raised("an export"),
-        file_errors.of_the_job("checkpoint /a"),
+        file_errors.raised_on_all("checkpoint /a"),
     ):
         raise tf.errors.OutOfRangeError(None, None, _FULL)
     assert caught.value.message == f"checkpoint /a: {_FULL}"
@@ -40,7 +40,7 @@ def test_what_failed_is_said_once():
 
 def test_the_first_of_several_causes_is_said():
     several = f"2 root error(s) found.\n  (0) OUT_OF_RANGE: {_FULL}\n\t [[node]]\n  (1) OUT_OF_RANGE: another\n"
-    with pytest.raises(tf.errors.ResourceExhaustedError) as caught, file_errors.of_the_job("checkpoint /a"):
+    with pytest.raises(tf.errors.ResourceExhaustedError) as caught, file_errors.raised_on_all("checkpoint /a"):
         raise tf.errors.OutOfRangeError(None, None, several)
     assert caught.value.message == f"checkpoint /a: {_FULL}"
 
@@ -50,7 +50,7 @@ def test_an_operation_of_a_session_gives_its_own_words(tmp_path):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         write = tf.io.write_file(path, "x" * 10_000)
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        with pytest.raises(tf.errors.ResourceExhaustedError) as caught, file_errors.of_the_job("the file"):
+        with pytest.raises(tf.errors.ResourceExhaustedError) as caught, file_errors.raised_on_all("the file"):
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
             try:
                 session.run(write)
@@ -61,14 +61,14 @@ def test_an_operation_of_a_session_gives_its_own_words(tmp_path):
 
 def test_an_error_of_python_keeps_its_class_and_says_what_failed():
     said = "chain.json cannot be written: OSError: .*File too large"
-    with pytest.raises(OSError, match=said) as caught, file_errors.of_the_job("chain.json cannot be written"):
+    with pytest.raises(OSError, match=said) as caught, file_errors.raised_on_all("chain.json cannot be written"):
         raise OSError(errno.EFBIG, "File too large")
     assert caught.value.errno == errno.EFBIG
 
 
 def test_errors_of_arguments_stay_as_they_are():
     error = ValueError("max_to_keep is -1")
-    with pytest.raises(ValueError) as caught, file_errors.of_the_job("checkpoint /a"):
+    with pytest.raises(ValueError) as caught, file_errors.raised_on_all("checkpoint /a"):
         raise error
     assert caught.value is error
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 # The time for the interpreter's work after the exit handlers.
-_TAKING_APART_S = 1.0
+_TEARDOWN_S = 1.0
 _MOST_CHARACTERS = 300
 
 _error: BaseException | None = None  # the error that ends the program
@@ -123,7 +123,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no stream, or its reader has ended
             stream.flush()
-    library.end_within(_TAKING_APART_S, -signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
+    library.end_within(_TEARDOWN_S, -signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
 
 
 def _is_last(error: BaseException) -> bool:

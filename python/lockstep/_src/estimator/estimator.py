@@ -9,7 +9,7 @@ The graph of each call is built inside a `scope`, so that a program for one work
 | `predict` | whole tables with the values of a checkpoint, no exchange | each worker's own |
 | `export_saved_model` | the same as `predict` | none |
 
-In TensorFlow 1 programs, `tf.estimator` may work for each process alone: see `apart.py`.
+In TensorFlow 1 programs, `tf.estimator` may work for each process alone: see `tf1_estimator.py`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from lockstep._src.estimator import evaluations, warm_start
 from lockstep._src.estimator.exporters import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
 from lockstep._src.estimator.warm_start import WarmStartSettings
-from lockstep._src.evaluation.batches import FinalValues, mean_over_batches, of_rows
+from lockstep._src.evaluation.batches import FinalValues, loss_or_zero, mean_over_batches
 from lockstep._src.evaluation.evaluation_hook import report
 from lockstep._src.saving import data_positions, latest, saved_models
 from lockstep._src.scope import scope
-from lockstep._src.sessions.job_hooks import of_the_job
+from lockstep._src.sessions.job_hooks import adapt_hooks
 
 _tf1 = tf.compat.v1
 _log = logging.getLogger("lockstep")
@@ -195,7 +195,7 @@ class Estimator:
         return self
 
     def _trained_steps(self) -> int:
-        path, step = latest.of_the_job(self.model_dir, "trained_latest"), 0
+        path, step = latest.agreed_checkpoint(self.model_dir, "trained_latest"), 0
         if context.rank == 0 and path is not None:
             step = int(tf.train.load_variable(path, _tf1.GraphKeys.GLOBAL_STEP))
         return agreement.from_chief(step, "trained_steps")
@@ -205,7 +205,7 @@ class Estimator:
         scaffold = self._scaffold(spec)
         if not any(op.name == "loss" for op in _tf1.get_collection(_tf1.GraphKeys.SUMMARIES)):
             _tf1.summary.scalar("loss", spec.loss)
-        hooks = [*hooks, _tf1.train.NanTensorHook(of_rows(spec.loss, features, labels)), *spec.training_hooks]
+        hooks = [*hooks, _tf1.train.NanTensorHook(loss_or_zero(spec.loss, features, labels)), *spec.training_hooks]
         if config.log_step_count_steps:
             shown = {"loss": spec.loss, "step": _tf1.train.get_global_step()}
             hooks.append(_tf1.train.LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps))
@@ -289,7 +289,7 @@ class Estimator:
             step = _tf1.train.create_global_step()
             metrics, spec = self._build_metrics(input_fn)
             final = FinalValues({**{key: value for key, (value, _) in metrics.items()}, "global_step": step})
-            hooks = of_the_job([*hooks, *(spec.evaluation_hooks or ()), final])
+            hooks = adapt_hooks([*hooks, *(spec.evaluation_hooks or ()), final])
             creator = _tf1.train.ChiefSessionCreator(
                 scaffold=self._scaffold_of_checkpoint(spec),
                 checkpoint_filename_with_path=path,
@@ -435,7 +435,7 @@ class Estimator:
         return evaluations.train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
 
     def _place(self) -> contextlib.AbstractContextManager[None]:
-        """Returns a context in which methods run; here this process stays a worker of its job (see `apart.py`)."""
+        """Returns a context for methods: here this process stays a worker of its job, unlike in `tf1_estimator.py`."""
         return contextlib.nullcontext()
 
     # Graphs.
@@ -447,7 +447,7 @@ class Estimator:
             yield
 
     def _checkpoint(self, path: str | None) -> str:
-        path = agreement.from_chief(path, "checkpoint") or latest.of_the_job(self.model_dir, "checkpoint_latest")
+        path = agreement.from_chief(path, "checkpoint") or latest.agreed_checkpoint(self.model_dir, "checkpoint_latest")
         if path is None:
             raise ValueError(f"there is no checkpoint in {self.model_dir!r}; train first")
         return path

@@ -78,7 +78,7 @@ def _in_turn(
         listeners.append(evaluation)
     estimator.train(train_spec.input_fn, hooks=hooks, max_steps=train_spec.max_steps, saving_listeners=listeners)
     if not has_evaluator and (evaluation.values is not None or eval_every_n_iter is not None):
-        evaluation.at_the_end()
+        evaluation.finish()
     return evaluation.values, evaluation.exports
 
 
@@ -107,7 +107,7 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
         del session
         self._evaluate_step(global_step_value)
 
-    def at_the_end(self) -> None:
+    def finish(self) -> None:
         """Runs the last evaluation, unless it was already done, and the final exports."""
         self._evaluate_step(self._estimator._trained_steps())
         self._export(is_final=True)

@@ -25,7 +25,7 @@ def rows_of(*structures: Any) -> tf.Tensor | None:
     return None
 
 
-def of_rows(loss: tf.Tensor, features: Any, labels: Any) -> tf.Tensor:
+def loss_or_zero(loss: tf.Tensor, features: Any, labels: Any) -> tf.Tensor:
     """Returns the loss, or 0 for a batch without rows.
 
     The mean over zero rows is NaN. A worker whose data has ended gets such batches.
@@ -38,7 +38,7 @@ def mean_over_batches(loss: tf.Tensor, features: Any, labels: Any) -> tuple[tf.T
     """Returns a metric (value, update): the mean loss over the batches that have rows."""
     rows = rows_of(features, labels)
     weight = None if rows is None else tf.cast(rows > 0, tf.float32)
-    return _tf1.metrics.mean(of_rows(loss, features, labels), weight, name="mean_loss")
+    return _tf1.metrics.mean(loss_or_zero(loss, features, labels), weight, name="mean_loss")
 
 
 class FinalValues(_tf1.train.SessionRunHook):

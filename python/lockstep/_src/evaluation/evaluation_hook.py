@@ -36,7 +36,7 @@ from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.scope import scope
 from lockstep._src.sessions import session
-from lockstep._src.sessions.job_hooks import of_the_job
+from lockstep._src.sessions.job_hooks import adapt_hooks
 
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys
@@ -152,7 +152,7 @@ class EvaluationHook(_tf1.train.SessionRunHook):
             _restartable_iterators() as restarts,
         ):
             spec = _checked(self._fn())
-            self._hooks = of_the_job(spec.hooks or ())
+            self._hooks = adapt_hooks(spec.hooks or ())
             for hook in self._hooks:
                 hook.begin()
             made = [v.op.name for v in _tf1.global_variables() if v not in trained and v.op.name != "global_step"]
@@ -371,7 +371,7 @@ def _restartable_iterators() -> Iterator[list[tf.Operation]]:
 
         return wrapped
 
-    def of_structure(original: Callable[..., Any]) -> Callable[..., Any]:
+    def structured(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             initializer = original(*args, **kwargs)
@@ -384,7 +384,7 @@ def _restartable_iterators() -> Iterator[list[tf.Operation]]:
         return wrapped
 
     with Interception(symbols.EVALUATION) as interception:
-        interception.replace(symbols.MAKE_INITIALIZER, of_structure)
+        interception.replace(symbols.MAKE_INITIALIZER, structured)
         for hook in symbols.INITIALIZABLE_ITERATORS:
             interception.replace(hook, initializable)
         for hook in symbols.ONE_SHOT_ITERATORS:

@@ -136,7 +136,7 @@ class BestCheckpoint:
         with scope():
             self._saver = _tf1.train.Saver(max_to_keep=self._max_to_keep, save_relative_paths=True)
         self._best.value = agreement.from_chief(self._read(), "best_checkpoint")
-        latest.of_the_job(self._directory, "best_latest")
+        latest.agreed_checkpoint(self._directory, "best_latest")
         saved = latest.checkpoint_state(self._directory) if _context.is_chief else None
         if saved is not None:
             self._saver.recover_last_checkpoints(saved.all_model_checkpoint_paths)  # so that old ones get deleted
@@ -164,7 +164,7 @@ class BestCheckpoint:
             }
             # Renamed when complete: like the checkpoint, the file is complete or absent.
             aside = self._file + ".tmp"
-            with file_errors.of_the_job(f"{self._file} cannot be written"):
+            with file_errors.raised_on_all(f"{self._file} cannot be written"):
                 with _gfile.GFile(aside, "w") as file:
                     file.write(sealed.seal(best))
                 _gfile.rename(aside, self._file, overwrite=True)

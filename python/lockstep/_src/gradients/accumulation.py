@@ -76,10 +76,10 @@ class Passes:
 
         def exchanged() -> list[tf.Tensor]:
             values = [s.read_value() for s in sums]
-            of_all: list[Gradient] = [None] * len(gradients)
+            full: list[Gradient] = [None] * len(gradients)
             for i, value in zip(there, values, strict=True):
-                of_all[i] = value
-            all_reduced = self._exchange.exchange(of_all, variables)
+                full[i] = value
+            all_reduced = self._exchange.exchange(full, variables)
             reduced = [all_reduced[i] for i in there]
             if how.average_passes:
                 reduced = [g / tf.cast(how.passes, g.dtype) for g in reduced]

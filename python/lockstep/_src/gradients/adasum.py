@@ -13,7 +13,7 @@ from lockstep._src.gradients.graphs import LocalVariables, after, branch
 from lockstep._src.gradients.settings import Compressor
 from lockstep._src.gradients.tensorflow1_optimizers import (
     GradientsAndVariables,
-    OptimizerAround,
+    OptimizerWrapper,
     variables_of_graph,
 )
 from lockstep._src.gradients.variable_sets import LocalVariableSet
@@ -24,7 +24,7 @@ def _copied(variable: tf.Variable) -> tf.Tensor:
     return tf.raw_ops.DeepCopy(x=variable.read_value())
 
 
-class AdasumOptimizer(OptimizerAround):
+class AdasumOptimizer(OptimizerWrapper):
     """Trains each rank separately; every n steps the ranks combine, by Adasum, the changes of their variables.
 
     After Maleki et al., "Scaling Distributed Training with Adaptive Summation" (MLSys 2021): for each variable, the

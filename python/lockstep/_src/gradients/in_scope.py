@@ -71,5 +71,5 @@ class ScopeUpdates:
         is_left_out = tf.executing_eagerly() or self.steps.lane.is_alone()
         which = [] if is_left_out else provenance.local_in_graph(gradients)
         applied = apply(self.steps.exchange(gradients, variables, which))
-        replicated.begin_alike()
+        replicated.initialize_all_from_worker_0()
         return applied

@@ -137,7 +137,7 @@ def exchange_in(optimizer: type, lazy: bool | None = None) -> None:
         optimizer._lockstep_lazy = lazy
 
 
-class OptimizerAround(_Optimizer):
+class OptimizerWrapper(_Optimizer):
     """Base of optimizers that wrap another one; slots and variables are those of the wrapped one."""
 
     def __init__(self, optimizer: _Optimizer, name: str, use_locking: bool) -> None:
@@ -167,7 +167,7 @@ def variables_of_graph() -> Sequence[tf.Variable] | None:
     return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.compat.v1.trainable_variables()
 
 
-class ExchangingOptimizer(OptimizerAround):
+class ExchangingOptimizer(OptimizerWrapper):
     """Exchanges gradients when they are computed, and gradients from elsewhere in `apply_gradients`.
 
     Args:

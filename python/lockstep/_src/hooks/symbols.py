@@ -203,11 +203,11 @@ RESTING_AVERAGE = _row(
 _DATASETS = "tensorflow.python.data.ops.dataset_ops:"
 _ENDS = "Data ends on all workers together."
 ITERATIONS = _rows(_DATASETS, ("DatasetV2.__iter__", "DatasetV1Adapter.__iter__"), "(self)", _ENDS)
-_AGAIN = {EVALUATION: "Data of an evaluation start again for each evaluation."}
+_RESTARTS = {EVALUATION: "Data of an evaluation start again for each evaluation."}
 ONE_SHOT_ITERATORS, INITIALIZABLE_ITERATORS = (
     (
-        _row(f"{_DATASETS}{name}(dataset{more}", {SCOPE: _ENDS, **_AGAIN}, also=(f"{_V1}data.{name}",)),
-        _row(f"{_DATASETS}DatasetV1.{name}(self{more}", {SCOPE: _ENDS, **_AGAIN}),
+        _row(f"{_DATASETS}{name}(dataset{more}", {SCOPE: _ENDS, **_RESTARTS}, also=(f"{_V1}data.{name}",)),
+        _row(f"{_DATASETS}DatasetV1.{name}(self{more}", {SCOPE: _ENDS, **_RESTARTS}),
     )
     for name, more in (("make_one_shot_iterator", ")"), ("make_initializable_iterator", ", ...)"))
 )
@@ -216,7 +216,7 @@ STRUCTURED_ITERATORS = (
     _row(f"{_ITERATOR}from_structure(output_types, output_shapes=None, shared_name=None, output_classes=None)", _ENDS),
     _row(f"{_ITERATOR}from_string_handle(string_handle, output_types, output_shapes=None, output_classes=None)", _ENDS),
 )
-MAKE_INITIALIZER = _row(_ITERATOR + "make_initializer(self, dataset, name=None)", _AGAIN)
+MAKE_INITIALIZER = _row(_ITERATOR + "make_initializer(self, dataset, name=None)", _RESTARTS)
 SEND_TO_DATA_SERVICE = _row(
     "tensorflow:data.Dataset.send_to_data_service absent", {FACADE: "Horovod adds this method to datasets."}
 )

@@ -80,7 +80,7 @@ def _moments_of_all(x: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor
     y = tf.cast(x, tf.float32) if dtype.size < 4 else x
 
     @tf.custom_gradient
-    def of_all(y: tf.Tensor) -> Any:
+    def moments(y: tf.Tensor) -> Any:
         count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(y, out_type=tf.int64), axes)), y.dtype)
         own_mean = tf.math.divide_no_nan(tf.reduce_sum(y, axes, keepdims=True), count)
         own_squares = tf.reduce_sum(tf.math.squared_difference(y, own_mean), axes, keepdims=True)
@@ -109,7 +109,7 @@ def _moments_of_all(x: tf.Tensor, axes: list[int]) -> tuple[tf.Tensor, tf.Tensor
 
         return (mean, variance), gradient
 
-    mean, variance = of_all(y)
+    mean, variance = moments(y)
     return tf.cast(mean, dtype), tf.cast(variance, dtype)
 
 

@@ -15,7 +15,7 @@ from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import sharded
 
 # The collection of the variables whose own initializer already assigns worker 0's value.
-_BEGINS_AS_WORKER_0S = "lockstep/begin_as_worker_0s"
+_INITIALIZED_FROM_WORKER_0 = "lockstep/begin_as_worker_0s"
 
 # The types of the operations with which TensorFlow initializes variables; their inputs are (variable, value).
 _ASSIGN = ("Assign", "AssignVariableOp")
@@ -26,12 +26,12 @@ class EagerVariables(NamedTuple):
 
     Attributes:
       is_making: returns whether Keras 3 is making a variable in this thread.
-      begins_as_worker_0s: takes the arguments of a variable's creator; returns whether the variable starts with worker
-        0's value.
+      initializes_from_worker_0: takes the arguments of a variable's creator; returns whether the variable starts with
+        worker 0's value.
     """
 
     is_making: Callable[[], bool]
-    begins_as_worker_0s: Callable[[dict[str, Any]], bool]
+    initializes_from_worker_0: Callable[[dict[str, Any]], bool]
 
 
 _eager: EagerVariables | None = None
@@ -54,24 +54,24 @@ def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variab
     if tf.executing_eagerly():
         return _create_eagerly(next_creator, **kwargs)
     variable = next_creator(**kwargs)
-    _begin_as_worker_0s(variable)
+    _initialize_from_worker_0(variable)
     return variable
 
 
-def begin_alike() -> None:
+def initialize_all_from_worker_0() -> None:
     """Makes later initializations of the graph's replicated variables assign worker 0's values.
 
     This function is for programs that train without a scope. In a scope, all replicated variables have this property.
     """
     for variable in _replicated(tf.compat.v1.global_variables()):
-        _begin_as_worker_0s(variable)
+        _initialize_from_worker_0(variable)
 
 
-def _begin_as_worker_0s(variable: tf.Variable) -> None:
+def _initialize_from_worker_0(variable: tf.Variable) -> None:
     assign = getattr(variable, "_initializer_op", None)
     if assign is not None and assign.type in _ASSIGN and variable.dtype.size:
         variable._initializer_op = _assign_of_worker_0(assign)
-        assign.graph.add_to_collection(_BEGINS_AS_WORKER_0S, variable)
+        assign.graph.add_to_collection(_INITIALIZED_FROM_WORKER_0, variable)
 
 
 def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
@@ -87,7 +87,7 @@ def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> 
             "the program in a tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
         )
     variable = next_creator(**kwargs)
-    if _eager.begins_as_worker_0s(kwargs):
+    if _eager.initializes_from_worker_0(kwargs):
         variable.assign(ordered.broadcast(variable.read_value(), root=0))
     return variable
 
@@ -136,5 +136,5 @@ def _replicated(var_list: Sequence[tf.Variable]) -> list[tf.Variable]:
     if context.world_size == 1 or tf.executing_eagerly():
         return []
     by_id = {id(v) for v in tf.compat.v1.global_variables()}
-    by_id -= {id(v) for v in tf.compat.v1.get_collection(_BEGINS_AS_WORKER_0S)}
+    by_id -= {id(v) for v in tf.compat.v1.get_collection(_INITIALIZED_FROM_WORKER_0)}
     return [v for v in var_list if id(v) in by_id and not sharded.is_sharded(v)]

@@ -50,8 +50,8 @@ def values_of_worker():
             held["infer"] = session.run(inferred)
     with tf.Graph().as_default(), v1.Session() as session:
         alike, local = of_rank("alike"), of_rank("local", collections=LOCAL)
-        replicated.begin_alike()
-        replicated.begin_alike()
+        replicated.initialize_all_from_worker_0()
+        replicated.initialize_all_from_worker_0()
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         held |= {"without a scope": session.run(alike), "local without a scope": session.run(local)}
     with scope():

@@ -236,7 +236,7 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
         if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
         save_path = tf.compat.as_str(save_path)
-        with file_errors.of_the_job(file_errors.not_saved(save_path, kwargs.get("global_step"))):
+        with file_errors.raised_on_all(file_errors.not_saved(save_path, kwargs.get("global_step"))):
             tf.io.gfile.makedirs(os.path.dirname(save_path) or ".")
             with data_positions.saving():
                 path = save(sess, save_path, **kwargs)
@@ -255,7 +255,7 @@ def restore_by_name(restore: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(restore)
     def wrapped(sess: Any, save_path: Any) -> None:
-        with file_errors.of_restoring(save_path):
+        with file_errors.while_restoring(save_path):
             restore(sess, save_path)
 
     return wrapped

@@ -26,7 +26,7 @@ _tf1 = tf.compat.v1
 # The key is not a string, so that exported graphs omit the collection.
 _POSITIONS = ("lockstep", "positions")
 _ITERATORS = ("Iterator", "IteratorV2", "OneShotIterator")
-_WITHOUT = "save_data_position=False, or LOCKSTEP_SAVE_DATA_POSITION=0 in the environment"
+_SWITCH_OFF = "save_data_position=False, or LOCKSTEP_SAVE_DATA_POSITION=0 in the environment"
 # The name of a position in a checkpoint; it gives the iterator's name and the number of workers.
 _NAME = re.compile(r"(.+?)(?::[0-9]+)?(?:_STATE)?/worker_[0-9]+_of_([0-9]+)")
 _SWITCH_ON = (
@@ -91,9 +91,10 @@ def saving() -> Iterator[None]:
         raise type(error)(
             error.node_def,
             error.op,
-            f"the position in the data cannot be part of a checkpoint. Set {_WITHOUT} (the launcher's --restarts sets "
-            f"1); the data then starts from its beginning in each session. Or use only datasets whose position can be "
-            f"saved, such as files, without Python functions and random numbers. {file_errors.cause_of(error)}",
+            f"the position in the data cannot be part of a checkpoint. Set {_SWITCH_OFF} (the launcher's "
+            f"--restarts sets 1); the data then starts from its beginning in each session. Or use only datasets whose "
+            f"position can be saved, such as files, without Python functions and random numbers. "
+            f"{file_errors.cause_of(error)}",
         ) from error
 
 
@@ -153,7 +154,7 @@ class PositionHook(_tf1.train.SessionRunHook):
             if path is not None and _takes_data(session.graph):
                 _warn_of_dropped(path if self._newest is None else self._newest(path))
             return
-        path = latest.of_the_job(self._directory, "positions_latest")
+        path = latest.agreed_checkpoint(self._directory, "positions_latest")
         if path is not None and self._newest is not None:
             path = agreement.from_chief(self._newest(path) if context.rank == 0 else None, "positions_checkpoint")
         if path is None:
@@ -182,7 +183,7 @@ class PositionHook(_tf1.train.SessionRunHook):
                 error.op,
                 f"{path}: worker {context.rank} of {context.world_size} cannot go on in its data from the position in "
                 f"this checkpoint. Give it the same data again. Or continue from the checkpoint, but with the data "
-                f"from its beginning: set {_WITHOUT}\n{error.message}",
+                f"from its beginning: set {_SWITCH_OFF}\n{error.message}",
             ) from error
 
 

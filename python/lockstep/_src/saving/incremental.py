@@ -88,11 +88,11 @@ class IncrementalSaver:
         Returns:
           The prefix of the saved checkpoint.
         """
-        with file_errors.of_the_job(f"incremental checkpoint of {save_path} cannot be saved"):
+        with file_errors.raised_on_all(f"incremental checkpoint of {save_path} cannot be saved"):
             return self._save(session, save_path, global_step)
 
     def _save(self, session: Any, save_path: str, global_step: int) -> str:
-        links = agreement.of_all(session.run(self._links).tolist(), "incremental_links")
+        links = agreement.gather_values(session.run(self._links).tolist(), "incremental_links")
         # 0 means that the changes of a table are unknown.
         link = links[0][0] if {link for row in links for link in row} == {links[0][0]} else 0
         directory = os.path.dirname(save_path)
@@ -233,7 +233,7 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
         """Restores the increments on the checkpoint that the session has restored."""
         del coord
         if self._saver_of_increments is not None:
-            path = latest.of_the_job(self._directory, "incremental_latest")
+            path = latest.agreed_checkpoint(self._directory, "incremental_latest")
             if path is not None:
                 self._saver_of_increments.restore_increments(session, path)
             self._saver_of_increments.track(session)

@@ -69,7 +69,7 @@ def checkpoint_state(directory: str | os.PathLike[str] | None) -> Any:
     )
 
 
-def of_the_job(directory: str | os.PathLike[str] | None, name: str) -> str | None:
+def agreed_checkpoint(directory: str | os.PathLike[str] | None, name: str) -> str | None:
     """Returns on every worker the `latest_checkpoint` that worker 0 finds. All workers call it, in the same order.
 
     Args:

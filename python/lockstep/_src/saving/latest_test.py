@@ -24,7 +24,7 @@ def test_the_last_checkpoint_is_the_one_that_was_saved_last(tmp_path, relative):
     _, last = announced(tmp_path, [9, 10, 3], relative)
     assert latest.latest_checkpoint(tmp_path) == last == f"{tmp_path}/model.ckpt-3"
     assert latest.latest_checkpoint(str(tmp_path)) == tf.train.latest_checkpoint(str(tmp_path))
-    assert latest.of_the_job(tmp_path, "latest") == last
+    assert latest.agreed_checkpoint(tmp_path, "latest") == last
     state = latest.checkpoint_state(tmp_path)
     assert list(state.all_model_checkpoint_paths) == [f"{tmp_path}/model.ckpt-{step}" for step in (9, 10, 3)]
 
@@ -44,7 +44,7 @@ def test_an_error_shows_the_newest_checkpoints_in_the_order_of_their_steps(tmp_p
         (tmp_path / f"model.ckpt-{step}.index").touch()
     (tmp_path / "model.ckpt.index").touch()
     with pytest.raises(tf.errors.DataLossError, match="In its folder there are") as error:
-        latest.of_the_job(tmp_path, "latest")
+        latest.agreed_checkpoint(tmp_path, "latest")
     listed = re.search("there are (.*?)\\. To go on", error.value.message)[1]
     assert re.search(shown, listed) and listed.count(",") == max(min(count, 8) - 1, 0)
 
@@ -82,7 +82,7 @@ def test_a_folder_without_checkpoints_has_no_last_one(tmp_path, place):
     folder = tmp_path / place if place else place
     assert latest.latest_checkpoint(folder) is None
     assert latest.checkpoint_state(folder) is None
-    assert latest.of_the_job(folder, "latest") is None
+    assert latest.agreed_checkpoint(folder, "latest") is None
 
 
 def test_where_no_checkpoint_was_announced_there_is_none(tmp_path):

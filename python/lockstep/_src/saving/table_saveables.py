@@ -80,9 +80,9 @@ def write(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: boo
     counts, link = ops.lockstep_begin_snapshots(**tables, track=track)
     if context.world_size > 1:
         mine = tf.concat([tf.reshape(counts, [1, -1]), [[link]]], 1)
-        of_all = ordered.allgather(mine, name="save_tables")
-        counts = tf.reshape(of_all[:, :-1], [context.world_size, *counts.shape])
-        link = of_all[0, -1]
+        all_counts = ordered.allgather(mine, name="save_tables")
+        counts = tf.reshape(all_counts[:, :-1], [context.world_size, *counts.shape])
+        link = all_counts[0, -1]
     else:
         counts = counts[tf.newaxis]
     has_rows = ops.lockstep_write_tables(prefix, counts, link, **tables, rank=context.rank, part_rows=PART_ROWS)

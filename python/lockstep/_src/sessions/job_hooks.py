@@ -44,7 +44,7 @@ _SUMMARY_HOOK = _tf1.train.SummarySaverHook
 _LOGGING_HOOK = _tf1.train.LoggingTensorHook
 
 
-def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_from: str | None = None) -> list[Any]:
+def adapt_hooks(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_from: str | None = None) -> list[Any]:
     """Returns a session's hooks for this worker of the job, plus a hook that ends the session on all workers together.
 
     All workers call it together, in the default graph of the session.
@@ -58,7 +58,7 @@ def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_fr
       The hooks, in their order.
     """
     if context.world_size == 1:
-        return [_for_the_job(hook, restored_from) for hook in hooks]
+        return [_adapt_hook(hook, restored_from) for hook in hooks]
     chiefs = set(map(id, chief_only))
     shared = _logged_by_all(hooks)
     found = []
@@ -71,13 +71,13 @@ def of_the_job(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_fr
             hook = hook if mine else _silenced(hook)
             found.append(AgreedPeriodHook(hook) if _has_period_in_seconds(hook) else hook)
             continue
-        hook = _for_the_job(hook, restored_from)
+        hook = _adapt_hook(hook, restored_from)
         if mine or isinstance(hook, (PeriodicJobHook, data_positions.PositionHook)):
             found.append(hook)
     return stop_together.stop_together(found)
 
 
-def _for_the_job(hook: Any, restored_from: str | None) -> Any:
+def _adapt_hook(hook: Any, restored_from: str | None) -> Any:
     if isinstance(hook, _tf1.train.NanTensorHook):
         return _NanHookOfRows(hook)
     if not isinstance(hook, (_SAVER_HOOK, _SUMMARY_HOOK)):
@@ -92,7 +92,7 @@ def _logged_by_all(hooks: Sequence[Any]) -> set[int]:
     A hook that only some workers have stays unchanged: perhaps each step computes its tensors anyway.
     """
     described = [(json.dumps(_exchange_key(hook)), hook) for hook in hooks if isinstance(hook, _LOGGING_HOOK)]
-    everyones = agreement.of_all(sorted(text for text, _ in described if text != "null"), "logging_hooks")
+    everyones = agreement.gather_values(sorted(text for text, _ in described if text != "null"), "logging_hooks")
     common = collections.Counter(everyones[0])
     for others in everyones[1:]:
         common &= collections.Counter(others)
@@ -286,7 +286,7 @@ class PeriodicJobHook(AgreedPeriodHook):
 
     def begin(self) -> None:
         if context.rank == 0:
-            with file_errors.of_the_job(self._name):
+            with file_errors.raised_on_all(self._name):
                 self._hook.begin()
         else:
             # The hook's begin would open an event file for this worker.
@@ -300,15 +300,15 @@ class PeriodicJobHook(AgreedPeriodHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         keeping = resumed.keep_restored(self._hook) if self._restored else contextlib.nullcontext()
-        with file_errors.of_the_job(self._name), keeping:
+        with file_errors.raised_on_all(self._name), keeping:
             super().after_create_session(session, coord)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
-        with file_errors.of_the_job(self._name):
+        with file_errors.raised_on_all(self._name):
             super().after_run(run_context, run_values)
 
     def end(self, session: Any) -> None:
-        with file_errors.of_the_job(self._name):
+        with file_errors.raised_on_all(self._name):
             super().end(session)
             if self._hook._summary_writer is not None:
                 self._hook._summary_writer.flush()  # TensorFlow does not flush it for a CheckpointSaverHook

@@ -93,7 +93,7 @@ def test_hooks_keep_their_order_and_those_of_any_step_stay_as_they_are():
         tf1.train.get_or_create_global_step()
         other, logging = tf1.train.StopAtStepHook(last_step=3), tf1.train.LoggingTensorHook({}, every_n_iter=1)
         saver = tf1.train.CheckpointSaverHook("/nowhere", save_steps=1)
-        found = job_hooks.of_the_job([other, saver, logging])
+        found = job_hooks.adapt_hooks([other, saver, logging])
     assert (found[0], type(found[1]), found[2]) == (other, job_hooks.PeriodicJobHook, logging)
 
 

@@ -44,6 +44,6 @@ def keep_restored(hook: Any) -> Iterator[None]:
     Args:
       hook: the hook of a session that has restored this checkpoint, if there is one.
     """
-    path = latest.of_the_job(hook._checkpoint_dir, "checkpoint_restored")
+    path = latest.agreed_checkpoint(hook._checkpoint_dir, "checkpoint_restored")
     with attribute_replaced(hook, "_get_saver", lambda get_saver: lambda: _SkippingSaver(get_saver(), path)):
         yield

@@ -59,7 +59,7 @@ def _periodic_hooks(args: dict[str, Any]) -> list[Any]:
     args["checkpoint_dir"] = checkpoint_dir = decided["checkpoint_dir"]
     # This check comes before TensorFlow reads the state file, because TensorFlow ignores a damaged one and would start
     # training from step 0.
-    latest.of_the_job(checkpoint_dir, "session_latest")
+    latest.agreed_checkpoint(checkpoint_dir, "session_latest")
     summary_dir = decided["summary_dir"] or checkpoint_dir
     hooks = []
     if summary_dir and decided["summaries"]:
@@ -88,7 +88,7 @@ def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
     chief_only = list(args.pop("chief_only_hooks", None) or ())
     # The order is TensorFlow's.
     hooks = [*chief_only, *_periodic_hooks(args), *(args.get("hooks") or ())]
-    args["hooks"] = job_hooks.of_the_job(hooks, chief_only, args["checkpoint_dir"])
+    args["hooks"] = job_hooks.adapt_hooks(hooks, chief_only, args["checkpoint_dir"])
     if context.rank != 0:
         args.update(log_step_count_steps=None)
     return args
@@ -150,7 +150,7 @@ def _incremental_hooks(args: dict[str, Any], extra: dict[str, Any]) -> list[Any]
     return [incremental.IncrementalCheckpointHook(_path(args["checkpoint_dir"]), args["scaffold"], **given)]
 
 
-def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_monitored_session(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps TensorFlow's MonitoredTrainingSession so that it creates sessions for the job.
 
     The wrapper also takes `EXTRA_ARGUMENTS`. It does not change its arguments, or lists among them.
@@ -198,4 +198,4 @@ def of_the_job(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def intercept_sessions(interception: Interception) -> None:
     """Makes `tf.compat.v1.train.MonitoredTrainingSession` the job's while the interception lasts."""
-    interception.replace(symbols.MONITORED_SESSION, of_the_job)
+    interception.replace(symbols.MONITORED_SESSION, wrap_monitored_session)

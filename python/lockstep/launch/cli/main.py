@@ -134,10 +134,10 @@ def execute(words: list[str], jobs: CommandJobs) -> int:
         if len(planned[0]) == 1 and jobs.folder is None and not jobs.console.timestamps and not jobs.restarts:
             _become(words, planned[0][0])
 
-    def of_attempt(variables: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
+    def environments_for(variables: Mapping[str, str]) -> Sequence[Mapping[str, str]]:
         return planned.pop() if planned else jobs.environments(variables)
 
-    make_job = replace(jobs, environments=of_attempt)
+    make_job = replace(jobs, environments=environments_for)
     return run_attempts(lambda attempt: make_job(words, None, attempt), jobs.restarts, jobs.console)[1]
 
 

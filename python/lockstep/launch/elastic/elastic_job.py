@@ -30,7 +30,7 @@ from lockstep.launch.remote.multi_host_job import KILL_TIMEOUT_S
 # How long workers have to end by themselves before they are killed.
 _GRACE_S = 10.0
 _MOST_PORT = 65535
-_OF_A_ROUND = ("TF_CONFIG", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE")
+_ROUND_VARIABLES = ("TF_CONFIG", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ElasticJob(SupervisedJob):
         super().__init__(start, [], console, files=files)
         self._plan = plan
         self._hosts = HostPool(plan.cooldown)
-        base = {name: value for name, value in environment.items() if name not in _OF_A_ROUND}
+        base = {name: value for name, value in environment.items() if name not in _ROUND_VARIABLES}
         self._other_hosts: OtherHosts | None = None
         if access is not None:
             self._other_hosts = OtherHosts(access, base, console, files, lambda: list(self._hosts.slots()))

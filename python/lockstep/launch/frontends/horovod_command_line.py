@@ -19,7 +19,7 @@ from lockstep.launch.frontends.horovod_settings import ReadYaml, add_settings, g
 # The version of Horovod whose API programs find.
 API_VERSION = "0.28.1"
 PROGRAM = "horovodrun"
-_OF_SSH = ("ssh_port", "ssh_identity_file", "ssh_options", "ssh_command")
+_SSH_OPTIONS = ("ssh_port", "ssh_identity_file", "ssh_options", "ssh_command")
 _DESCRIPTION = """\
 Lockstep's version of Horovod's launcher: starts the processes of a job, on this machine or on several hosts. Each runs
 the command. When one fails, all are ended, and the launcher returns the failed process's exit code.
@@ -146,7 +146,7 @@ def request_of(options: Any, read_yaml: ReadYaml) -> tuple[Request, list[str]]:
         controller=options.controller or controller,
         settings=settings,
         elastic=ElasticOptions(**{name: getattr(options, name) for name in OPTIONS}),
-        **{name: getattr(options, name) for name in _OF_SSH},
+        **{name: getattr(options, name) for name in _SSH_OPTIONS},
         restarts=options.restarts,
     )
     return request, unknown

@@ -14,7 +14,7 @@ _STAY = re.compile(
     r"|PROMPT_COMMAND|BASH_.*|SLURM.*|SBATCH_.*|SRUN_.*|PMI.*|KUBERNETES_.*"
 )
 # Prefixes of variables that only the job may set, never the host.
-_OF_THE_JOB = ("LOCKSTEP_", "HOROVOD_", "TF_CONFIG")
+_JOB_PREFIXES = ("LOCKSTEP_", "HOROVOD_", "TF_CONFIG")
 # The exception: a host's own name for itself, which tells hosts apart.
 _HOST = "LOCKSTEP_HOST"
 
@@ -37,5 +37,5 @@ def combined_environment(forwarded: Mapping[str, str], own: Mapping[str, str], f
     if any(name in own for name in DEVICES):
         for name in DEVICES:
             variables.pop(name, None)
-    kept = {name: value for name, value in own.items() if name == _HOST or not name.startswith(_OF_THE_JOB)}
+    kept = {name: value for name, value in own.items() if name == _HOST or not name.startswith(_JOB_PREFIXES)}
     return {**kept, **variables, "PWD": os.path.abspath(folder)}

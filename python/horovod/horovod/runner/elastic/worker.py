@@ -1,5 +1,5 @@
 """News of hosts, as a process of an elastic job gets them."""
 
-from lockstep._src.compat.horovod.elastic.news import HostUpdateResult
+from lockstep._src.compat.horovod.elastic.notifications import HostUpdateResult
 
 __all__ = ["HostUpdateResult"]

@@ -11,7 +11,7 @@ from lockstep._src.collectives import named_job
 from lockstep._src.compat.horovod import job
 
 
-def when_it_runs(ask: Callable[[], int], name: str | None) -> tf.Tensor:
+def int_at_run_time(ask: Callable[[], int], name: str | None) -> tf.Tensor:
     """Returns the answer of `ask`, int32, as of the moment when the operation runs."""
     if tf.executing_eagerly():
         return tf.constant(ask(), tf.int32)

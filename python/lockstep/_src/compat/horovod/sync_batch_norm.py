@@ -35,7 +35,7 @@ class SyncBatchNormalization(_Base):
             kwargs["fused"] = False
         super().__init__(**kwargs)
 
-    def _of_all(self, inputs: tf.Tensor, axes: Any, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    def _moments_of_all(self, inputs: tf.Tensor, axes: Any, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         if mask is not None:
             mask = mask[..., tf.newaxis]
         return moments_of_all(inputs, axes, mask, f"{self.name}/moments")
@@ -43,7 +43,7 @@ class SyncBatchNormalization(_Base):
     if _IS_KERAS3:
 
         def _moments(self, inputs: tf.Tensor, mask: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
-            mean, variance = self._of_all(inputs, self._reduction_axes, mask)
+            mean, variance = self._moments_of_all(inputs, self._reduction_axes, mask)
             return tf.squeeze(mean, self._reduction_axes), tf.squeeze(variance, self._reduction_axes)
 
     else:
@@ -51,7 +51,7 @@ class SyncBatchNormalization(_Base):
         def _moments(
             self, inputs: tf.Tensor, reduction_axes: Any, keep_dims: bool, mask: tf.Tensor | None = None
         ) -> tuple[tf.Tensor, tf.Tensor]:
-            mean, variance = self._of_all(inputs, reduction_axes, mask)
+            mean, variance = self._moments_of_all(inputs, reduction_axes, mask)
             if keep_dims:
                 return mean, variance
             return tf.squeeze(mean, reduction_axes), tf.squeeze(variance, reduction_axes)

@@ -52,8 +52,8 @@ def batch_normalization():
                 y = tf.function(layer)(x, training=True)
                 loss = tf.reduce_sum(tf.convert_to_tensor(y) * weights[rows])
             results.append([y.numpy(), tape.gradient(loss, x).numpy()])
-        for of_all, mine in zip(*results, strict=True):
-            np.testing.assert_allclose(mine, of_all[begin:end], rtol=1e-3, atol=1e-3)
+        for whole, mine in zip(*results, strict=True):
+            np.testing.assert_allclose(mine, whole[begin:end], rtol=1e-3, atol=1e-3)
         np.testing.assert_allclose(synced.moving_mean, plain.moving_mean, rtol=1e-5)
         np.testing.assert_allclose(synced.moving_variance, plain.moving_variance, rtol=1e-4)
         copy = hvd.SyncBatchNormalization.from_config(synced.get_config())

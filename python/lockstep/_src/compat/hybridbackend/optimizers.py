@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 from tensorflow.python.training import training as tf_training
 
-from lockstep._src.estimator import apart
+from lockstep._src.estimator import tf1_estimator
 from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.gradients import tensorflow1_optimizers
 from lockstep._src.tables.updates.lazy_adam import LazyAdamOptimizer
@@ -16,7 +16,7 @@ Class = TypeVar("Class", bound=type)
 
 _OPTIMIZER = tf.compat.v1.train.Optimizer
 _PHASES = ("compute_gradients", "apply_gradients")
-_TENSORFLOWS_ESTIMATORS = ("tensorflow_estimator.python.estimator.estimator", apart.__name__)
+_TENSORFLOWS_ESTIMATORS = ("tensorflow_estimator.python.estimator.estimator", tf1_estimator.__name__)
 # The optimizers of TensorFlow and of this library by name, and the exchanging classes already made from them.
 _OFFERED = {**vars(tf_training), LazyAdamOptimizer.__name__: LazyAdamOptimizer}
 _made: dict[type, type] = {}

@@ -99,4 +99,4 @@ def monitored_session(**kwargs: Any) -> Any:
 
 def wraps_monitored_training_session(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a function with the arguments of `MonitoredTrainingSession` so that it creates sessions of the job."""
-    return functools.wraps(function)(scope()(session.of_the_job(function)))
+    return functools.wraps(function)(scope()(session.wrap_monitored_session(function)))

@@ -29,7 +29,7 @@ from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
+from lockstep._src.keras.hooks.variables import local_initial_values, sharded_variables, whole_on_chief
 
 # Callbacks that need all workers: they save models, or read saved ones.
 _SAVERS = (callbacks.BackupAndRestore, callbacks.ModelCheckpoint)
@@ -155,11 +155,11 @@ class _Restoring(threading.local):
         failure = None
         try:
             # Keras creates an optimizer to compare with; a worker that cannot read the file creates none.
-            with of_this_worker():
+            with local_initial_values():
                 load(model, filepath, *args, **kwargs)
         except Exception as error:
             failure = error
-        failures = agreement.of_all(failure and f"{type(failure).__name__}: {failure}", "callback_loaded")
+        failures = agreement.gather_values(failure and f"{type(failure).__name__}: {failure}", "callback_loaded")
         for rank, text in enumerate(failures):
             if text is not None:
                 raise failure or OSError(f"load_weights: worker {rank} failed: {text}")
@@ -180,7 +180,7 @@ def _begin_training(tell: Callable[..., Any], self: CallbackList, *args: Any, **
             "BackupAndRestore or ModelCheckpoint"
         )
     mine = sorted(type(callback).__name__ for callback in self.callbacks if isinstance(callback, _SAVERS))
-    names_by_rank = agreement.of_all(mine, "callbacks")
+    names_by_rank = agreement.gather_values(mine, "callbacks")
     for rank, names in enumerate(names_by_rank):
         if names != names_by_rank[0]:
             raise ValueError(

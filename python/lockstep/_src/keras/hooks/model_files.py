@@ -13,7 +13,7 @@ from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks.variables import of_this_worker, sharded_variables, whole_on_chief
+from lockstep._src.keras.hooks.variables import local_initial_values, sharded_variables, whole_on_chief
 from lockstep._src.tables.dynamic import is_dynamic, serialized
 from lockstep.launch.base import notes
 
@@ -33,7 +33,7 @@ def _save(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> An
 
     def save_alone() -> None:
         # Keras creates an optimizer to compare with, on this worker only.
-        with of_this_worker():
+        with local_initial_values():
             save(model, *args, **kwargs)
         path = args[0] if args else kwargs.get("filepath")
         if isinstance(path, str | os.PathLike):

@@ -107,12 +107,12 @@ def is_making() -> bool:
     return _making.value
 
 
-def of_this_worker() -> contextlib.AbstractContextManager[None]:
+def local_initial_values() -> contextlib.AbstractContextManager[None]:
     """Makes variables of Keras that are created inside start with this worker's own values, without any exchange."""
     return _making_local.holding(True)
 
 
-def begins_as_worker_0s(kwargs: dict[str, Any]) -> bool:
+def initializes_from_worker_0(kwargs: dict[str, Any]) -> bool:
     """Returns whether an eager variable should start with worker 0's value; `kwargs` are those of its creator.
 
     Variables that are local to a worker should not: counters of metrics, seeds, and slots of its shards.
@@ -123,7 +123,7 @@ def begins_as_worker_0s(kwargs: dict[str, Any]) -> bool:
     return dtype.is_floating and not on_read and not _making_local.value
 
 
-allow_eager(EagerVariables(is_making, begins_as_worker_0s))
+allow_eager(EagerVariables(is_making, initializes_from_worker_0))
 
 
 def intercept_variables(interception: Interception) -> None:
@@ -187,7 +187,7 @@ def _take(take: Callable[..., Any], x: Any, indices: Any, axis: int | None = Non
 def _add_slot(add_slot: Callable[..., Any], self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(reference_variable, RowShardedVariable):
         return add_slot(self, reference_variable, *args, **kwargs)
-    with of_this_worker():
+    with local_initial_values():
         slot = add_slot(self, reference_variable, *args, **kwargs)
     slot.__class__ = RowShardedVariable
     slot._slot_shard = reference_variable.shard

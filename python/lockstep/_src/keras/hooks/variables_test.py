@@ -106,7 +106,7 @@ def test_a_table_that_is_made_while_a_function_is_traced_outlives_it():
     ids=["default", "float16", "a float", "int64", "an int", "counters"],
 )
 def test_floating_point_variables_begin_as_worker_0s(arguments, expected):
-    assert variables.begins_as_worker_0s(arguments) == expected
-    with variables.of_this_worker():
-        assert not variables.begins_as_worker_0s(arguments)
-    assert variables.begins_as_worker_0s(arguments) == expected
+    assert variables.initializes_from_worker_0(arguments) == expected
+    with variables.local_initial_values():
+        assert not variables.initializes_from_worker_0(arguments)
+    assert variables.initializes_from_worker_0(arguments) == expected

@@ -480,7 +480,7 @@ class Model:
         creator = _tf1.train.ChiefSessionCreator(
             scaffold=_tf1.train.Scaffold(saver=saver or _tf1.train.Saver(allow_empty=True), init_fn=init_fn),
             config=get_session_config(),
-            checkpoint_filename_with_path=latest.of_the_job(directory, "checkpoint"),
+            checkpoint_filename_with_path=latest.agreed_checkpoint(directory, "checkpoint"),
         )
         with _tf1.train.MonitoredSession(creator) as session:
             return session.run_step_fn(lambda step_context: work(step_context.session))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from lockstep._src.evaluation.batches import of_rows, rows_of
+from lockstep._src.evaluation.batches import loss_or_zero, rows_of
 from lockstep._src.evaluation.counters import combine_counters
 from lockstep._src.graph import row_weights
 
@@ -70,7 +70,7 @@ def measured(features: Any, labels: Any, outputs: Any, loss: Loss | tf.Tensor, m
     weight = 1.0 if rows is None else tf.cast(rows, tf.float32)
 
     def mean(name: str, value: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        return _tf1.metrics.mean(of_rows(value, features, labels), weight, name=name)
+        return _tf1.metrics.mean(loss_or_zero(value, features, labels), weight, name=name)
 
     pairs = {"loss": mean("mean_loss", loss(labels, outputs) if isinstance(loss, Loss) else loss)}
     for metric in metrics:

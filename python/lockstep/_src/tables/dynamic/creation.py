@@ -75,7 +75,7 @@ def get_embedding_variable(
     option = ev_option or EmbeddingVariableOption()
     if initializer is None and option.init_option.initializer is None:
         initializer = tf.compat.v1.get_variable_scope().initializer
-    return _of_scope(name, embedding_dim, key_dtype, value_dtype, initializer, trainable, collections, option)
+    return _get_or_create(name, embedding_dim, key_dtype, value_dtype, initializer, trainable, collections, option)
 
 
 def _check_none(name: str, **arguments: Any) -> None:
@@ -86,7 +86,7 @@ def _check_none(name: str, **arguments: Any) -> None:
             )
 
 
-def _of_scope(name: str, dim: int, key_dtype: Any, value_dtype: Any, *others: Any) -> DynamicVariable:
+def _get_or_create(name: str, dim: int, key_dtype: Any, value_dtype: Any, *others: Any) -> DynamicVariable:
     """Returns the table of this name in the current variable scope, or creates it; `others` are further arguments."""
     scope = tf.compat.v1.get_variable_scope()
     full_name = f"{scope.name}/{name}" if scope.name else name

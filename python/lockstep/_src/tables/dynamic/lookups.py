@@ -53,7 +53,7 @@ class Lookups:
             times, served = route.times if self._counts else None, route.local_rows
         elif before is not None:
             times = tf.math.bincount(before[1], minlength=tf.size(keys), dtype=tf.int64)
-        with self._after_the_one_before():
+        with self._after_previous_lookup():
             rows, numbers = library.ops.lockstep_dynamic_table_resolve(
                 self._handle, served, tf.zeros([0], tf.int64) if times is None else times
             )
@@ -83,7 +83,7 @@ class Lookups:
             return lookup_steps.route_strings(keys, self._name)
         return lookup_steps.route_keys(keys, self._name, counts=counts)
 
-    def _after_the_one_before(self) -> Any:
+    def _after_previous_lookup(self) -> Any:
         """Orders lookups with a filter: they run in the order of their creation, which affects what they admit."""
         graph = tf.compat.v1.get_default_graph() if self._filters and not tf.executing_eagerly() else None
         before = None if graph is None else self._last.get(graph)

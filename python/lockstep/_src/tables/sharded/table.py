@@ -333,7 +333,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         )
 
 
-def _of_the_shard(method: str) -> Any:
+def _checked_scatter(method: str) -> Any:
     scatter = getattr(resource_variable_ops.BaseResourceVariable, method)
 
     @functools.wraps(scatter)
@@ -346,7 +346,7 @@ def _of_the_shard(method: str) -> Any:
 
 
 for _method in ("scatter_add", "scatter_sub", "scatter_update"):
-    setattr(RowShardedTable, _method, _of_the_shard(_method))
+    setattr(RowShardedTable, _method, _checked_scatter(_method))
 
 
 def _refusing(method: str) -> Any:

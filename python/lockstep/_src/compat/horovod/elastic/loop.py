@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from lockstep._src.compat.horovod.elastic.news import member, notification_manager
+from lockstep._src.compat.horovod.elastic.notifications import member, notification_manager
 from lockstep._src.compat.horovod.elastic.states import State
 from lockstep._src.compat.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 

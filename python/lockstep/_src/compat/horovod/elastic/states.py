@@ -10,7 +10,7 @@ import queue
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lockstep._src.compat.horovod.elastic.news import HostUpdateResult
+from lockstep._src.compat.horovod.elastic.notifications import HostUpdateResult
 from lockstep._src.compat.horovod.exceptions import HostsUpdatedInterrupt
 
 _PUBLIC_MODULE = "horovod.common.elastic"

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep._src.compat.horovod.elastic.loop import run_fn
-from lockstep._src.compat.horovod.elastic.news import HostUpdateResult, notification_manager
+from lockstep._src.compat.horovod.elastic.notifications import HostUpdateResult, notification_manager
 from lockstep._src.compat.horovod.elastic.states import ObjectState, State
 from lockstep._src.compat.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
