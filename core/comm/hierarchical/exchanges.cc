@@ -181,12 +181,12 @@ bool HierarchicalCommunicator::LeavesHosts(std::span<const int64_t> sent) const 
 template <typename Work>
 void HierarchicalCommunicator::ForRelayed(int l, const Work& work) const {
   for (int host = 0; host < num_hosts(); ++host) {
-    if (host != place_.host) ForRelayedOf(host, l, work);
+    if (host != place_.host) ForRelayedOnHost(host, l, work);
   }
 }
 
 template <typename Work>
-void HierarchicalCommunicator::ForRelayedOf(int host, int l, const Work& work) const {
+void HierarchicalCommunicator::ForRelayedOnHost(int host, int l, const Work& work) const {
   const std::vector<int>& ranks = place_.hosts[host];
   for (size_t t = l; t < ranks.size() && l < rails_; t += rails_) work(ranks[t]);
 }
@@ -225,7 +225,7 @@ Status HierarchicalCommunicator::OverRails(std::string_view name, Item item, std
   Packer packer(packed.data);
   for (int host = 0; host < num_hosts(); ++host) {
     if (host == place_.host) continue;
-    ForRelayedOf(host, index_, [&](int t) {
+    ForRelayedOnHost(host, index_, [&](int t) {
       for (size_t l = 0; l < locals().size(); ++l) {
         const int64_t items = sent[locals()[l] * size_ + t];
         packer.Add(next[l], items * item.bytes());
@@ -237,7 +237,7 @@ Status HierarchicalCommunicator::OverRails(std::string_view name, Item item, std
   std::vector<int64_t> incoming(num_hosts());
   for (int host = 0; host < num_hosts(); ++host) {
     if (host == place_.host) continue;
-    ForRelayedOf(place_.host, index_, [&](int t) {
+    ForRelayedOnHost(place_.host, index_, [&](int t) {
       for (const int s : place_.hosts[host]) incoming[host] += sent[s * size_ + t];
     });
   }

@@ -174,7 +174,7 @@ class HierarchicalCommunicator final : public Communicator {
   template <typename Work>
   void ForRelayed(int l, const Work& work) const;
   template <typename Work>
-  void ForRelayedOf(int host, int l, const Work& work) const;
+  void ForRelayedOnHost(int host, int l, const Work& work) const;
   int64_t RelayedBy(int l, int s, std::span<const int64_t> sent) const;
   // Returns whether a rank sends something to another host.
   bool LeavesHosts(std::span<const int64_t> sent) const;

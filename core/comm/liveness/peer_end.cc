@@ -9,7 +9,7 @@ namespace lockstep::peer_end {
 namespace {
 
 // Each communicator and each lane ends once, and in few ways; but a program may make any number of them.
-constexpr size_t kMostNoted = 64;
+constexpr size_t kMaxRecordedTexts = 64;
 
 struct Record {
   std::mutex mutex;
@@ -29,7 +29,7 @@ void Note(const Status& why) {
   if (why.message().empty()) return;
   const std::lock_guard lock(GlobalRecord().mutex);
   std::vector<std::string>& texts = GlobalRecord().texts;
-  if (texts.size() < kMostNoted && std::find(texts.begin(), texts.end(), why.message()) == texts.end()) {
+  if (texts.size() < kMaxRecordedTexts && std::find(texts.begin(), texts.end(), why.message()) == texts.end()) {
     texts.emplace_back(why.message());
   }
 }

@@ -167,7 +167,7 @@ void NamedLane::Send(std::vector<NamedRequest> requests) {
   }
   const double now = Now();
   for (NamedRequest& request : requests) {
-    timeline_.Asked(request, 0);
+    timeline_.Requested(request, 0);
     // This rank's own requests are never repeated: Refuse prevents that.
     (void)sequencer_.Add(0, std::move(request), now);
   }

@@ -25,7 +25,7 @@ constexpr double kPush_s = 0.1;
 // How often a thread whose requests wait for others checks whether one of these is stopped.
 constexpr double kLookForStops_s = 0.5;
 // How long to wait for the message of a rank that has ended an exchange.
-constexpr double kWord_s = 1;
+constexpr double kCauseWait_s = 1;
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -184,7 +184,7 @@ void NamedLane::Handle(const ControlLinks::Event& event) {
       for (NamedRequest& request : *requests) {
         // Submit has checked this there already; it is checked again because every rank relies on it.
         if (request.refusal.ok()) request.refusal = CheckArguments(request, size());
-        timeline_.Asked(request, event.rank);
+        timeline_.Requested(request, event.rank);
         are_new = are_new && sequencer_.Add(event.rank, std::move(request), now).ok();
       }
       if (are_new) return;
@@ -290,7 +290,7 @@ void NamedLane::Do(const NamedBatch& batch) {
 // A rank that fails sends the reason over its links before it aborts the communicator; the others get it from rank 0.
 Status NamedLane::CauseOf(const Status& status) {
   if (status.code() != StatusCode::kCancelled) return status;
-  for (const double end = Now() + kWord_s; Now() < end;) {
+  for (const double end = Now() + kCauseWait_s; Now() < end;) {
     {
       const std::lock_guard lock(mutex_);
       if (leaves_) break;

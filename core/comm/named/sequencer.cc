@@ -39,8 +39,8 @@ Status Sequencer::Add(int rank, NamedRequest request, double now) {
   if (before != pending_.end() && before->second.made[rank]) {
     return DataLoss(StrCat("rank ", rank, " asked for ", Describe(request), " again, before it was answered"));
   }
-  if (const Status late = TakeLate(rank, request); !late.ok()) {
-    Answer(rank, std::move(request), late);
+  if (const Status failure = TakeEarlierFailure(rank, request); !failure.ok()) {
+    Answer(rank, std::move(request), failure);
     return OkStatus();
   }
   const std::string name = request.name;
@@ -236,15 +236,15 @@ void Sequencer::FailWhole(const std::string& name, const Status& why) {
       for (const std::string& member : group.names) {
         if (seen.insert(member).second) names.push_back(member);
       }
-      Late late = {why, std::vector<uint32_t>(options_.ranks, 0)};
+      Failure failure = {why, std::vector<uint32_t>(options_.ranks, 0)};
       uint32_t left = 0;
       for (int rank = 0; rank < options_.ranks; ++rank) {
         if (group.brought[rank] == 0 || group.brought[rank] >= group.wanted[rank]) continue;
-        left += late.left[rank] = group.wanted[rank] - group.brought[rank];
+        left += failure.left[rank] = group.wanted[rank] - group.brought[rank];
       }
       if (left == 0) continue;
-      const auto [before, is_first] = late_groups_.try_emplace(request.group, late);
-      for (int rank = 0; rank < options_.ranks && !is_first; ++rank) before->second.left[rank] += late.left[rank];
+      const auto [before, is_first] = failed_groups_.try_emplace(request.group, failure);
+      for (int rank = 0; rank < options_.ranks && !is_first; ++rank) before->second.left[rank] += failure.left[rank];
     }
   }
   Ready(names, why);
@@ -260,11 +260,11 @@ void Sequencer::Ready(const std::vector<std::string>& names, const Status& error
     pending_.erase(found);
     NamedBatch::Entry entry = EntryOf(pending);
     if (!entry.request.family.empty()) {
-      Late late = {error, std::vector<uint32_t>(options_.ranks, 0)};
-      for (int rank = 0; rank < options_.ranks; ++rank) late.left[rank] = pending.made[rank] ? 0 : 1;
+      Failure failure = {error, std::vector<uint32_t>(options_.ranks, 0)};
+      for (int rank = 0; rank < options_.ranks; ++rank) failure.left[rank] = pending.made[rank] ? 0 : 1;
       if (error.ok())
-        late.why = FailedPrecondition(StrCat(Describe(entry.request), ": it was done while the rank had joined"));
-      if (std::count(late.left.begin(), late.left.end(), 1) > 0) late_numbers_[name] = std::move(late);
+        failure.why = FailedPrecondition(StrCat(Describe(entry.request), ": it was done while the rank had joined"));
+      if (std::count(failure.left.begin(), failure.left.end(), 1) > 0) failed_numbers_[name] = std::move(failure);
     }
     wire_bytes += WireBytes(entry);
     // A group may hold what does not fit into one exchange or one message: then its parts are done one after the other.
@@ -278,20 +278,20 @@ void Sequencer::Ready(const std::vector<std::string>& names, const Status& error
   ready_.push_back(std::move(batch));
 }
 
-Status Sequencer::TakeLate(int rank, const NamedRequest& request) {
-  const auto take = [&](std::map<std::string, Late>& lates, const std::string& key) {
-    const auto found = lates.find(key);
-    if (found == lates.end() || found->second.left[rank] == 0) return OkStatus();
+Status Sequencer::TakeEarlierFailure(int rank, const NamedRequest& request) {
+  const auto take = [&](std::map<std::string, Failure>& failures, const std::string& key) {
+    const auto found = failures.find(key);
+    if (found == failures.end() || found->second.left[rank] == 0) return OkStatus();
     std::vector<uint32_t>& left = found->second.left;
     --left[rank];
     const Status why = found->second.why;
-    if (std::all_of(left.begin(), left.end(), [](uint32_t of_rank) { return of_rank == 0; })) lates.erase(found);
+    if (std::all_of(left.begin(), left.end(), [](uint32_t of_rank) { return of_rank == 0; })) failures.erase(found);
     return why;
   };
   Status why;
-  if (!request.group.empty()) why = take(late_groups_, request.group);
+  if (!request.group.empty()) why = take(failed_groups_, request.group);
   if (!request.family.empty()) {
-    const Status of_number = take(late_numbers_, request.name);
+    const Status of_number = take(failed_numbers_, request.name);
     if (why.ok()) why = of_number;
   }
   return why;
@@ -345,8 +345,8 @@ Status Sequencer::Join(int rank, NamedRequest request) {
   if (std::find(joins_.begin(), joins_.end(), kNoTicket) != joins_.end()) return OkStatus();
   // Everything that was requested comes before the end of the joins; nothing is left over.
   CollectComplete();
-  late_groups_.clear();
-  late_numbers_.clear();
+  failed_groups_.clear();
+  failed_numbers_.clear();
   NamedBatch batch;
   request.root = last_joined_;
   batch.entries.push_back({std::move(request), joins_, std::vector<int64_t>(options_.ranks, 0), {}});

@@ -80,7 +80,7 @@ class Sequencer {
     std::vector<uint32_t> wanted;    // [R]: the group's size as the rank gives it; 0 before its first member
   };
   // Requests that are still to come for a name or group that has failed already.
-  struct Late {
+  struct Failure {
     Status why;
     std::vector<uint32_t> left;  // [R]
   };
@@ -99,7 +99,7 @@ class Sequencer {
   // Moves them from the pending to the ready entries.
   void Ready(const std::vector<std::string>& names, const Status& error);
   // The error of a request whose name or group has failed already; OK for other requests.
-  Status TakeLate(int rank, const NamedRequest& request);
+  Status TakeEarlierFailure(int rank, const NamedRequest& request);
   // An answer to one rank alone.
   void Answer(int rank, NamedRequest request, const Status& error);
   // The error that prevents a complete request; OK if there is none.
@@ -110,12 +110,12 @@ class Sequencer {
   const SequencerOptions options_;
   std::map<std::string, Pending> pending_;
   std::map<std::string, Group> groups_;
-  std::map<std::string, Late> late_groups_;   // failed, with members to come
-  std::map<std::string, Late> late_numbers_;  // failed numbered requests that not all ranks have asked for
-  std::vector<std::string> complete_;         // pending ones that CollectComplete has to check
-  std::vector<std::string> touched_groups_;   // likewise
-  std::vector<NamedBatch> ready_;             // each holds one entry, or those of a group
-  std::vector<uint64_t> joins_;               // [R]: the ticket of the rank's join; kNoTicket: it has not joined
+  std::map<std::string, Failure> failed_groups_;   // with members to come
+  std::map<std::string, Failure> failed_numbers_;  // numbered requests that not all ranks have asked for
+  std::vector<std::string> complete_;              // pending ones that CollectComplete has to check
+  std::vector<std::string> touched_groups_;        // likewise
+  std::vector<NamedBatch> ready_;                  // each holds one entry, or those of a group
+  std::vector<uint64_t> joins_;                    // [R]: the ticket of the rank's join; kNoTicket: it has not joined
   int last_joined_ = 0;
 };
 

@@ -89,7 +89,7 @@ Status Timeline::StopLocked() {
   return failed_ ? ResourceExhausted("the timeline could not be written to its end") : OkStatus();
 }
 
-void Timeline::Asked(const NamedRequest& request, int rank) {
+void Timeline::Requested(const NamedRequest& request, int rank) {
   if (!on()) return;
   const std::lock_guard lock(mutex_);
   if (!IsOn()) return;

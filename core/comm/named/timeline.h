@@ -45,7 +45,7 @@ class Timeline {
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
   // A rank made the request.
-  void Asked(const NamedRequest& request, int rank);
+  void Requested(const NamedRequest& request, int rank);
   // They were put into the order.
   void Ordered(const NamedBatch& batch);
   // Its exchange begins, and has ended. If there was no exchange, only `End` is called.

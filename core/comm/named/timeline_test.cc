@@ -43,12 +43,12 @@ TEST(Timeline, HasTheWayOfATensor) {
   const std::string path = testing::TempDir() + "timeline.json";
   Timeline timeline;
   const NamedRequest a = Request("a", NamedKind::kAllReduce), b = Request("b\"\n", NamedKind::kAllToAll);
-  timeline.Asked(a, 0);  // The timeline is off.
+  timeline.Requested(a, 0);  // The timeline is off.
   ASSERT_TRUE(timeline.Start(path, true).ok());
   ASSERT_TRUE(timeline.on());
-  timeline.Asked(a, 1);
-  timeline.Asked(a, 0);
-  timeline.Asked(b, 0);
+  timeline.Requested(a, 1);
+  timeline.Requested(a, 0);
+  timeline.Requested(b, 0);
   timeline.Cycle();
   timeline.Ordered(Batch({a}));
   timeline.Ordered(Batch({b}));
@@ -57,7 +57,7 @@ TEST(Timeline, HasTheWayOfATensor) {
   timeline.End(Batch({b}));  // It failed.
   const std::string before = Read(path);
   EXPECT_NE(before.find("EXCHANGE"), std::string::npos) << "of a rank that is killed it is there";
-  timeline.Asked(Request("never done", NamedKind::kBarrier), 0);
+  timeline.Requested(Request("never done", NamedKind::kBarrier), 0);
   ASSERT_TRUE(timeline.Stop().ok());
   const std::string text = Read(path);
   EXPECT_EQ(text.substr(0, 2), "[\n");
@@ -86,12 +86,12 @@ TEST(Timeline, HasOneRowForNumberedCalls) {
     return request;
   };
   for (int i = 0; i < 100; ++i) {
-    timeline.Asked(numbered(i), 0);
+    timeline.Requested(numbered(i), 0);
     timeline.Ordered(Batch({numbered(i)}));
     timeline.Begin(Batch({numbered(i)}));
     timeline.End(Batch({numbered(i)}));
   }
-  for (const int i : {100, 101}) timeline.Asked(numbered(i), 0);
+  for (const int i : {100, 101}) timeline.Requested(numbered(i), 0);
   for (const int i : {100, 101}) timeline.Ordered(Batch({numbered(i)}));
   timeline.End(Batch({numbered(100), numbered(101)}));
   ASSERT_TRUE(timeline.Stop().ok());
@@ -111,11 +111,11 @@ TEST(Timeline, EndsWhatIsRefused) {
   NamedBatch refused = Batch({a});
   refused.error = InvalidArgument("a scalar");
   for (int i = 0; i < 2; ++i) {
-    timeline.Asked(a, 0);
+    timeline.Requested(a, 0);
     timeline.Ordered(refused);
     if (i == 0) timeline.End(refused);
   }
-  timeline.Asked(a, 0);  // Before the end of the one before is seen.
+  timeline.Requested(a, 0);  // Before the end of the one before is seen.
   timeline.End(refused);
   timeline.Ordered(Batch({a}));
   timeline.Begin(Batch({a}));
@@ -134,7 +134,7 @@ TEST(Timeline, IsLeftAloneByAFork) {
   Timeline timeline;
   ASSERT_TRUE(timeline.Start(path, false).ok());
   const NamedRequest a = Request("a", NamedKind::kAllReduce);
-  timeline.Asked(a, 0);
+  timeline.Requested(a, 0);
   const pid_t child = fork();
   if (child == 0) exit(timeline.Stop().ok() ? 0 : 1);
   int status = -1;
@@ -156,7 +156,7 @@ TEST(Timeline, CanBeginInTheMiddleAndAgain) {
   timeline.Cycle();
   ASSERT_TRUE(timeline.Stop().ok());
   ASSERT_TRUE(timeline.Stop().ok());
-  timeline.Asked(a, 0);
+  timeline.Requested(a, 0);
   const std::string text = Read(path);
   EXPECT_EQ(Count(text, "NEGOTIATE"), 0);
   EXPECT_EQ(Count(text, "CYCLE_START"), 0);

@@ -80,7 +80,7 @@ struct Connection {
 };
 
 // A rank that waited here and left: its hello, and the time until which it may come again.
-struct Gone {
+struct DepartedRank {
   wire::Hello hello;
   Deadline back;
 };
@@ -181,8 +181,8 @@ class Host {
     std::vector<int> away;
     bool too_long = false;
     for (const int rank : MissingRanks()) {
-      const auto left = left_.find(rank);
-      if (left == left_.end()) continue;
+      const auto left = departed_.find(rank);
+      if (left == departed_.end()) continue;
       away.push_back(rank);
       too_long = too_long || left->second.back.Passed();
     }
@@ -196,8 +196,8 @@ class Host {
   std::string DescribeMissing(const std::vector<int>& missing) const {
     std::string text;
     for (const int rank : missing) {
-      const auto left = left_.find(rank);
-      const bool came = left != left_.end();
+      const auto left = departed_.find(rank);
+      const bool came = left != departed_.end();
       const std::string name = options_.name ? options_.name(rank, came ? left->second.hello.note : "") : "";
       if (came) {
         text += StrCat("; ", name.empty() ? StrCat("rank ", rank, " (process ", left->second.hello.pid, ")") : name,
@@ -247,7 +247,8 @@ class Host {
         LOCKSTEP_ASSIGN_OR_RETURN(keep, Read(*it));
       }
       if (!keep && it->hello) {
-        left_.insert_or_assign(static_cast<int>(it->hello->rank), Gone{*it->hello, Deadline::After(kReturn_s)});
+        departed_.insert_or_assign(static_cast<int>(it->hello->rank),
+                                   DepartedRank{*it->hello, Deadline::After(kReturn_s)});
       }
       it = keep ? std::next(it) : connections_.erase(it);
     }
@@ -350,7 +351,7 @@ class Host {
   const Deadline deadline_;
   UniqueFd listener_;
   std::list<Connection> connections_;
-  std::map<int, Gone> left_;  // by rank: those that waited here and left, the last time of each
+  std::map<int, DepartedRank> departed_;  // by rank: those that waited here and left, the last time of each
 };
 
 // A rank other than 0: one conversation, step by step, on a socket with a deadline. It begins again if the connection

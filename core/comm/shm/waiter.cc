@@ -157,21 +157,21 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
     for (int peer : missing) named.push_back(NameOf(peer));
     return DeadlineExceeded(StrCat("rank ", NameOf(rank_), ": nothing from ", missing.size() == 1 ? "rank " : "ranks ",
                                    JoinWithAnd(named), " for ", policy_.timeout_s + patience_s_, " s in ", Operation(),
-                                   ThereToo()));
+                                   HostSuffix()));
   }
   return OkStatus();
 }
 
 std::string Waiter::OnHost() const { return names_.host.empty() ? "" : StrCat(" on host ", names_.host); }
 
-std::string Waiter::ThereToo() const { return names_.host.empty() ? "" : StrCat(" (on host ", names_.host, ")"); }
+std::string Waiter::HostSuffix() const { return names_.host.empty() ? "" : StrCat(" (on host ", names_.host, ")"); }
 
 // The peer's own state has priority over the kernel's data about its process.
 Status Waiter::JudgeMissing(int peer, bool look_for_deaths) {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
     return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ",
-                              Operation(), ThereToo(), Behind(": ", segment_->block(peer).end_reason.text)));
+                              Operation(), HostSuffix(), Behind(": ", segment_->block(peer).end_reason.text)));
   }
   // The error text of a failed rank tells more than its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();

@@ -147,7 +147,7 @@ class Waiter {
   // Returns " on host a", or nothing in a job of one host.
   std::string OnHost() const;
   // Returns the same for the end of a sentence: " (on host a)".
-  std::string ThereToo() const;
+  std::string HostSuffix() const;
   // Makes `error` the rank's end, unless it has one already, publishes `cause` to the peers, and wakes all. Returns the
   // rank's end.
   Status Break(RankState state, const Status& error, const std::string& cause);
