@@ -41,14 +41,14 @@ class AgreeOnNextKernel : public CollectiveKernel {
     tf::OpKernelContext* const context = call.context;
     // Copied into the Exchange: the bytes to send.
     const std::array<bool, 2> mine = {context->input(0).scalar<bool>()(), context->input(1).scalar<bool>()()};
-    tf::Tensor *go_on = nullptr, *last = nullptr;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, tf::TensorShape({}), &go_on)));
+    tf::Tensor *proceed = nullptr, *last = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, tf::TensorShape({}), &proceed)));
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(1, tf::TensorShape({}), &last)));
-    return Exchange([this, mine, go_on, last](Communicator& communicator) -> Status {
+    return Exchange([this, mine, proceed, last](Communicator& communicator) -> Status {
       std::array<bool, 2> agreed;
       LOCKSTEP_RETURN_IF_ERROR(
           communicator.AllReduce(collective_name(), reduction_, DType::kBool, 2, mine.data(), agreed.data()));
-      go_on->scalar<bool>()() = agreed[0];
+      proceed->scalar<bool>()() = agreed[0];
       last->scalar<bool>()() = !agreed[1];
       if (agreed[0]) return OkStatus();
       return OutOfRange(absl::StrCat("End of sequence: rank ", communicator.rank(), mine[0] ? " still has" : " has no",
@@ -65,7 +65,7 @@ LOCKSTEP_COLLECTIVE_KERNEL("LockstepAgreeOnNext", AgreeOnNextKernel);
 LOCKSTEP_COLLECTIVE_OP("LockstepAgreeOnNext")
     .Input("has_value: bool")
     .Input("has_next: bool")
-    .Output("go_on: bool")
+    .Output("proceed: bool")
     .Output("last: bool")
     .Attr("drop_remainder: bool = true")
     .Attr("title: string = ''")
@@ -82,7 +82,7 @@ Ends the input of all ranks in the same step, by OUT_OF_RANGE on every rank.
 
 has_value: whether this rank has a batch.
 has_next: whether it will have one for the next step; not read if `last` is not used.
-go_on: true.
+proceed: true.
 last: whether the data ends after this step.
 drop_remainder: whether the data ends with the first rank that runs out, instead of the last one.
 title: its name in errors; if empty, the node's name.
