@@ -73,5 +73,18 @@ def held(variable: tf.Variable) -> tf.Tensor:
     return variable.read_value()
 
 
+def assembled(results: list[dict[str, np.ndarray]], key: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns the logical tensor of a variable: one worker's, if all hold it, or all workers' rows, interleaved."""
+    parts = [r[key] for r in results]
+    if parts[0].shape == shape:
+        for part in parts[1:]:
+            np.testing.assert_array_equal(part, parts[0], err_msg=f"{key} differs between workers")
+        return parts[0]
+    whole = np.full(shape, np.nan, parts[0].dtype)
+    for rank, part in enumerate(parts):
+        whole[rank :: len(parts)] = part
+    return whole
+
+
 def placeholders() -> dict[str, tf.Tensor]:
     return {k: tf.placeholder(v.dtype, [None, *v.shape[1:]], k) for k, v in batch(0).items()}

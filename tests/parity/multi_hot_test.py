@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.testing import call_workers
 from tests.parity import multi_hot
-from tests.parity.training_test import assembled
+from tests.parity.model import assembled
 
 plain = functools.cache(multi_hot.plain)
 

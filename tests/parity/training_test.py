@@ -34,19 +34,6 @@ def train(workers: int, out: Path) -> list[dict[str, np.ndarray]]:
     return [dict(np.load(f"{out}.{rank}.npz")) for rank in range(workers)]
 
 
-def assembled(results: list[dict[str, np.ndarray]], key: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the logical tensor of a variable: one worker's, if all hold it, or all workers' rows, interleaved."""
-    parts = [r[key] for r in results]
-    if parts[0].shape == shape:
-        for part in parts[1:]:
-            np.testing.assert_array_equal(part, parts[0], err_msg=f"{key} differs between workers")
-        return parts[0]
-    whole = np.full(shape, np.nan, parts[0].dtype)
-    for rank, part in enumerate(parts):
-        whole[rank :: len(parts)] = part
-    return whole
-
-
 @pytest.fixture(scope="module")
 def trained(request, tmp_path_factory) -> list[dict[str, np.ndarray]]:
     """Returns the weights that a number of workers train; each job runs once."""
@@ -58,7 +45,7 @@ def trained(request, tmp_path_factory) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("trained", [2, 1, 4], indirect=True)  # 2 is first in both tests, so that its job runs once
 def test_workers_train_as_plain_tensorflow_does(trained, optimizer, kind, oracle):
     for name, value in oracle[optimizer].items():
-        got = assembled(trained, f"{optimizer}/{kind}/{name}", value.shape)
+        got = model.assembled(trained, f"{optimizer}/{kind}/{name}", value.shape)
         np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6, err_msg=name)
 
 

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from lockstep.testing import run_module
 from tests.parity import unbalanced
-from tests.parity.training_test import assembled
+from tests.parity.model import assembled
 
 
 @pytest.fixture(scope="module", autouse=True)

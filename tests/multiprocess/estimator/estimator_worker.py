@@ -7,6 +7,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from tests.multiprocess.on_each_worker import Listener, Stop
+
 ROWS, BATCH, ITEMS, DIM = 96, 8, 23, 4
 HELD_OUT = 37
 
@@ -111,19 +113,6 @@ def serving_input_fn():
     return hb.estimator.export.ServingInputReceiver(inputs, inputs)
 
 
-class Stop(tf.compat.v1.train.SessionRunHook):
-    """A hook that requests the end after a number of runs; None: never."""
-
-    def __init__(self, after):
-        self._left = after
-
-    def after_run(self, run_context, run_values):
-        if self._left is not None:
-            self._left -= 1
-            if self._left == 0:
-                run_context.request_stop()
-
-
 def estimate(folder):
     """Calls everything that an estimator offers, and returns the results."""
     import hybridbackend.tensorflow as hb
@@ -179,7 +168,7 @@ def tell(folder):
         FinalExporter("final", serving_input_fn),
         BestExporter("best", serving_input_fn, compare_fn=lambda best_eval_result, current_eval_result: False),
     ]
-    listener = _Listener()
+    listener = Listener()
     hook = _Counter()
     spec = hb.estimator.TrainSpec(train_input_fn, max_steps=6, hooks=[hook], saving_listeners=[listener])
     throttled = hb.estimator.EvalSpec(eval_input_fn, steps=2, name="held_out", throttle_secs=3600, exporters=exporters)
@@ -205,7 +194,7 @@ def tell(folder):
         "exports": exports,
         "again": again,
         "steps": hook.steps,
-        "saved": listener.steps,
+        "saved": listener.saved,
         "warm": [bool((warm.get_variable_value(n) == model.get_variable_value(n)).all()) for n in names],
         "refused": refused,
         "config": {
@@ -307,13 +296,3 @@ class _Counter(tf.compat.v1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         self.steps += 1
-
-
-class _Listener(tf.compat.v1.train.CheckpointSaverListener):
-    """A listener that records the steps of checkpoints."""
-
-    def __init__(self):
-        self.steps = []
-
-    def after_save(self, session, global_step_value):
-        self.steps.append(int(global_step_value))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 
 import numpy as np
 
@@ -119,6 +118,7 @@ def fit_csv(path, batch):
     import tensorflow as tf
 
     import hybridbackend.tensorflow as hb
+    from tests.multiprocess.on_each_worker import logged
 
     world = hb.context.world_size
     lines = tf.data.TextLineDataset(path).map(lambda line: tf.strings.to_number(tf.strings.split(line, ",")))
@@ -126,22 +126,16 @@ def fit_csv(path, batch):
     # Shared by rows: a batch of all workers together has the rows of one worker's batch.
     shares = lines.apply(hb.data.shard).map(lambda row: (row[:2], row[2])).batch(batch // world)
     found = []
-    records = []
-    handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())
-    tf.get_logger().addHandler(handler)
     # The shares come first, because the warning comes once.
     for data in (shares, batches, batches) if world > 1 else (batches,):
         keras.utils.set_random_seed(1)
         with hb.scope() if world > 1 else contextlib.nullcontext():
             model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3, "tanh"), keras.layers.Dense(1)])
             model.compile(keras.optimizers.SGD(0.1), "mse")
-            records.clear()
-            for _ in range(2):
-                model.fit(data, epochs=2, verbose=0, validation_data=batches)
-        found.append(
-            (model.get_weights(), [text for text in records if "first batch is the same on all 2 workers" in text])
-        )
+            with logged("first batch is the same on all 2 workers") as said:
+                for _ in range(2):
+                    model.fit(data, epochs=2, verbose=0, validation_data=batches)
+        found.append((model.get_weights(), said))
     return found
 
 

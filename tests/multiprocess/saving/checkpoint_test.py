@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from lockstep.testing import call_workers, run_module
 from tests.multiprocess.saving import checkpoint_worker
-from tests.parity.training_test import assembled
+from tests.parity.model import assembled
 
 pytestmark = pytest.mark.oldest
 

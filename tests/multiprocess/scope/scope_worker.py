@@ -1,7 +1,6 @@
 """The scope's promises, checked by every worker of a job of two."""
 
 import contextlib
-import logging
 import tempfile
 from unittest import mock
 
@@ -12,23 +11,18 @@ import hybridbackend.tensorflow as hb
 from lockstep._src.collectives import agreement
 from lockstep._src.data import sharing
 from tests.multiprocess import promises
+from tests.multiprocess.on_each_worker import Listener, common_folder, logged, stacked
 
 
 def unseeded_variables_start_identical_in_a_plain_session():
     with tf.Graph().as_default(), hb.scope():
         w = tf.get_variable("w", [64], initializer=tf.random_normal_initializer())
         statistics = tf.get_variable("statistics", [8], trainable=False, initializer=tf.random_normal_initializer())
-        everyone = [_allgather(v.read_value()) for v in (w, statistics)]
+        everyone = [stacked(v.read_value()) for v in (w, statistics)]
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             for values in session.run(everyone):
                 np.testing.assert_array_equal(*np.split(values, 2))
-
-
-def _allgather(tensor):
-    import lockstep
-
-    return lockstep.allgather(tensor[tf.newaxis])
 
 
 class Clipping(tf.train.GradientDescentOptimizer):
@@ -99,7 +93,7 @@ def _lengths_of_batches(rows, **options):
     with tf.Graph().as_default(), hb.scope(**options):
         dataset = tf.data.Dataset.range(rows).batch(4).map(lambda i: {"x": i, "y": tf.cast(i, tf.float32)[:, None]})
         batch = tf.data.make_one_shot_iterator(dataset).get_next()
-        after = _allgather(tf.constant(hb.context.rank))
+        after = stacked(tf.constant(hb.context.rank))
         seen = []
         with tf.train.MonitoredTrainingSession("") as session:
             while not session.should_stop():
@@ -127,8 +121,7 @@ def without_dropping_a_worker_gets_empty_batches_until_all_are_done():
 def the_position_of_each_worker_is_saved_with_the_model():
     seen = []
     rows = 100 * hb.context.rank + np.arange(9 + 2 * hb.context.rank)
-    with tempfile.TemporaryDirectory() as folder:
-        folder = agreement.from_chief(folder, "folder")
+    with common_folder() as folder:
         for steps in (2, 5):
             with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False):
                 iterator = tf.data.make_one_shot_iterator(tf.data.Dataset.from_tensor_slices(rows).batch(2))
@@ -139,8 +132,6 @@ def the_position_of_each_worker_is_saved_with_the_model():
                     while not session.should_stop() and steps:
                         seen += session.run(train)[0].tolist()
                         steps -= 1
-        # The folder must stay until all workers have read it.
-        agreement.any_worker(True, "done")
     assert seen == rows.tolist(), seen
 
 
@@ -227,8 +218,7 @@ def training_goes_on_where_its_data_was():
     for make in ("make_one_shot_iterator", "make_initializable_iterator"):
         seen = []
         rows = 100 * hb.context.rank + np.arange(9 + 2 * hb.context.rank)
-        with tempfile.TemporaryDirectory() as folder:
-            folder = agreement.from_chief(folder, "folder")
+        with common_folder() as folder:
             for steps in (2, 2, 5):
                 with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False, save_data_position=True):
                     dataset = tf.data.Dataset.from_tensor_slices(rows).shuffle(4, seed=7).batch(2)
@@ -245,7 +235,6 @@ def training_goes_on_where_its_data_was():
                 step = tf.train.get_or_create_global_step()
                 with tf.train.MonitoredTrainingSession("", checkpoint_dir=folder) as session:
                     assert session.run(step) == 6
-            agreement.any_worker(True, "done")  # The folder must stay until all workers have read it.
         assert sorted(seen) == rows.tolist() and seen != rows.tolist(), seen
 
 
@@ -265,7 +254,7 @@ def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
                 start, source_handle = source.initializer, source.string_handle()
             tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, start)
             # This waits for its peers, in vain if one has ended.
-            total = _allgather(iterator.get_next())
+            total = stacked(iterator.get_next())
             with tf.train.MonitoredTrainingSession("") as session:
                 if kind == "handle":
                     feeds[handle] = session.run(source_handle)
@@ -276,23 +265,8 @@ def iterators_of_a_structure_or_a_handle_end_on_all_workers_together():
         assert steps == 3, (kind, steps)
 
 
-@contextlib.contextmanager
-def _warnings(text):
-    """Collects the messages of TensorFlow's logger that contain `text`, during the block."""
-    records = []
-    handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())
-    tf.get_logger().addHandler(handler)
-    found = []
-    try:
-        yield found
-    finally:
-        tf.get_logger().removeHandler(handler)
-        found += [record for record in records if text in record]
-
-
 def an_iterator_from_outside_is_warned_of_by_name():
-    with _warnings("side of scope()") as warnings, tf.Graph().as_default():
+    with logged("side of scope()") as warnings, tf.Graph().as_default():
         dataset = tf.data.Dataset.range(3)
         outside = [tf.data.make_one_shot_iterator(dataset).get_next(f"outside_{i}") for i in range(2)]
         with hb.scope():
@@ -310,7 +284,7 @@ def _csv_rows(path):
 
 def _trained_on(dataset, scope, steps=None):
     """Trains a number on batches [B, 2]. Returns its value after each step, and the number of warnings."""
-    with _warnings("first batch is the same") as warnings, tf.Graph().as_default(), scope():
+    with logged("first batch is the same") as warnings, tf.Graph().as_default(), scope():
         rows = tf.data.make_one_shot_iterator(dataset()).get_next()
         w = tf.get_variable("w", [1], initializer=tf.zeros_initializer())
         loss = tf.reduce_mean(tf.square(rows[:, 0] - w * rows[:, 1]))
@@ -379,7 +353,7 @@ def what_cannot_be_shared_out_is_refused():
         with tf.Session() as session:
             x = tf.data.make_one_shot_iterator(hb.data.shard(right)).get_next()
             mine = [session.run(x) for _ in range(4)]
-            everyones = session.run(_allgather(tf.constant(mine)))
+            everyones = session.run(stacked(tf.constant(mine)))
         assert np.sort(everyones, axis=None).tolist() == list(range(8)), everyones
 
 
@@ -395,24 +369,20 @@ def errors_of_the_variables_broadcast_end_the_initialization_on_all_workers():
                 raise AssertionError(f"shapes differ, and nobody was told: {session.run(w)}")
 
 
-class Listener(tf.train.CheckpointSaverListener):
-    """A listener that records the steps at which checkpoints were saved."""
-
-    def __init__(self):
-        self.saved = []
-
-    def after_save(self, session, global_step_value):
-        self.saved.append(int(global_step_value))
-
-
-def checkpoint_listeners_are_told_on_every_worker():
+@contextlib.contextmanager
+def _listener_of_the_job():
+    """Adds a listener to the job during the block."""
     listener = Listener()
     hb.context.add_saving_listener("noting", listener)
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            train_a_table(5, checkpoint_dir=folder, save_checkpoint_steps=2)
+        yield listener
     finally:
         hb.context._saving_listeners.clear()
+
+
+def checkpoint_listeners_are_told_on_every_worker():
+    with _listener_of_the_job() as listener, tempfile.TemporaryDirectory() as folder:
+        train_a_table(5, checkpoint_dir=folder, save_checkpoint_steps=2)
     assert listener.saved == [0, 2, 4, 5], listener.saved
 
 
@@ -459,14 +429,13 @@ def summaries_of_a_sharded_table_are_those_of_one_worker_and_written_once():
 def hooks_by_seconds_go_by_the_clock_of_worker_0():
     # The other worker's clock stands still, so it would never trigger an event.
     clock = mock.patch("tensorflow.python.training.basic_session_run_hooks.time.time", return_value=1.0)
-    listener = Listener()
-    hb.context.add_saving_listener("noting", listener)
-    try:
-        with tempfile.TemporaryDirectory() as folder, clock if hb.context.rank else contextlib.nullcontext():
-            train_a_table(5, checkpoint_dir=folder, save_summaries_secs=1e-9, save_checkpoint_secs=1e-9)
-            steps = [step for step, _, _ in histograms(folder)]
-    finally:
-        hb.context._saving_listeners.clear()
+    with (
+        _listener_of_the_job() as listener,
+        tempfile.TemporaryDirectory() as folder,
+        clock if hb.context.rank else contextlib.nullcontext(),
+    ):
+        train_a_table(5, checkpoint_dir=folder, save_summaries_secs=1e-9, save_checkpoint_secs=1e-9)
+        steps = [step for step, _, _ in histograms(folder)]
     assert listener.saved == [0, 1, 2, 3, 4, 5], listener.saved
     # A step's end shows whether a summary is due, so every second step takes one.
     assert steps == ([1, 3, 5] if hb.context.rank == 0 else []), steps
@@ -496,8 +465,8 @@ def summaries_without_exchanges_are_computed_by_worker_0_alone():
     assert len(computed) == (2 if hb.context.rank == 0 else 0), computed
 
 
-def everything_is_put_back():
-    before = (
+def _replaced_symbols():
+    return (
         tf.train.Optimizer.compute_gradients,
         tf.train.MonitoredTrainingSession,
         tf.train.Saver._build,
@@ -505,6 +474,10 @@ def everything_is_put_back():
         tf.data.Iterator.from_structure,
         tf.variables_initializer,
     )
+
+
+def everything_is_put_back():
+    before = _replaced_symbols()
     try:
         with hb.scope():
             with hb.scope(grad_nbuckets=3):
@@ -513,14 +486,7 @@ def everything_is_put_back():
             raise KeyError
     except KeyError:
         pass
-    after = (
-        tf.train.Optimizer.compute_gradients,
-        tf.train.MonitoredTrainingSession,
-        tf.train.Saver._build,
-        tf.data.make_one_shot_iterator,
-        tf.data.Iterator.from_structure,
-        tf.variables_initializer,
-    )
+    after = _replaced_symbols()
     assert before == after
 
 

@@ -1,15 +1,13 @@
 """A scope's promises for programs with sharded tables, checked by every worker of a job of two."""
 
-import tempfile
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import moving_averages
 
 import hybridbackend.tensorflow as hb
-from lockstep._src.collectives import agreement
 from tests.multiprocess import promises
+from tests.multiprocess.on_each_worker import assert_same_on_all, common_folder
 
 ROWS, DIM, BATCH = 11, 3, 6
 IDS = np.random.default_rng(5).integers(0, ROWS, [4, 2, BATCH])
@@ -58,8 +56,7 @@ def _assert_as_in_plain_tensorflow(make_train_op):
 
 
 def a_table_is_initialized_from_a_checkpoint():
-    with tempfile.TemporaryDirectory() as folder:
-        folder = agreement.from_chief(folder, "folder")
+    with common_folder() as folder:
         with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
             _variables()
             session.run(tf.global_variables_initializer())
@@ -77,7 +74,6 @@ def a_table_is_initialized_from_a_checkpoint():
                 other = tf.get_variable("other", [ROWS + 1, DIM])
             with pytest.raises(ValueError, match="doesn't match"):
                 tf.train.init_from_checkpoint(path, {"table": other})
-        agreement.any_worker(True, "done")  # The folder must stay until all workers have read it.
 
 
 def scatters_take_rows_of_a_gradient_and_no_ids():
@@ -205,18 +201,9 @@ def variables_start_identical_however_they_are_initialized():
         with tf.Session() as session:
             session.run(init)
             session.run(made[1].initializer)
-            _assert_same_on_all(session.run([*made, value]))
+            assert_same_on_all(*session.run([*made, value]))
         with tf.train.MonitoredTrainingSession("") as session:
-            _assert_same_on_all(session.run([*made, value]))
-
-
-def _assert_same_on_all(arrays):
-    import lockstep
-
-    with tf.Graph().as_default(), tf.Session() as session:
-        for array in arrays:
-            own, other = np.split(session.run(lockstep.allgather(tf.constant(array)[tf.newaxis])), 2)
-            np.testing.assert_array_equal(own, other)
+            assert_same_on_all(*session.run([*made, value]))
 
 
 def a_graph_that_is_made_inside_the_scope_is_the_jobs():
@@ -226,7 +213,7 @@ def a_graph_that_is_made_inside_the_scope_is_the_jobs():
         assert table.logical_shape == [ROWS, DIM]
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
-            _assert_same_on_all(session.run([table, bias]))
+            assert_same_on_all(*session.run([table, bias]))
     with tf.Graph().as_default():
         assert not hasattr(tf.get_variable("table", [ROWS, DIM]), "logical_shape")
 
@@ -257,11 +244,13 @@ def a_list_of_tables_is_looked_up_by_mod_alone():
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             np.testing.assert_array_equal(session.run(rows), TABLE[IDS[0, hb.context.rank]])
+        refused = "tables part0, part1 are sharded.*partition_strategy='mod', got 'div'"
         for lookup in (
             lambda: tf.nn.embedding_lookup(parts, [1], partition_strategy="div"),
             lambda: tf.compat.v2.nn.embedding_lookup(parts, [1]),
         ):
-            _raises(ValueError, "tables part0, part1 are sharded.*partition_strategy='mod', got 'div'", lookup)
+            with pytest.raises(ValueError, match=refused):
+                lookup()
 
 
 def what_a_table_cannot_do_is_refused_by_name():
@@ -269,8 +258,10 @@ def what_a_table_cannot_do_is_refused_by_name():
         with hb.scope():
             table, _ = _variables()
             average = tf.train.ExponentialMovingAverage(0.9)
-            _raises(NotImplementedError, "table 'table'.*ExponentialMovingAverage", lambda: average.apply([table]))
-        _raises(RuntimeError, "table 'table' is sharded.*inside the scope", tf.train.Saver)
+            with pytest.raises(NotImplementedError, match="table 'table'.*ExponentialMovingAverage"):
+                average.apply([table])
+        with pytest.raises(RuntimeError, match="table 'table' is sharded.*inside the scope"):
+            tf.train.Saver()
 
 
 def slots_belong_to_the_table_with_the_longest_name():
@@ -364,17 +355,10 @@ def micro_batches_step_as_one_process_does():
 def eager_programs_are_refused():
     tf.enable_eager_execution()
     try:
-        with hb.scope():
-            _raises(NotImplementedError, "variable 'w'.*made eagerly.*tf.Graph", lambda: tf.Variable(1.0, name="w"))
+        with hb.scope(), pytest.raises(NotImplementedError, match="variable 'w'.*made eagerly.*tf.Graph"):
+            tf.Variable(1.0, name="w")
     finally:
         tf.disable_eager_execution()
-
-
-def _raises(error, pattern, function):
-    import pytest
-
-    with pytest.raises(error, match=pattern):
-        function()
 
 
 if __name__ == "__main__":

@@ -1,22 +1,15 @@
 """Promises of training beyond the scope, checked by every worker of a job of two."""
 
 import os
-import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
-import lockstep
 from tests.multiprocess import promises
+from tests.multiprocess.on_each_worker import assert_same_on_all, common_folder
 
 ROWS, DIM = 11, 3
-
-
-def _same_on_all(array):
-    with tf.Graph().as_default(), tf.Session() as session:
-        own, other = np.split(session.run(lockstep.allgather(tf.constant(array)[tf.newaxis])), 2)
-        np.testing.assert_array_equal(own, other)
 
 
 def _step(make_optimizer, session=tf.Session):
@@ -44,9 +37,9 @@ def every_optimizer_trains_without_a_scope():
         if name in ("MixedPrecisionLossScaleOptimizer", "SyncReplicasOptimizer"):  # these have promises of their own
             continue
         _, after = _step(lambda name=name: getattr(hb.train, name)(*arguments.get(name, lambda: (0.1,))()))
-        _same_on_all(after)
+        assert_same_on_all(after)
     before, after = _step(lambda: hb.train.GradientDescentOptimizer(1.0))
-    _same_on_all(before)
+    assert_same_on_all(before)
     np.testing.assert_allclose(after, before - 1, rtol=1e-6)
 
 
@@ -86,84 +79,78 @@ def a_lazy_optimizer_exchanges_when_it_applies():
 
 
 def a_program_of_the_first_generation_trains():
-    folder = _agreed_folder()
-    hooks = [tf.train.StopAtStepHook(num_steps=3)]
-    with tf.Graph().as_default():
-        with tf.device(hb.train.device_setter()):
-            w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
-            assert "CPU:0" in w.device, w.device
-            loss = w * [3.0, -1.0][hb.context.rank]
-            step = tf.train.get_or_create_global_step()
-            train_op = hb.train.GradientDescentOptimizer(1.0).minimize(loss, step)
-        server = hb.train.Server()
-        with hb.train.MonitoredTrainingSession(
-            server.target, is_chief=True, checkpoint_dir=folder, hooks=hooks
-        ) as session:
-            while not session.should_stop():
-                session.run(train_op)
-    assert len(hooks) == 1
-    assert tf.train.load_variable(folder, "w") == -3.0
-    hb.train.Server.get().join()
-
-
-def _agreed_folder():
-    from lockstep._src.collectives import agreement
-
-    return agreement.from_chief(tempfile.mkdtemp(), "folder")
+    with common_folder() as folder:
+        hooks = [tf.train.StopAtStepHook(num_steps=3)]
+        with tf.Graph().as_default():
+            with tf.device(hb.train.device_setter()):
+                w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+                assert "CPU:0" in w.device, w.device
+                loss = w * [3.0, -1.0][hb.context.rank]
+                step = tf.train.get_or_create_global_step()
+                train_op = hb.train.GradientDescentOptimizer(1.0).minimize(loss, step)
+            server = hb.train.Server()
+            with hb.train.MonitoredTrainingSession(
+                server.target, is_chief=True, checkpoint_dir=folder, hooks=hooks
+            ) as session:
+                while not session.should_stop():
+                    session.run(train_op)
+        assert len(hooks) == 1
+        assert tf.train.load_variable(folder, "w") == -3.0
+        hb.train.Server.get().join()
 
 
 def sessions_evaluate_by_their_arguments():
-    folder = _agreed_folder()
-    with tf.Graph().as_default(), hb.scope():
-        w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
-        train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(w + 0.0, tf.train.get_or_create_global_step())
+    with common_folder() as folder:
+        with tf.Graph().as_default(), hb.scope():
+            w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+            train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(w + 0.0, tf.train.get_or_create_global_step())
 
-        def evaluate():
-            return {"w": (tf.get_variable("w", []).read_value(), tf.no_op())}
+            def evaluate():
+                return {"w": (tf.get_variable("w", []).read_value(), tf.no_op())}
 
-        hooks = []
-        with tf.train.MonitoredTrainingSession(
-            "", hooks=hooks, eval_every_n_iter=2, eval_fn=evaluate, eval_steps=1, checkpoint_dir=folder
-        ) as session:
-            for _ in range(5):
-                session.run(train_op)
-        assert hooks == []
-        raised = False
-        try:
-            tf.train.MonitoredTrainingSession("", eval_every_n_iter=2)
-        except ValueError as error:
-            raised = "eval_fn is not given" in str(error)
-        assert raised
-    if hb.context.rank == 0:
-        events = [e for f in tf.gfile.Glob(f"{folder}/eval/events*") for e in tf.train.summary_iterator(f)]
-        assert [(e.step, v.simple_value) for e in events for v in e.summary.value] == [(2, 2.0), (4, 4.0)]
+            hooks = []
+            with tf.train.MonitoredTrainingSession(
+                "", hooks=hooks, eval_every_n_iter=2, eval_fn=evaluate, eval_steps=1, checkpoint_dir=folder
+            ) as session:
+                for _ in range(5):
+                    session.run(train_op)
+            assert hooks == []
+            raised = False
+            try:
+                tf.train.MonitoredTrainingSession("", eval_every_n_iter=2)
+            except ValueError as error:
+                raised = "eval_fn is not given" in str(error)
+            assert raised
+        if hb.context.rank == 0:
+            events = [e for f in tf.gfile.Glob(f"{folder}/eval/events*") for e in tf.train.summary_iterator(f)]
+            assert [(e.step, v.simple_value) for e in events for v in e.summary.value] == [(2, 2.0), (4, 4.0)]
 
 
 def options_say_where_and_how_many_checkpoints_are_kept():
-    folder = _agreed_folder()
-    with tf.Graph().as_default(), hb.scope(model_dir=folder, keep_checkpoint_max=2):
-        w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
-        train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(w + 0.0, tf.train.get_or_create_global_step())
-        with tf.train.MonitoredTrainingSession("", save_checkpoint_steps=1) as session:
-            for _ in range(5):
-                session.run(train_op)
-        assert tf.train.Saver([w], max_to_keep=7)._max_to_keep == 7
-    kept = sorted(int(f.split("-")[1].split(".")[0]) for f in os.listdir(folder) if f.endswith(".index"))
-    assert kept == [4, 5], kept
+    with common_folder() as folder:
+        with tf.Graph().as_default(), hb.scope(model_dir=folder, keep_checkpoint_max=2):
+            w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
+            train_op = tf.train.GradientDescentOptimizer(-1.0).minimize(w + 0.0, tf.train.get_or_create_global_step())
+            with tf.train.MonitoredTrainingSession("", save_checkpoint_steps=1) as session:
+                for _ in range(5):
+                    session.run(train_op)
+            assert tf.train.Saver([w], max_to_keep=7)._max_to_keep == 7
+        kept = sorted(int(f.split("-")[1].split(".")[0]) for f in os.listdir(folder) if f.endswith(".index"))
+        assert kept == [4, 5], kept
 
 
 def savers_save_for_the_job_without_a_scope():
-    folder = _agreed_folder()
-    values = np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)
-    with tf.Graph().as_default():
-        with hb.embedding_scope():
-            table = tf.get_variable("table", initializer=values)
-        hb.train.replace_default_saver()
-        (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
-        with tf.Session() as session:
-            session.run(table.initializer)
-            path = saver.save(session, os.path.join(folder, "model"))
-    np.testing.assert_array_equal(tf.train.load_variable(path, "table"), values)
+    with common_folder() as folder:
+        values = np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)
+        with tf.Graph().as_default():
+            with hb.embedding_scope():
+                table = tf.get_variable("table", initializer=values)
+            hb.train.replace_default_saver()
+            (saver,) = tf.get_collection(tf.GraphKeys.SAVERS)
+            with tf.Session() as session:
+                session.run(table.initializer)
+                path = saver.save(session, os.path.join(folder, "model"))
+        np.testing.assert_array_equal(tf.train.load_variable(path, "table"), values)
 
 
 def a_seed_makes_graphs_inside_repeatable():
@@ -327,7 +314,7 @@ def averages_of_what_a_batch_gives_are_the_jobs():
             # Weighted by rows: (1 + 2 + 3 + 10) / 4, and half of it, because the average begins at zero.
             got = session.run_step_fn(lambda step_context: step_context.session.run(average.average(loss)))
     np.testing.assert_allclose(got, 2.0)
-    _same_on_all(got)
+    assert_same_on_all(got)
 
 
 def a_worker_without_rows_raises_no_alarm_and_no_nan():

@@ -11,7 +11,7 @@ import hybridbackend.tensorflow as hb
 from lockstep import allgather
 from lockstep._src.sessions import stop_together
 from tests.multiprocess import promises
-from tests.multiprocess.estimator.estimator_worker import Stop
+from tests.multiprocess.on_each_worker import Stop
 
 
 def _train(hooks, limit=12, pause_s=0.0, **arguments):
