@@ -17,7 +17,7 @@ from lockstep._src.engine import file_errors
 from lockstep._src.gradients.graphs import Track
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook import Hook
-from lockstep._src.hooks.interception import Interception
+from lockstep._src.hooks.interception import Interception, around
 
 
 def is_exchanging(optimizer: Any) -> bool:
@@ -39,7 +39,7 @@ def tracker(cls: type) -> Track | None:
 def intercept_keras3(interception: Interception) -> None:
     """Hooks loss scales, errors of callbacks, and the choice of XLA for models on GPUs."""
     _intercept(interception, [symbols.KERAS_SCALED_APPLY], [symbols.KERAS_SCALED_INIT], symbols.KERAS_CALLBACKS)
-    interception.replace(symbols.AUTO_JIT, _wrap_resolve)
+    interception.replace(symbols.AUTO_JIT, around(_resolve_jit))
 
 
 @functools.cache
@@ -59,7 +59,7 @@ def _intercept(
     for hook in applies:
         interception.replace(hook, _exchanging_first)
     for hook in inits:
-        interception.replace(hook, _tell_of_skipped_steps)
+        interception.replace(hook, around(_init_loss_scale))
     file_errors.intercept_callbacks(interception, callbacks)
 
 
@@ -79,25 +79,15 @@ def _exchanging_first(apply: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _tell_of_skipped_steps(init: Callable[..., None]) -> Callable[..., None]:
-    """Wraps the constructor of a `LossScaleOptimizer` to tell its inner optimizer that steps may be skipped."""
-
-    @functools.wraps(init)
-    def wrapped(outer: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        init(outer, inner_optimizer, *args, **kwargs)
-        if is_exchanging(inner_optimizer):
-            inner_optimizer._updates.exchange.skips_steps = True
-
-    return wrapped
+def _init_loss_scale(init: Callable[..., None], outer: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    """Constructs a `LossScaleOptimizer`, and tells its inner optimizer that steps may be skipped."""
+    init(outer, inner_optimizer, *args, **kwargs)
+    if is_exchanging(inner_optimizer):
+        inner_optimizer._updates.exchange.skips_steps = True
 
 
-def _wrap_resolve(resolve: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    @functools.wraps(resolve)
-    def resolve_or_not(model: Any) -> bool:
-        # This decides for "auto"; XLA cannot compile exchanges.
-        optimizer = getattr(model, "optimizer", None)
-        if is_exchanging(optimizer) or is_exchanging(getattr(optimizer, "inner_optimizer", None)):
-            return False
-        return resolve(model)
-
-    return resolve_or_not
+def _resolve_jit(resolve: Callable[[Any], bool], model: Any) -> bool:
+    """Returns whether XLA compiles a model whose `jit_compile` is "auto"; XLA cannot compile exchanges."""
+    optimizer = getattr(model, "optimizer", None)
+    exchanges = is_exchanging(optimizer) or is_exchanging(getattr(optimizer, "inner_optimizer", None))
+    return not exchanges and resolve(model)

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.gradients import keras_hooks
+from lockstep._src.hooks.interception import around
 
 
 class Plain:
@@ -43,7 +44,7 @@ def test_a_loss_scale_exchanges_before_it_looks_at_gradients(inner, wanted):
 
 
 def test_an_exchanging_optimizer_is_told_that_a_loss_scale_skips_steps():
-    init = keras_hooks._tell_of_skipped_steps(LossScale.__init__)
+    init = around(keras_hooks._init_loss_scale)(LossScale.__init__)
     outer, inner = LossScale.__new__(LossScale), Exchanging()
     init(outer, inner, factor=3)
     assert (outer.inner_optimizer, outer.factor) == (inner, 3)
@@ -62,7 +63,7 @@ def test_an_exchanging_optimizer_is_told_that_a_loss_scale_skips_steps():
     ],
 )
 def test_models_whose_optimizer_exchanges_are_not_compiled_by_xla(optimizer, wanted):
-    resolve = keras_hooks._wrap_resolve(lambda model: True)
+    resolve = around(keras_hooks._resolve_jit)(lambda model: True)
     assert resolve(types.SimpleNamespace(optimizer=optimizer)) is wanted
     assert resolve(types.SimpleNamespace()) is True
 
