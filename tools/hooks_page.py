@@ -106,9 +106,17 @@ The session does not write the restored checkpoint again. | its `after_create_se
 | a copy of a `LoggingTensorHook`, on workers that do not log | `_log_tensors`, `_timer` | `sessions/job_hooks.py` | \
 The worker takes part in exchanges of the tensors, and logs nothing. The program's own hook stays as it is. | \
 the copy is deleted |
+| a hook with a period in seconds, on several workers | `_timer` | `sessions/job_hooks.py` | \
+Worker 0's clock decides for all workers. | its `end` returns |
+| the `CheckpointSaverHook` of a session, on worker 0 | `_listeners` | `sessions/job_hooks.py` | \
+The launcher gets a report of each checkpoint. | its `end` returns |
+| a `CheckpointSaverHook` or `SummarySaverHook`, on workers other than 0 | `_summary_writer`, `_save_graph_def` | \
+`sessions/job_hooks.py` | The worker writes no event files. | the hook is deleted |
 | a program's class that is given to `hb.wraps_optimizer` | `compute_gradients`, `apply_gradients` | \
 `gradients/tensorflow1_optimizers.py` | Its optimizers exchange gradients, in a scope or not. \
 `super(MyOptimizer, self)` needs the same class. | the process ends |
+| the weight of a `DynamicEmbedding`, on worker 0 | `_value` | `keras/saved_model_export.py` | \
+An exported layer reads a matrix with the rows of all workers. | `lockstep.keras.export` has written the files |
 | a sharded weight of a model of Keras, on worker 0 | `__class__`, `_value`, `_shape` | \
 `keras/saved_model_export.py` | An exported model has whole, ordinary variables. | \
 `lockstep.keras.export` has written the files |

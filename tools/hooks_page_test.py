@@ -1,4 +1,7 @@
+import ast
+
 import hooks_page
+import pytest
 
 
 def test_the_page_is_made_from_the_table():
@@ -34,3 +37,13 @@ def test_replacing_modules_are_those_of_the_period():
 def test_the_models_of_keras_2_stand_under_keras_2():
     [scope] = [text for text in hooks_page.page().split("\n## ") if text.startswith("Scope\n")]
     assert "`compat.v1.keras.Model`" in scope.partition("### Keras 2")[2]
+
+
+@pytest.mark.parametrize("module", ["keras/saved_model_export.py", "sessions/job_hooks.py"])
+def test_the_page_names_each_attribute_that_a_module_assigns_to_objects_of_tensorflow_and_keras(module):
+    tree = ast.parse((hooks_page._SOURCES / module).read_text(encoding="utf-8"))
+    stored = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    assigned = {node.attr for node in stored if node.attr.startswith("_") and ast.unparse(node.value) != "self"}
+    rows = "".join(line for line in hooks_page.page().splitlines() if f"| `{module}` |" in line)
+    assert assigned, "the module assigns none: delete its rows of the page, and this case"
+    assert not [name for name in assigned if f"`{name}`" not in rows]
