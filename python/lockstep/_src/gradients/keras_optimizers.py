@@ -78,6 +78,26 @@ class CallableList(list):
         return self
 
 
+def apply_keras3(
+    optimizer: Any,
+    apply: Callable[..., Any],
+    grads: Sequence[Gradient],
+    trainable_variables: Sequence[Any] | None,
+    update: Callable[[list[Gradient], list[Any], Callable[[list[Gradient]], Any]], Any],
+) -> Any:
+    """Applies gradients by `apply` of an optimizer of Keras 3.
+
+    `update(gradients, variables, apply_all)` exchanges gradients, and calls `apply_all` with the results.
+    Keras itself answers a call without gradients, or with gradients of unknown variables.
+    """
+    variables = trainable_variables
+    if variables is None and optimizer.built:
+        variables = optimizer._trainable_variables
+    if not grads or variables is None:
+        return apply(list(grads), trainable_variables)
+    return update(list(grads), list(variables), lambda gradients: apply(gradients, trainable_variables))
+
+
 class _Keras3(_Exchanging):
     @property
     def variables(self) -> CallableList:
@@ -100,22 +120,16 @@ class _Keras3(_Exchanging):
         trainable_variables: Sequence[Any] | None = None,
     ) -> None:
         """Exchanges gradients, and applies them by `apply` of `outer`: this optimizer or one that wraps it."""
-        variables = trainable_variables
-        if variables is None and outer.built:
-            variables = self._trainable_variables
-        if not grads or variables is None:
-            return apply(list(grads), trainable_variables)
 
-        def apply_all(gradients: list[Gradient]) -> None:
-            apply(gradients, trainable_variables)
+        def update(gradients: list[Gradient], variables: list[Any], apply_all: Callable[..., Any]) -> None:
+            def build() -> None:
+                if not outer.built:
+                    outer.build(variables)
+                    outer.built = True
 
-        def build() -> None:
-            if not outer.built:
-                outer.build(list(variables))
-                outer.built = True
+            self._updates.apply(gradients, variables, apply_all, self._count_pass, build)
 
-        self._updates.apply(list(grads), list(variables), apply_all, self._count_pass, build)
-        return None
+        apply_keras3(outer, apply, grads, trainable_variables, update)
 
 
 class _Keras2(_Exchanging):

@@ -14,6 +14,7 @@ This module imports Keras; a scope imports it if the program has Keras 3.
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -28,7 +29,9 @@ from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
 from lockstep._src.engine import file_errors, program_end
 from lockstep._src.engine.context import context
+from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.gradients import in_scope, norms
+from lockstep._src.gradients.keras_optimizers import apply_keras3
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.keras.hooks import stopping
@@ -38,7 +41,7 @@ from lockstep._src.tables.updates import keras3 as updates
 
 def intercept_training(interception: Interception) -> None:
     """Makes models of Keras 3 train, evaluate and predict on the whole job during the interception."""
-    interception.replace(symbols.KERAS_APPLY, around(_Applying().apply))
+    interception.replace(symbols.KERAS_APPLY, around(_apply))
     interception.replace(symbols.SUPPORTS_JIT, around(_supports_jit))
     file_errors.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     if context.world_size == 1:
@@ -263,36 +266,29 @@ def _moments_of_all(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tu
     return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
 
 
-class _Applying(threading.local):
-    """The state of this thread: whether it is in an optimizer's `apply`. The outermost of nested optimizers exchanges.
+# Whether this thread is in an optimizer's `apply`. The outermost of nested optimizers exchanges: a `LossScaleOptimizer`
+# calls its inner optimizer only if this worker's gradients are finite.
+_applying = ThreadValue(False)
 
-    A `LossScaleOptimizer` calls its inner optimizer only if this worker's gradients are finite.
-    """
 
-    inside = False
+def _apply(apply: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
+    """Applies the means of the gradients over the workers."""
+    if _applying.value:
+        return apply(optimizer, grads, trainable_variables)
 
-    def apply(self, apply: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        """Applies the means of the gradients over the workers."""
-        if self.inside or not grads:
-            return apply(optimizer, grads, trainable_variables)
-        variables = trainable_variables
-        if variables is None and optimizer.built:
-            variables = optimizer._trainable_variables
-        if variables is None:
-            return apply(optimizer, grads, trainable_variables)
+    def update(gradients: list[Any], variables: list[Any], apply_all: Callable[..., Any]) -> Any:
         variables = [getattr(v, "_value", v) for v in variables]
         if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
             _check_can_shard(optimizer)
         exchanged = [
             g if updates.sums_slices(optimizer, g, v) else updates.summed(g)
-            for g, v in zip(in_scope.exchange().exchange(grads, variables), variables, strict=True)
+            for g, v in zip(in_scope.exchange().exchange(gradients, variables), variables, strict=True)
         ]
-        self.inside = True
         program_end.counts_steps(optimizer)
-        try:
-            return apply(optimizer, exchanged, trainable_variables)
-        finally:
-            self.inside = False
+        with _applying.holding(True):
+            return apply_all(exchanged)
+
+    return apply_keras3(optimizer, functools.partial(apply, optimizer), grads, trainable_variables, update)
 
 
 # Optimizers of Keras that compute with a whole variable; a worker has only a part of a sharded one.
