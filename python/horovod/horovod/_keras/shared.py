@@ -1,12 +1,12 @@
 """Horovod's API for Keras, for whichever `keras`: names that `horovod.keras` and `horovod.tensorflow.keras` share.
 
-Functions with the parameter `keras` make the names that depend on it.
+Functions that are not in `__all__` become those of a module by `functions_of`.
 """
 # ruff: noqa: F405  `__all__` has names of `mpi_ops`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +16,7 @@ import horovod.tensorflow as hvd
 from horovod.tensorflow import Average, Compression, ProcessSet, global_process_set
 from horovod.tensorflow.mpi_ops import *  # noqa: F403
 from lockstep._src.compat.horovod.keras import optimizers
+from lockstep._src.compat.horovod.keras.signatures import function_of
 from lockstep._src.compat.horovod.keras.values import evaluate
 
 # Names of both modules. Each adds those that its `keras` makes different.
@@ -57,30 +58,44 @@ __all__ = [
 ]
 
 
-def make_load_model(keras: ModuleType) -> Callable[..., Any]:
-    """Returns `load_model` for models of `keras`."""
+def functions_of(
+    module: str, keras: ModuleType, moved: Sequence[str] = (), before: str = ""
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Returns `load_model` and `DistributedOptimizer` of a module.
 
-    def load_model(
-        filepath: Any,
-        custom_optimizers: Iterable[type] | None = None,
-        custom_objects: dict[str, Any] | None = None,
-        compression: Any = Compression.none,
-        legacy_opts: bool = False,
-    ) -> Any:
-        """Returns a saved model of Keras whose optimizer exchanges gradients, with the state that was saved.
+    Args:
+      module: the name of the module.
+      keras: the Keras whose models are loaded.
+      moved: parameters of `DistributedOptimizer` that this module has at another place.
+      before: the parameter before which they come.
+    """
+    return (
+        function_of(module, load_model, keras=keras),
+        function_of(module, DistributedOptimizer, moved, before),
+    )
 
-        XLA cannot compile exchanges, so it never compiles a model of Keras 3 that this function returns.
 
-        Args:
-          filepath: a path, as for `keras.models.load_model`.
-          custom_optimizers: classes of optimizers that are not Keras' own.
-          custom_objects: as there. If they make an optimizer exchange already, it stays unchanged.
-          compression: as for `DistributedOptimizer`.
-          legacy_opts: not needed: the optimizer has the class that was saved.
-        """
-        return optimizers.load_model(keras, filepath, custom_optimizers, custom_objects, compression)
+def load_model(
+    keras: ModuleType,
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: dict[str, Any] | None = None,
+    compression: Any = Compression.none,
+    legacy_opts: bool = False,
+) -> Any:
+    """Returns a saved model of Keras whose optimizer exchanges gradients, with the state that was saved.
 
-    return load_model
+    XLA cannot compile exchanges, so it never compiles a model of Keras 3 that this function returns.
+
+    Args:
+      keras: the Keras of the model.
+      filepath: a path, as for `keras.models.load_model`.
+      custom_optimizers: classes of optimizers that are not Keras' own.
+      custom_objects: as there. If they make an optimizer exchange already, it stays unchanged.
+      compression: as for `DistributedOptimizer`.
+      legacy_opts: not needed: the optimizer has the class that was saved.
+    """
+    return optimizers.load_model(keras, filepath, custom_optimizers, custom_objects, compression)
 
 
 def DistributedOptimizer(  # noqa: N802

@@ -4,6 +4,7 @@ Compression to 16 bits shows which gradients are exchanged: it rounds them, and 
 """
 
 import inspect
+import pickle
 
 import keras
 import numpy as np
@@ -48,6 +49,24 @@ def test_both_modules_have_all_names():
     # These differ in the order of their parameters alone.
     in_order = [list(inspect.signature(module.DistributedOptimizer).parameters) for module in (hvd_keras, hvd_tf_keras)]
     assert in_order[0] != in_order[1] and sorted(in_order[0]) == sorted(in_order[1])
+
+
+@pytest.mark.parametrize("module", [hvd_keras, hvd_tf_keras])
+def test_functions_belong_to_their_module(module):
+    for function in (module.load_model, module.DistributedOptimizer):
+        assert function.__module__ == module.__name__ and pickle.loads(pickle.dumps(function)) is function
+    assert "keras" not in inspect.signature(module.load_model).parameters
+
+
+def test_a_warning_names_the_programs_line():
+    program = "optimizer = make(sgd, num_groups=1)"
+    for make in (hvd_keras.DistributedOptimizer, hvd_tf_keras.DistributedOptimizer, hvd.DistributedOptimizer):
+        with pytest.warns(DeprecationWarning, match="num_groups is called groups") as caught:
+            exec(compile(program, "program.py", "exec"), {"make": make, "sgd": keras.optimizers.SGD(1.0)})
+        assert [warning.filename for warning in caught] == ["program.py"]
+    with pytest.warns(DeprecationWarning, match="num_groups is called groups") as caught:
+        exec(compile(program, "program.py", "exec"), {"make": hvd.DistributedGradientTape, "sgd": tf.GradientTape()})
+    assert [warning.filename for warning in caught] == ["program.py"]
 
 
 def test_values_are_reduced_at_once():
@@ -137,8 +156,7 @@ def test_a_loaded_model_trains_like_kerass_own_and_exchanges(tmp_path, arguments
     saved.compile(Halving(0.125, momentum=0.5), "mse")
     saved.fit(x, x, batch_size=1, shuffle=False, verbose=0)
     saved.save(path)
-    load = shared.make_load_model(keras)
-    loaded = load(path, **arguments)
+    loaded = shared.load_model(keras, path, **arguments)
     assert isinstance(loaded.optimizer, Halving) and type(loaded.optimizer) is not Halving
     np.testing.assert_array_equal(loaded.get_weights(), saved.get_weights())
     for model in (saved, loaded):
@@ -167,13 +185,13 @@ def test_a_loaded_model_compresses_gradients_unless_its_optimizer_exchanges_alre
     saved = keras.Sequential([keras.layers.Input([1]), _layer()])
     saved.compile(Halving(1.0), "mse")
     saved.save(tmp_path / "model.keras")
-    loaded = shared.make_load_model(keras)(tmp_path / "model.keras", **arguments)
+    loaded = shared.load_model(keras, tmp_path / "model.keras", **arguments)
     assert _weights_after_steps(loaded.optimizer, loaded.trainable_variables, [FINE]) == [2.0 - step]
 
 
 def test_a_loaded_model_without_an_optimizer_stays_as_it_is(tmp_path):
     saved = keras.Sequential([keras.layers.Input([1]), _layer()])
     saved.save(tmp_path / "model.keras")
-    loaded = shared.make_load_model(keras)(tmp_path / "model.keras")
+    loaded = shared.load_model(keras, tmp_path / "model.keras")
     assert getattr(loaded, "optimizer", None) is None
     np.testing.assert_array_equal(loaded.get_weights(), saved.get_weights())

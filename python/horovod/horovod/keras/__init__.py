@@ -6,8 +6,6 @@ from horovod._keras import shared
 from horovod._keras.shared import *  # noqa: F403
 from horovod.keras import callbacks
 from horovod.tensorflow import Adasum
-from lockstep._src.compat.horovod.keras import optimizers
-from lockstep._src.compat.horovod.keras.signatures import with_moved_parameters
 from lockstep._src.compat.lazy import lazy_names
 
 __all__ = [
@@ -18,10 +16,7 @@ __all__ = [
     "load_model",
 ]
 
-load_model = shared.make_load_model(keras)
-__getattr__, __dir__ = lazy_names(__name__, {"elastic": "horovod.keras.elastic"})
-
-DistributedOptimizer = with_moved_parameters(
-    shared.DistributedOptimizer, ["num_groups", "groups"], "backward_passes_per_step", optimizers.make_optimizer
+load_model, DistributedOptimizer = shared.functions_of(
+    __name__, keras, moved=["num_groups", "groups"], before="backward_passes_per_step"
 )
-DistributedOptimizer.__module__ = __name__
+__getattr__, __dir__ = lazy_names(__name__, {"elastic": "horovod.keras.elastic"})

@@ -4,7 +4,7 @@ import keras
 
 from lockstep._src.compat.horovod.keras import callbacks as of_keras
 from lockstep._src.compat.horovod.keras.classes import CALLBACKS, callback_classes
-from lockstep._src.compat.horovod.keras.signatures import with_moved_parameters
+from lockstep._src.compat.horovod.keras.signatures import function_of
 
 (
     BroadcastGlobalVariablesCallback,
@@ -14,6 +14,6 @@ from lockstep._src.compat.horovod.keras.signatures import with_moved_parameters
     BestModelCheckpoint,
 ) = callback_classes(keras, __name__, CALLBACKS)
 
-BestModelCheckpoint.__init__ = with_moved_parameters(
-    of_keras.BestModelCheckpoint.__init__, ["save_weights_only"], "filepath"
+BestModelCheckpoint.__init__ = function_of(
+    __name__, of_keras.BestModelCheckpoint.__init__, ["save_weights_only"], "filepath"
 )

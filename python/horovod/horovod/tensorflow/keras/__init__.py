@@ -4,7 +4,6 @@ from tensorflow import keras
 
 from horovod._keras import shared
 from horovod._keras.shared import *  # noqa: F403
-from horovod._keras.shared import DistributedOptimizer
 
 # Registers the layer with Keras, which then finds it in saved models.
 from horovod.tensorflow import sync_batch_norm as _sync_batch_norm  # noqa: F401
@@ -18,6 +17,5 @@ __all__ = [
     "load_model",
 ]
 
-load_model = shared.make_load_model(keras)
+load_model, DistributedOptimizer = shared.functions_of(__name__, keras)
 __getattr__, __dir__ = lazy_names(__name__, {"elastic": "horovod.tensorflow.keras.elastic"})
-DistributedOptimizer.__module__ = __name__

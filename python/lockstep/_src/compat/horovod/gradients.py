@@ -97,7 +97,7 @@ def exchange_of(
     if gradient_predivide_factor != 1.0 and op != AVERAGE:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if num_groups != 0:
-        warnings.warn("num_groups is called groups since Horovod 0.22", DeprecationWarning, stacklevel=4)
+        warnings.warn("num_groups is called groups since Horovod 0.22", DeprecationWarning, _program_level())
         groups = num_groups if groups is None else groups
     groups = _checked_groups(groups)
     factor = gradient_predivide_factor
@@ -124,6 +124,18 @@ def exchange_of(
         average_passes=average_aggregated_gradients,
         **same,
     )
+
+
+def _program_level() -> int:
+    """Returns the `stacklevel` at which a warning of the calling function names the program's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in (
+        "horovod",
+        "lockstep",
+        "tensorflow",
+    ):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _checked_groups(groups: Any) -> Any:

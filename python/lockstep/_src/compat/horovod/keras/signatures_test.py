@@ -2,7 +2,7 @@ import inspect
 
 import pytest
 
-from lockstep._src.compat.horovod.keras.signatures import with_moved_parameters
+from lockstep._src.compat.horovod.keras.signatures import function_of
 
 
 def _declared(a, b=1, c=2, d=3):
@@ -11,7 +11,7 @@ def _declared(a, b=1, c=2, d=3):
 
 
 def test_moved_parameters_keep_defaults_and_docstring():
-    moved = with_moved_parameters(_declared, ["d"], before="b")
+    moved = function_of("program", _declared, ["d"], before="b")
     assert str(inspect.signature(moved)) == "(a, d=3, b=1, c=2)"
     assert moved.__doc__ == "Says what it got." and moved.__name__ == "_declared"
     assert moved(10, 20) == (10, 1, 2, 20)
@@ -19,13 +19,18 @@ def test_moved_parameters_keep_defaults_and_docstring():
     assert moved(c=5, a=4) == (4, 1, 5, 3)
 
 
-def test_another_function_gets_all_arguments_by_name():
-    moved = with_moved_parameters(_declared, ["c", "d"], before="b", calls=lambda **arguments: arguments)
-    assert moved(0, 7) == {"a": 0, "b": 1, "c": 7, "d": 3}
+def test_several_parameters_move_in_their_order():
+    assert function_of("program", _declared, ["c", "d"], before="b")(0, 7) == (0, 1, 7, 3)
+
+
+def test_a_bound_argument_is_no_parameter():
+    function = function_of("program", _declared, b=5)
+    assert str(inspect.signature(function)) == "(a, c=2, d=3)" and function.__module__ == "program"
+    assert function(0, 7) == (0, 5, 7, 3)
 
 
 def test_wrong_arguments_are_refused():
-    moved = with_moved_parameters(_declared, ["d"], before="b")
+    moved = function_of("program", _declared, ["d"], before="b")
     with pytest.raises(TypeError, match="missing a required argument: 'a'"):
         moved()
     with pytest.raises(TypeError, match="unexpected keyword argument 'e'"):
