@@ -56,8 +56,8 @@ make_empty_environment() {
   [ -f "${requirements[1]}" ] || die "TF=$TF is not supported; there is: $(cd requirements && echo tf-*.txt)"
   [ ! -x "$VENV/bin/pip" ] || return 0
   command -v "$PYTHON" >/dev/null || die "no $PYTHON; install python3"
-  "$PYTHON" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' ||
-    die "$PYTHON is $("$PYTHON" -V), wanted 3.10 to 3.12: set PYTHON"
+  "$PYTHON" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))' ||
+    die "$PYTHON is $("$PYTHON" -V), wanted 3.10 to 3.13: set PYTHON"
   # Debian has the part of venv that installs pip in a separate package.
   "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || debian_packages python3-venv
   say "virtual environment $VENV"

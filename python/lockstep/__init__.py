@@ -30,16 +30,23 @@ _MODULES = frozenset({"data", "embedding", "keras", "metrics", "train"})
 
 __all__ = sorted({*_EXPORTS, *_MODULES})
 
+# The version of the installed distribution, which has it from pyproject.toml.
+__version__: str
+
 
 def __getattr__(name: str) -> Any:
+    value: Any
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name not in _EXPORTS:
+    if name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("lockstep-tf")
+    elif name in _EXPORTS:
+        value = getattr(importlib.import_module(_EXPORTS[name]), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_EXPORTS[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})
