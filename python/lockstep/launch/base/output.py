@@ -1,16 +1,18 @@
 r"""The workers' output: line by line, with the rank of the worker before each line.
 
-Progress bars rewrite their line with carriage returns. On a terminal, rank 0's bar stays the last line of the screen
-and others' lines scroll above it. In a file or pipe, a bar is one line every ten seconds, and its last state. Bars of
-other ranks show their last state only.
+Progress bars rewrite their line with carriage returns. On a terminal, the bar of the lowest rank that is shown stays
+the last line of the screen, and others' lines scroll above it. In a file or pipe, a bar is one line every ten seconds,
+and its last state. Bars of other ranks show their last state only. A file gets text only, and no control characters.
 """
 
 import os
 import re
 import select
+import stat
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Protocol
 
 _ERASE_LINE = b"\r\x1b[K"
 # A line without end is forwarded in pieces of this size.
@@ -19,6 +21,22 @@ PROGRESS_INTERVAL_S = 10.0
 # C0 without tab and carriage return, DEL, and C1 in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
 _CONTROLS_BUT_COLOURS = re.compile(rb"(?!\x1b\[[0-9;]*m)(?:" + _CONTROLS.pattern + rb")")
+# Escape sequences of ECMA-48: control sequences (colours, movements), command strings (titles), and two-byte ones.
+# A backspace only moves the cursor.
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_])|\x08+")
+
+
+class Screen(Protocol):
+    """A receiver of lines and of progress bars."""
+
+    def line(self, fd: int, text: bytes) -> None:
+        """Takes a whole line, given without its end."""
+
+    def progress(self, fd: int, text: bytes) -> None:
+        """Takes the state of a progress bar, which replaces its former state."""
+
+    def end_progress(self) -> None:
+        """Ends the progress bar."""
 
 
 class Console:
@@ -29,6 +47,7 @@ class Console:
       stderr: File descriptor.
       clock: Seconds; time.monotonic.
       timestamps: Whether each line begins with the date and the time of day.
+      ranks: The ranks whose output is shown; None: all. The launcher's own messages are always shown.
     """
 
     def __init__(
@@ -37,8 +56,11 @@ class Console:
         stderr: int = 2,
         clock: Callable[[], float] = time.monotonic,
         timestamps: bool = False,
+        ranks: Collection[int] | None = None,
     ):
+        self.ranks = ranks
         self._terminal = {fd: os.isatty(fd) for fd in (stdout, stderr)}
+        self._is_file = {fd: _is_file(fd) for fd in (stdout, stderr)}
         self.stdout, self.stderr, self.timestamps = stdout, stderr, timestamps
         self._clock = clock
         self._lost: set[int] = set()  # files to which some output could not be written
@@ -51,9 +73,17 @@ class Console:
         del fd
         return b"[%s] " % name.encode()
 
+    def shows(self, rank: int | None) -> bool:
+        """Returns whether the output of this rank is shown; None: a worker that has no rank yet."""
+        return self.ranks is None or rank in self.ranks
+
+    def shows_progress_of(self, rank: int | None) -> bool:
+        """Returns whether the progress bars of this rank are shown while they change."""
+        return rank == (0 if self.ranks is None else min(self.ranks, default=None))
+
     def line(self, fd: int, text: bytes) -> None:
         """Writes a whole line, given without its end."""
-        text = self._stamp() + text
+        text = self._stamp() + (plain(text) if self._is_file[fd] else text)
         if self._bar is None or not self._terminal[fd]:
             self._write(fd, text + b"\n")
             return
@@ -63,7 +93,7 @@ class Console:
 
     def progress(self, fd: int, text: bytes) -> None:
         """Shows the state of a progress bar, in place of its former state."""
-        text = self._stamp() + text
+        text = self._stamp() + (plain(text) if self._is_file[fd] else text)
         if self._terminal[fd]:
             self._bar = (fd, text)
             self._write(fd, _ERASE_LINE + text)
@@ -118,25 +148,28 @@ class Stream:
       history: Also gets every line.
       is_remote: Whether another host sends the output. Then control sequences other than colours are made visible, so
         that the terminal does not follow them.
+      is_shown: False if only the history gets the lines.
     """
 
     def __init__(
         self,
-        console: Console,
+        console: Screen,
         fd: int,
         prefix: bytes,
         shows_progress: bool,
         history: deque[bytes],
         is_remote: bool = False,
+        is_shown: bool = True,
     ):
         self._console, self._fd, self._prefix, self._is_remote = console, fd, prefix, is_remote
+        self._is_shown = is_shown
         self._shows_progress, self._history = shows_progress, history
         self._rest = b""
         self._has_bar = False
 
-    def rename(self, prefix: bytes, shows_progress: bool) -> None:
-        """Sets the prefix of later lines."""
-        self._prefix, self._shows_progress = prefix, shows_progress
+    def rename(self, prefix: bytes, shows_progress: bool, is_shown: bool = True) -> None:
+        """Sets the prefix of later lines, and whether they are shown."""
+        self._prefix, self._shows_progress, self._is_shown = prefix, shows_progress, is_shown
 
     def feed(self, chunk: bytes) -> None:
         """Takes a part of the output; an incomplete line is kept until its end comes."""
@@ -150,7 +183,7 @@ class Stream:
         state = _last_state(rest)
         if b"\r" in rest:
             rest = b"\r" + state + (b"\r" if rest.endswith(b"\r") and state else b"")
-            if self._shows_progress:
+            if self._shows_progress and self._is_shown:
                 self._show(state)
         self._rest = rest
 
@@ -181,7 +214,8 @@ class Stream:
             self._end_bar()
         line = self._harmless(_last_state(line))
         self._history.append(line)
-        self._console.line(self._fd, self._prefix + line)
+        if self._is_shown:
+            self._console.line(self._fd, self._prefix + line)
 
 
 def streams_of(
@@ -192,8 +226,9 @@ def streams_of(
     With None, the streams have no name until `rename`.
     """
     name = "" if rank is None else str(rank)
+    bars, is_shown = console.shows_progress_of(rank), console.shows(rank)
     stdout, stderr = (
-        Stream(console, fd, console.prefix(name, fd), rank == 0, history, is_remote)
+        Stream(console, fd, console.prefix(name, fd), bars, history, is_remote, is_shown)
         for fd in (console.stdout, console.stderr)
     )
     return stdout, stderr
@@ -212,6 +247,18 @@ def printable(text: bytes, colours: bool = False) -> bytes:
       colours: Whether to keep sequences that set colours.
     """
     return (_CONTROLS_BUT_COLOURS if colours else _CONTROLS).sub(lambda found: b"\\x%02x" % found[0][-1], text)
+
+
+def plain(text: bytes) -> bytes:
+    r"""Returns the text without escape sequences, and with escapes (\x07) in place of control characters."""
+    return printable(_ESCAPES.sub(b"", text))
+
+
+def _is_file(fd: int) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(fd).st_mode)
+    except OSError:  # A program may run with its stdout closed.
+        return False
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from lockstep.launch.base.output import PROGRESS_INTERVAL_S, Console, Stream
+from lockstep.launch.base.output import PROGRESS_INTERVAL_S, Console, Stream, streams_of
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -191,3 +191,30 @@ def test_a_terminal_obeys_nothing_that_another_host_sends_but_colours(pipe):
         "[1] \x1b[31mred\x1b[0m \\x1b]0;title\\x07\\x1b[2J\t\xe9\\x9b2J\\x00\n"
         "[lockstep] host a: \\x1b[31mred\\x1b[0m\\x07\n"
     )
+
+
+def test_a_file_gets_text_and_no_control_characters(tmp_path):
+    with open(tmp_path / "out", "w+b") as file:
+        console = Console(file.fileno(), file.fileno())
+        stream = Stream(console, file.fileno(), b"[0] ", True, deque())
+        stream.feed(
+            b"\x1b[1;32mgreen\x1b[0m \x1b]0;title\x07\xc3\xa9\tbell\x07 ab\x08\x08\n\r10 %\r\x1b[2K\x1b[31m99 %\n"
+        )
+        file.seek(0)
+        assert file.read().decode() == "[0] green é\tbell\\x07 ab\n[0] 99 %\n"
+
+
+def test_hidden_ranks_are_kept_for_the_message_of_a_failure_and_bars_are_those_of_the_first_shown_rank(tmp_path):
+    with open(tmp_path / "out", "w+b") as file:
+        console = Console(file.fileno(), file.fileno(), ranks={2, 1}, clock=lambda: 100.0)
+        history = {rank: deque() for rank in range(3)}
+        for rank in history:
+            stdout, stderr = streams_of(rank, console, history[rank])
+            stdout.feed(b"\r1 %")
+            stdout.feed(b"\r2 %\n")
+            stderr.feed(b"error\n")
+        console.message("ours")
+        file.seek(0)
+        shown = file.read().decode().splitlines()
+    assert shown == ["[1] 1 %", "[1] 2 %", "[1] error", "[2] 2 %", "[2] error", "[lockstep] ours"]
+    assert all(list(lines) == [b"2 %", b"error"] for lines in history.values())

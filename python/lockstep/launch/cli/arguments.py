@@ -8,7 +8,7 @@ abbreviations.
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _USAGE = "[options] command ..."
@@ -20,6 +20,24 @@ class _Parser(argparse.ArgumentParser):
     def format_usage(self) -> str:
         """Returns the short usage for messages."""
         return f"usage: {self.prog} {_USAGE}\n"
+
+
+class ShowVersion(argparse.Action):
+    """An option that prints a version and ends the program. The version is computed only if the option is given.
+
+    Args:
+      text: Returns the line to print.
+      **details: As in `add_argument`.
+    """
+
+    def __init__(self, *, text: Callable[[], str], **details: Any):
+        super().__init__(**{**details, "nargs": 0, "default": argparse.SUPPRESS, "dest": argparse.SUPPRESS})
+        self._text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        """Prints the version, and raises SystemExit(0)."""
+        print(self._text())
+        parser.exit()
 
 
 class CommandLine:
@@ -38,6 +56,11 @@ class CommandLine:
             self._parser.add_argument("command", nargs=argparse.REMAINDER, help="the program, and its own arguments")
         # The number of words that follow an option.
         self._values = {"-h": 0, "--help": 0}
+
+    @property
+    def parser(self) -> argparse.ArgumentParser:
+        """The parser of the options."""
+        return self._parser
 
     def group(self, title: str, description: str = "") -> Any:
         """Adds a heading to the help; returns it for `add`."""

@@ -9,10 +9,12 @@ from typing import Any
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
+from lockstep.launch.base.version import installed_version
 from lockstep.launch.cli import tf1_command
-from lockstep.launch.cli.arguments import CommandLine
+from lockstep.launch.cli.arguments import CommandLine, ShowVersion
 from lockstep.launch.cli.host_options import add_hosts, add_restarts, hosts_asked_for, interfaces_of
 from lockstep.launch.cli.job_factory import CommandJobs, Environments
+from lockstep.launch.cli.output_options import add_log_folder, add_shown_ranks, folder_of, ranks_of
 from lockstep.launch.local import attempts
 from lockstep.launch.local.attempts import check_restarts, run_attempts
 from lockstep.launch.local.process import not_executable
@@ -32,8 +34,30 @@ NO_COMMAND = "no command; wanted one like: python main.py"
 Prepare = Callable[[list[str], MutableMapping[str, str]], list[str]]
 
 
+def command_line(spelling: str) -> CommandLine:
+    """Returns the parser of the launcher's options.
+
+    Args:
+      spelling: The words with which users call the launcher, for the help.
+    """
+    line = CommandLine(spelling, _DESCRIPTION)
+    line.add("-n", "--workers", type=int, metavar="N", help="number of workers of each machine")
+    line.add("-np", "--num-proc", type=int, metavar="N", help="number of workers of the job, on all machines together")
+    add_restarts(line)
+    add_tf1(line)
+    line.add("--version", action=ShowVersion, text=lambda: f"lockstep {installed_version()}", help="print the version")
+    output = line.group("output")
+    add_shown_ranks(line, output)
+    add_log_folder(line, output)
+    add_hosts(line, default="this machine; in an allocation of Slurm's, its hosts")
+    return line
+
+
 def main(
-    arguments: Sequence[str] | None = None, program: str = "lockstep.launch", prepare: Prepare | None = None
+    arguments: Sequence[str] | None = None,
+    program: str = "lockstep.launch",
+    prepare: Prepare | None = None,
+    spelling: str | None = None,
 ) -> int:
     """Runs a job as the command line asks. Does not return if a single worker replaces this process.
 
@@ -41,16 +65,12 @@ def main(
       arguments: The command line without the program's name; `sys.argv[1:]` by default.
       program: The module's name, for messages.
       prepare: Prepares command and environment for another project's launcher.
+      spelling: The words with which users call it, for the help; `python -m <program>` by default.
 
     Returns:
       The exit code for this process: 0, the first failure's exit code, or 2 for a request that cannot be met.
     """
-    line = CommandLine(f"python -m {program}", _DESCRIPTION)
-    line.add("-n", "--workers", type=int, metavar="N", help="number of workers of each machine")
-    line.add("-np", "--num-proc", type=int, metavar="N", help="number of workers of the job, on all machines together")
-    add_restarts(line)
-    add_tf1(line)
-    add_hosts(line, default="this machine; in an allocation of Slurm's, its hosts")
+    line = command_line(spelling or f"python -m {program}")
     options, words = line.parse(sys.argv[1:] if arguments is None else arguments)
     if not words:
         line.error(NO_COMMAND)
@@ -59,27 +79,31 @@ def main(
         if prepare is not None:
             words = prepare(words, environment)
         words = program_of(words, options.tf1, environment)
-        console = Console()
-        if choices := interfaces_of(options):  # Connections between hosts use the first one.
-            environment[interfaces.VARIABLE] = choices[0]
-        _check_numbers(options.workers, options.num_proc)
-        asked = hosts_asked_for(
-            options, options.workers, lambda: len(plan.granted_devices(environment, console).ids), environment
-        )
-        job_hosts, workers = None, options.workers
-        if asked is not None:
-            hosts, shell = asked
-            job_hosts = JobHosts(hosts if options.num_proc is None else assign_slots(options.num_proc, hosts), shell)
-            environment.pop("TF_CONFIG", None)  # The list of hosts replaces it.
-        elif options.num_proc is not None:
-            plan.check_alone(options.num_proc, environment)
-            workers = options.num_proc
-        planned = environments_of(workers, job_hosts, console)
-        restarts = check_restarts(options.restarts)
-        return execute(words, CommandJobs(planned, job_hosts, environment, console, restarts=restarts))
+        return execute(words, _jobs(options, environment, Console(ranks=ranks_of(options))))
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _jobs(options: Any, environment: dict[str, str], console: Console) -> CommandJobs:
+    """Returns the jobs that the options ask for; sets variables of the environment."""
+    if choices := interfaces_of(options):  # Connections between hosts use the first one.
+        environment[interfaces.VARIABLE] = choices[0]
+    _check_numbers(options.workers, options.num_proc)
+    asked = hosts_asked_for(
+        options, options.workers, lambda: len(plan.granted_devices(environment, console).ids), environment
+    )
+    job_hosts, workers = None, options.workers
+    if asked is not None:
+        hosts, shell = asked
+        job_hosts = JobHosts(hosts if options.num_proc is None else assign_slots(options.num_proc, hosts), shell)
+        environment.pop("TF_CONFIG", None)  # The list of hosts replaces it.
+    elif options.num_proc is not None:
+        plan.check_alone(options.num_proc, environment)
+        workers = options.num_proc
+    planned = environments_of(workers, job_hosts, console)
+    restarts = check_restarts(options.restarts)
+    return CommandJobs(planned, job_hosts, environment, console, folder_of(options), restarts)
 
 
 def _check_numbers(workers: int | None, num_proc: int | None) -> None:
@@ -123,7 +147,8 @@ def execute(words: list[str], jobs: CommandJobs) -> int:
     """Runs a command on workers; returns the launcher's exit code.
 
     A single worker on this host replaces this process, and this function does not return. This needs that no restarts
-    are allowed, and that output is neither kept in files nor given timestamps.
+    are allowed, and that its output is shown as it is: not kept in files, not hidden, and without timestamps. A task of
+    TF_CONFIG without a rank always does so.
 
     Raises:
       LaunchError: the command cannot be executed, or the folder cannot be made.
@@ -131,7 +156,7 @@ def execute(words: list[str], jobs: CommandJobs) -> int:
     planned = []
     if jobs.is_here:
         planned.append(jobs.environments(attempts.attempt_environment(jobs.environment, jobs.restarts, 0)))
-        if len(planned[0]) == 1 and jobs.folder is None and not jobs.console.timestamps and not jobs.restarts:
+        if len(planned[0]) == 1 and (not jobs.supervises_one or "LOCKSTEP_RANK" not in planned[0][0]):
             _become(words, planned[0][0])
 
     def environments_for(variables: Mapping[str, str]) -> Sequence[Mapping[str, str]]:

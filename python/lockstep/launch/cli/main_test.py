@@ -84,6 +84,8 @@ def test_workers_on_the_cpu_see_no_gpu(launch):
         (("no-such-program",), 127, "cannot run 'no-such-program': No such file"),
         (("-n", "2", "/etc/passwd"), 126, "cannot run '/etc/passwd': Permission denied"),
         (("--tf1", "bash", "run.sh"), 2, "no Python program"),
+        (("-n", "2", "--output-rank", "2", "true"), 2, "--output-rank 2: wanted a rank of the job, 0 to 1"),
+        (("--quiet", "--output-rank", "0", "true"), 2, "not allowed with argument --quiet"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_one_line(launch, options, code, message):
@@ -203,6 +205,31 @@ def test_a_single_worker_is_supervised_where_it_may_restart_or_its_output_is_kep
         assert execute(words, jobs) == 0
     assert (tmp_path / "shown").read_text() == "[0] done\n"
     assert not kept or (tmp_path / "out/rank.0/stdout").read_text() == "done\n"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_output_may_be_that_of_a_rank_or_of_none_and_is_kept_in_log_files(launch, tmp_path, workers):
+    worker = (
+        RANK
+        + 'print("hello from", rank, "\\033[1mbold\\033[0m", flush=True); open(f"done{rank}", "w").close()\n'
+        + f'while not os.path.exists("done{workers - 1}"): time.sleep(.01)\n'
+        + "sys.exit(3 * (rank == 0))"
+    )
+    wanted = {"--output-rank=0": ["[0] hello from 0 \033[1mbold\033[0m"], "--quiet": []}
+    for option, shown in wanted.items():
+        for path in tmp_path.glob("done*"):
+            path.unlink()
+        code, stdout, stderr = finish(launch(f"-n{workers}", option, "--log-dir", "logs", worker=worker))
+        assert (code, stdout) == (3, shown)
+        assert "[lockstep] rank 0 (pid " in stderr[0] and "failed with exit code 3" in stderr[0]
+        for rank in range(workers):
+            assert (tmp_path / f"logs/rank.{rank}/stdout").read_text() == f"hello from {rank} bold\n"
+
+
+def test_a_task_without_a_rank_runs_alone_whatever_the_options_of_output(launch):
+    variables = {"TF_CONFIG": _tf_config({"chief": ["a:1"], "evaluator": ["b:1"]}, "evaluator")}
+    options = ("--restarts", "1", "--log-dir", "logs", "--quiet")
+    assert finish(launch(*options, worker="print('alone')", variables=variables)) == (0, ["alone"], [])
 
 
 def test_the_launcher_never_loads_tensorflow():

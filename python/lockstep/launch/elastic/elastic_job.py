@@ -254,7 +254,7 @@ class ElasticJob(SupervisedJob):
             worker = LocalWorker(process, None, copies)
             self._show(worker)
             self._add(worker, self._guard, self._selector)
-        self._rename(worker, f"worker {number}", False)
+        self._rename(worker, f"worker {number}", None)
         self._numbered[number] = worker
         if self._plan.verbose:
             pid = f" (pid {worker.pid})" if worker.pid else ""
@@ -281,7 +281,7 @@ class ElasticJob(SupervisedJob):
             worker = self._numbered.get(number)
             if worker is not None:
                 worker.rank = place["rank"]
-                self._rename(worker, str(place["rank"]), place["rank"] == 0)
+                self._rename(worker, str(place["rank"]), place["rank"])
             self._service.say(number, {"is": "round", "rendezvous": rendezvous, **place})
 
     def _rendezvous(self, places: Mapping[int, dict]) -> str:
@@ -300,12 +300,13 @@ class ElasticJob(SupervisedJob):
             (port,) = free_ports(1, "" if remote else LOOPBACK)
         return interfaces.with_port(host, port)
 
-    def _rename(self, worker: Worker, name: str, shows_progress: bool) -> None:
-        worker.name = name if name.startswith("worker") else f"rank {name}"
+    def _rename(self, worker: Worker, name: str, rank: int | None) -> None:
+        worker.name = name if rank is None else f"rank {name}"
+        bars, is_shown = self._console.shows_progress_of(rank), self._console.shows(rank)
         streams = worker.sinks[:2]  # the third takes its notes
         for sink, fd in zip(streams, (self._console.stdout, self._console.stderr), strict=True):
             assert isinstance(sink, Stream)
-            sink.rename(self._console.prefix(name, fd), shows_progress)
+            sink.rename(self._console.prefix(name, fd), bars, is_shown)
 
     def _finish(self, code: int, why: str) -> None:
         self._why = why

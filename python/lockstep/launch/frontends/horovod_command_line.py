@@ -12,6 +12,7 @@ from lockstep.launch.cli.host_options import (
     interfaces_of,
 )
 from lockstep.launch.cli.main import add_tf1
+from lockstep.launch.cli.output_options import add_shown_ranks
 from lockstep.launch.frontends.horovod_elastic import OPTIONS, TIMEOUT_VARIABLE, ElasticOptions
 from lockstep.launch.frontends.horovod_request import START_TIMEOUT, Request
 from lockstep.launch.frontends.horovod_settings import ReadYaml, add_settings, given_settings, read_config
@@ -110,6 +111,7 @@ def _add_ours(line: CommandLine, group: Any) -> None:
     line.add("-n", to=group, type=int, dest="num_proc", help="the same as -np")
     add_restarts(line, group)
     add_tf1(line, group)
+    add_shown_ranks(line, group)
     add_ssh_program(line, group)
     add_interfaces(line, group, "--nics", "--interface", help="the same as --network-interface")
     line.add("--slots", to=group, type=int, dest="slots", help="the same as --slots-per-host")

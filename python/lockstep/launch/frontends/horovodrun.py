@@ -7,7 +7,6 @@ workers must be given. Each worker sees all GPUs of the machine, and chooses one
 place in Horovod's variables. TF_CONFIG, which Horovod does not know, is neither read nor forwarded.
 """
 
-import importlib.metadata
 import importlib.util
 import os
 import shlex
@@ -20,9 +19,11 @@ from lockstep.launch.base.call_folder import VARIABLE as FOLDER
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.base.places import places
+from lockstep.launch.base.version import installed_version
 from lockstep.launch.cli.call import Dumps, JobFactory, call_in
 from lockstep.launch.cli.job_factory import CommandJobs, Environments
 from lockstep.launch.cli.main import NO_COMMAND, environments_of, execute, program_of
+from lockstep.launch.cli.output_options import ranks_of
 from lockstep.launch.elastic.elastic_job import ElasticJob
 from lockstep.launch.elastic.other_hosts import RemoteAccess
 from lockstep.launch.frontends.horovod_command_line import API_VERSION, PROGRAM, command_line, request_of
@@ -53,7 +54,8 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
         line.error(NO_COMMAND)
     try:
         request, unknown = request_of(options, read_yaml)
-        environment, console = dict(os.environ), HorovodConsole(timestamps=request.timestamps)
+        environment = dict(os.environ)
+        console = HorovodConsole(timestamps=request.timestamps, ranks=ranks_of(options))
         for key in unknown:
             console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
         words = program_of(words, options.tf1, environment)
@@ -155,15 +157,11 @@ def _build() -> str:
     def mark(there: bool) -> str:
         return "[X]" if there else "[ ]"
 
-    try:
-        version = importlib.metadata.version("lockstep-tf")
-    except importlib.metadata.PackageNotFoundError:
-        version = "(not installed)"
     tensorflow, built = (
         mark(importlib.util.find_spec(name) is not None) for name in ("tensorflow", "lockstep._build_info")
     )
     return f"""\
-Lockstep {version}, with the API of Horovod {API_VERSION}
+Lockstep {installed_version()}, with the API of Horovod {API_VERSION}
 
 Available Frameworks:
     {tensorflow} TensorFlow

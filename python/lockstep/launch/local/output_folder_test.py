@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
-from lockstep.launch.local.output_folder import OutputCopy, open_copies
+from lockstep.launch.local.output_folder import LogFile, OutputCopy, OutputFolder, open_copies
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -59,3 +59,21 @@ def test_a_full_disk_is_said_once_and_ends_the_copy_alone(tmp_path, console):
     assert (tmp_path / "shown").read_text().splitlines() == [
         f"[lockstep] {tmp_path}/full: No space left on device; what is written from here on is not kept"
     ]
+
+
+def test_a_log_file_has_lines_without_control_characters_and_the_last_state_of_bars(tmp_path, console):
+    stdout, stderr = open_copies(OutputFolder(str(tmp_path), holds_lines=True), [0], 1, console)[0]
+    for byte in b"\x1b[31mred\x1b[0m\n\r10 %\r20 %\r30 %\r\nno end":
+        stdout.write(bytes([byte]))
+    for file in (stdout, stderr):
+        file.close()
+    assert (tmp_path / "rank.0" / "stdout").read_text() == "red\n30 %\nno end\n"
+    assert (tmp_path / "rank.0" / "stderr").read_text() == ""
+
+
+def test_a_full_disk_ends_a_log_file_alone(tmp_path, console):
+    (tmp_path / "full").symlink_to("/dev/full")
+    log = LogFile(tmp_path / "full", console)
+    log.write(b"one\ntwo\nthree")
+    log.close()
+    assert (tmp_path / "shown").read_text().count("No space left on device") == 1
