@@ -62,6 +62,8 @@ of Keras are replaced only if it is loaded at the right time:
 
 - A scope looks when the outermost one is entered. It takes Keras 3 if that is loaded with TensorFlow as its backend.
   Otherwise it takes Keras 2, if that is loaded. It never takes both.
+- A scope that takes Keras 3 takes Keras RS as well, if that is loaded then. An optimizer that is built in a scope
+  raises an error if Keras RS was loaded later.
 - A dynamic table takes Keras 3, if that is loaded when the table is made.
 - `hvd.DistributedOptimizer` takes the Keras of the given optimizer.
 - `hvd.DistributedGradientTape` takes Keras 3, if that is loaded.
@@ -170,7 +172,7 @@ def _section(period: Period) -> str:
         f"- replaced: {period.installed}",
         f"- restored: {period.undone}",
     ]
-    for library in ("TensorFlow", "Keras 3", "Keras 2"):
+    for library in ("TensorFlow", "Keras 3", "Keras RS", "Keras 2"):
         hooks = [hook for hook in symbols.TABLE if period in hook.why and hook.library == library]
         if hooks:
             lines += ["", f"### {library} ({' and '.join(VERSIONS[library])})", "", *_table(period, hooks)]

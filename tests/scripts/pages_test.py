@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.scripts.documents import run_launcher
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
+NEEDS_KERAS_RS = pytest.mark.skipif(importlib.util.find_spec("keras_rs") is None, reason="keras_rs is not installed")
 LAUNCH = [sys.executable, "-m", "lockstep.launch", "-n", "2"]
 HOROVODRUN = [sys.executable, "-m", "horovod.runner", "-np", "2"]
 
@@ -34,6 +36,7 @@ def outputs(page: str, launcher: list[str], folder: Path) -> list[str]:
         ("sharding", r"\(3, 16\) \(500, 16\) \(1000, 16\)"),
         ("checkpoint_format", r"\(1000, 16\)"),
         ("hooks", r"(?s)False.*True"),
+        pytest.param("keras_rs", r"\(500, 16\) \(1000, 16\)", marks=NEEDS_KERAS_RS),
     ],
 )
 def test_each_worker_prints_what_the_page_says(page, printed, tmp_path):

@@ -138,6 +138,7 @@ def _intercept_keras(interception: Interception) -> None:
         # These modules import Keras, which is not installed with every TensorFlow.
         from lockstep._src.keras.hooks import callbacks as keras_callbacks
         from lockstep._src.keras.hooks import model_files as keras_saving
+        from lockstep._src.keras.hooks import table_optimizers as keras_table_optimizers
         from lockstep._src.keras.hooks import training as keras_training
         from lockstep._src.keras.hooks import variables as keras_variables
         from lockstep._src.tables.updates import keras3 as keras_updates
@@ -146,6 +147,7 @@ def _intercept_keras(interception: Interception) -> None:
         keras_training.intercept_training(interception)
         keras_saving.intercept_saving(interception)
         keras_callbacks.intercept_callbacks(interception)
+        keras_table_optimizers.intercept_table_optimizers(interception)
         keras_updates.intercept_updates(interception)
     elif (keras_2 := loaded_keras_2()) is not None:
         keras2.intercept_updates(interception, keras_2)

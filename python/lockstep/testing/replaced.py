@@ -15,7 +15,8 @@ from lockstep._src.hooks.hook import Hook
 from lockstep._src.hooks.interception import all_subclasses
 
 HAS_KERAS_3 = keras.__version__.startswith("3.")
-_LIBRARIES = ("tensorflow", "keras", "tf_keras")
+HAS_KERAS_RS = HAS_KERAS_3 and importlib.util.find_spec("keras_rs") is not None
+_LIBRARIES = ("tensorflow", "keras", "tf_keras", "keras_rs")
 # Attributes that Python itself changes.
 _CHANGED_BY_PYTHON = ("__abstractmethods__", "_abc_impl")
 
@@ -33,8 +34,9 @@ def keras_2() -> str | None:
 def installed_hooks() -> list[Hook]:
     """Returns the rows of the table whose library is installed."""
     keras2, hooks = keras_2(), []
+    installed = {"TensorFlow": True, "Keras 3": HAS_KERAS_3, "Keras RS": HAS_KERAS_RS}
     for hook in symbols.TABLE:
-        if hook.library == "TensorFlow" or (hook.library == "Keras 3" and HAS_KERAS_3):
+        if installed.get(hook.library):
             hooks.append(hook)
         elif hook.library == "Keras 2" and keras2 is not None:
             hooks.append(hook.of(keras2))
@@ -76,10 +78,14 @@ class Snapshot:
 
 
 def _places(periods: tuple[str, ...], only: Container[str]) -> dict[Place, str]:
-    """Returns the places of the rows. For Keras, only the package `keras` counts, which scopes look for first."""
+    """Returns the places of the rows.
+
+    For Keras, only the package `keras` counts, which scopes look for first; Keras RS counts if it is loaded.
+    """
     found = {}
     for hook in installed_hooks():
         is_other_keras = hook.symbol.startswith("tf_keras.")
+        is_other_keras |= hook.library == "Keras RS" and "keras_rs" not in sys.modules
         if is_other_keras or hook.only not in only or not any(period.name in periods for period in hook.why):
             continue
         places = hook.places()

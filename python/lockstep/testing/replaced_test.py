@@ -7,7 +7,7 @@ import keras
 import pytest
 
 from lockstep._src.hooks import symbols
-from lockstep.testing.replaced import HAS_KERAS_3, Snapshot, installed_hooks, keras_2
+from lockstep.testing.replaced import HAS_KERAS_3, HAS_KERAS_RS, Snapshot, installed_hooks, keras_2
 
 
 class Base:
@@ -99,4 +99,6 @@ def test_rows_that_are_not_replaced_are_listed():
 def test_installed_rows_are_those_of_the_installed_keras():
     assert (keras_2() == "keras") == (not HAS_KERAS_3)
     packages = {hook.symbol.partition(":")[0].partition(".")[0] for hook in installed_hooks()}
-    assert packages == {"tensorflow", keras.__name__} | ({keras_2()} - {None})
+    assert packages == {"tensorflow", keras.__name__} | ({keras_2()} - {None}) | (
+        {"keras_rs"} if HAS_KERAS_RS else set()
+    )

@@ -15,7 +15,12 @@ from lockstep._src.hooks import signatures
 # In place of a signature: a name that the library does not have, and that is added.
 ABSENT = "absent"
 # The versions that the table is tested with.
-VERSIONS = {"TensorFlow": ("2.15.1", "2.21.0"), "Keras 2": ("2.15.0", "2.21.0"), "Keras 3": ("3.15.1",)}
+VERSIONS = {
+    "TensorFlow": ("2.15.1", "2.21.0"),
+    "Keras 2": ("2.15.0", "2.21.0"),
+    "Keras 3": ("3.15.1",),
+    "Keras RS": ("0.4.0",),
+}
 
 # TensorFlow's name for Keras 2; Keras 3 has no models for graphs of TensorFlow 1.
 _KERAS_OF_TENSORFLOW_1 = "tensorflow:compat.v1.keras."
@@ -42,7 +47,7 @@ class Period:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hook:
-    """A replaced symbol of TensorFlow or Keras: a row of the table, not a hook of a session.
+    """A replaced symbol of TensorFlow, Keras or Keras RS: a row of the table, not a hook of a session.
 
     Attributes:
       symbol: "module:name", where the name may have dots. Modules of Keras 2 are written as those of `tf_keras`.
@@ -69,11 +74,11 @@ class Hook:
 
     @property
     def library(self) -> str:
-        """The library of the symbol: "TensorFlow", "Keras 2" or "Keras 3"."""
+        """The library of the symbol, a key of `VERSIONS`."""
         if self.symbol.startswith(_KERAS_OF_TENSORFLOW_1):
             return "Keras 2"
         root = self.symbol.partition(":")[0].partition(".")[0]
-        return {"tf_keras": "Keras 2", "keras": "Keras 3"}.get(root, "TensorFlow")
+        return {"tf_keras": "Keras 2", "keras": "Keras 3", "keras_rs": "Keras RS"}.get(root, "TensorFlow")
 
     @functools.cache  # noqa: B019  rows of the table live as long as the process
     def of(self, keras: str) -> Hook:
@@ -140,5 +145,5 @@ def _split(symbol: str) -> tuple[str, str]:
 
 
 def _versions() -> str:
-    loaded = {name: sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras")}
+    loaded = {name: sys.modules.get(name) for name in ("tensorflow", "keras", "tf_keras", "keras_rs")}
     return ", ".join(f"{name} {getattr(module, '__version__', '?')}" for name, module in loaded.items() if module)

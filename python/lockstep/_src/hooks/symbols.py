@@ -276,6 +276,7 @@ KERAS_TAKE = _row(
     "Rows of a sharded table are looked up. Keras would read the whole table to ask for its shape.",
 )
 _TF_OPTIMIZER = _TF_BACKEND + "optimizer:TFOptimizer."
+_OWN_OPTIMIZER = "A table of Keras RS is trained by the optimizer of its `TableConfig`"
 KERAS_ADD_SLOT = _row(
     _TF_OPTIMIZER + "add_variable_from_reference(self, reference_variable, name=None, initializer='zeros')",
     {SCOPE: _SLOT + ".", TABLES: "Slots of a dynamic table are columns of it."},
@@ -286,7 +287,7 @@ KERAS_BACKEND_UPDATE = _row(
 )
 KERAS_BACKEND_APPLY = _row(
     _TF_OPTIMIZER + "_backend_apply_gradients(self, grads, trainable_variables)",
-    {TABLES: "Options that need whole variables are refused for dynamic tables."},
+    {SCOPE: _OWN_OPTIMIZER + ".", TABLES: "Options that need whole variables are refused for dynamic tables."},
 )
 KERAS_CLIP = _row(
     _TF_OPTIMIZER + "_clip_gradients(self, grads)",
@@ -311,6 +312,9 @@ KERAS_APPLY = _row(
     _BASE_OPTIMIZER + "BaseOptimizer.apply(self, grads, trainable_variables=None)",
     "Gradients are exchanged before they are applied, and slices of one row are summed.",
     subclasses=True,
+)
+KERAS_BUILD = _row(
+    _BASE_OPTIMIZER + "BaseOptimizer.build(self, variables)", _OWN_OPTIMIZER + ", which the model's optimizer saves."
 )
 KERAS_SCALE_LOSS = _row_of_several(
     _BASE_OPTIMIZER + "BaseOptimizer.scale_loss(self, loss)",
@@ -411,6 +415,15 @@ SAVE_MODEL = _rows_of_several(
     _SAVING, ("save_model", "save_weights"), "(model, filepath, ...)", "Worker 0 writes one file, of whole tables."
 )
 LOAD_WEIGHTS = _row_of_several(_SAVING + "load_weights(model, filepath, ...)", _RESTORED)
+
+# Keras RS.
+
+_DISTRIBUTED_EMBEDDING = "keras_rs.src.layers.embedding.base_distributed_embedding:DistributedEmbedding."
+KERAS_RS_BUILD = _row(_DISTRIBUTED_EMBEDDING + "_default_device_build(self, input_shapes)", _OWN_OPTIMIZER + ".")
+KERAS_RS_TABLES = _row(
+    _DISTRIBUTED_EMBEDDING + "_default_device_get_embedding_tables(self)",
+    "`get_embedding_tables` returns whole tables. A worker has only its shard.",
+)
 
 # Keras 2.
 

@@ -1,6 +1,7 @@
 """Tests of the table against the installed TensorFlow and Keras, and against the symbols that scopes replace."""
 
 import dataclasses
+import importlib
 import sys
 import threading
 
@@ -12,7 +13,7 @@ from lockstep import context, scope
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook import ABSENT, VERSIONS, HookError
 from lockstep.testing import call_workers
-from lockstep.testing.replaced import HAS_KERAS_3, Snapshot, installed_hooks
+from lockstep.testing.replaced import HAS_KERAS_3, HAS_KERAS_RS, Snapshot, installed_hooks
 
 AS_LISTED = [], []
 
@@ -31,6 +32,8 @@ def test_the_installed_versions_are_those_that_the_table_is_tested_with():
     assert keras.__version__ in VERSIONS[f"Keras {keras.__version__[0]}"]
     if "tf_keras" in sys.modules:
         assert sys.modules["tf_keras"].__version__ in VERSIONS["Keras 2"]
+    if HAS_KERAS_RS:
+        assert importlib.import_module("keras_rs").__version__ in VERSIONS["Keras RS"]
 
 
 def test_no_symbol_has_two_rows_for_one_period_but_those_that_are_replaced_twice():
@@ -43,6 +46,8 @@ def test_no_symbol_has_two_rows_for_one_period_but_those_that_are_replaced_twice
 def load_lazily_loaded_modules():
     """Enters a scope once, since some of TensorFlow's modules load others when they are first used."""
     keras.Model, tf.compat.v1.keras.models.Model  # noqa: B018
+    if HAS_KERAS_RS:
+        importlib.import_module("keras_rs")
     with scope():
         pass
 

@@ -13,6 +13,7 @@ from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
+from lockstep._src.keras.hooks.table_optimizers import own_optimizer
 from lockstep._src.keras.hooks.variables import local_initial_values, sharded_variables, whole_on_chief
 from lockstep._src.tables.dynamic import is_dynamic, serialized
 from lockstep.launch.base import notes
@@ -26,8 +27,9 @@ def intercept_saving(interception: Interception) -> None:
 
 
 def _save(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    optimizer = getattr(model, "optimizer", None)
-    tables = sharded_variables([*model.variables, *(optimizer.variables if optimizer is not None else ())])
+    optimizers = [getattr(model, "optimizer", None), *map(own_optimizer, model.variables)]
+    slots = [slot for optimizer in optimizers if optimizer is not None for slot in optimizer.variables]
+    tables = sharded_variables([*model.variables, *slots])
     values = {id(v): getattr(v, "_value", None) for v in model.variables}
     dynamic = [table for table in values.values() if is_dynamic(table)]
 

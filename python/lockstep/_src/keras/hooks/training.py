@@ -34,7 +34,7 @@ from lockstep._src.gradients import in_scope, norms
 from lockstep._src.gradients.keras_optimizers import apply_keras3
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import stopping
+from lockstep._src.keras.hooks import stopping, table_optimizers
 from lockstep._src.tables import sharded as sharding
 from lockstep._src.tables.updates import keras3 as updates
 
@@ -278,11 +278,14 @@ def _apply(apply: Callable[..., Any], optimizer: Any, grads: Any, trainable_vari
 
     def update(gradients: list[Any], variables: list[Any], apply_all: Callable[..., Any]) -> Any:
         variables = [getattr(v, "_value", v) for v in variables]
-        if context.world_size > 1 and any(map(sharding.is_sharded, variables)):
-            _check_can_shard(optimizer)
+        optimizers = [table_optimizers.own_optimizer(v) or optimizer for v in variables]
+        if context.world_size > 1:
+            sharded = {id(o): o for o, v in zip(optimizers, variables, strict=True) if sharding.is_sharded(v)}
+            for applying in sharded.values():
+                _check_can_shard(applying)
         exchanged = [
-            g if updates.sums_slices(optimizer, g, v) else updates.summed(g)
-            for g, v in zip(in_scope.exchange().exchange(gradients, variables), variables, strict=True)
+            g if updates.sums_slices(o, g, v) else updates.summed(g)
+            for o, g, v in zip(optimizers, in_scope.exchange().exchange(gradients, variables), variables, strict=True)
         ]
         program_end.counts_steps(optimizer)
         with _applying.holding(True):

@@ -23,6 +23,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
+from lockstep._src.keras.hooks import table_optimizers
 from lockstep._src.replicas.replicated import EagerVariables, allow_eager
 from lockstep._src.tables.sharded import RowShardedTable, Shard, lookup_steps
 from lockstep._src.tables.sharded.table import EitherShape, reading_shards
@@ -185,6 +186,8 @@ def _take(take: Callable[..., Any], x: Any, indices: Any, axis: int | None = Non
 
 
 def _add_slot(add_slot: Callable[..., Any], self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+    if table_optimizers.own_optimizer(reference_variable) not in (None, self):
+        return None  # Keras has no slots for variables that an optimizer does not update.
     if not isinstance(reference_variable, RowShardedVariable):
         return add_slot(self, reference_variable, *args, **kwargs)
     with local_initial_values():

@@ -113,7 +113,7 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Any, reference_variable: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
         slot = add_slot(self, reference_variable, name, *args, **kwargs)
         table = _table_of(reference_variable)
-        if table is not None:
+        if table is not None and slot is not None:
             # `init_scope`, because Keras may build its optimizers while a step is traced.
             with tf.init_scope():
                 begins_with = _number(kwargs.get("initializer", args[0] if args else "zeros"), table)

@@ -1,0 +1,107 @@
+"""Tables that have optimizers of their own: those that the `TableConfig`s of Keras RS name.
+
+The `DistributedEmbedding` of Keras RS gives these optimizers to TPUs alone. On other devices it leaves its tables to
+the model's optimizer. A scope uses a table's own optimizer on each device:
+
+| replaced | result |
+| --- | --- |
+| `DistributedEmbedding._default_device_build` | a table's variable gets an optimizer by its `TableConfig` |
+| `BaseOptimizer.build` | the model's optimizer builds and saves the tables' optimizers |
+| `add_variable_from_reference` (`variables.py`) | the model's optimizer has no slots for such tables |
+| `_backend_apply_gradients` | a table's gradient, exchanged and unscaled, goes to its own optimizer |
+| `DistributedEmbedding._default_device_get_embedding_tables` | it returns whole tables |
+
+Each table has an optimizer object of its own, with the options of its `TableConfig`. So one object may be given to
+several configurations.
+
+This module imports Keras; a scope imports it if the program has Keras 3.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.interception import Interception, around
+
+# The attribute of a variable of TensorFlow that holds its own optimizer.
+_OWN = "_lockstep_optimizer"
+
+
+def own_optimizer(variable: Any) -> Any:
+    """Returns the optimizer that alone updates a variable of Keras or TensorFlow; None for most variables."""
+    return getattr(getattr(variable, "_value", variable), _OWN, None)
+
+
+def intercept_table_optimizers(interception: Interception) -> None:
+    """Makes optimizers of Keras 3 leave some tables to the tables' own optimizers during the interception."""
+    has_keras_rs = "keras_rs" in sys.modules
+    if has_keras_rs:
+        interception.replace(symbols.KERAS_RS_BUILD, around(_build_layer))
+        interception.replace(symbols.KERAS_RS_TABLES, around(_whole_tables))
+
+    def build(build: Callable[..., None], self: Any, variables: Sequence[Any]) -> None:
+        if "keras_rs" in sys.modules and not has_keras_rs:
+            raise RuntimeError(
+                f"{self.name}: keras_rs was imported inside of the scope, so its tables have not got the optimizers of "
+                "their TableConfigs; import keras_rs before the scope"
+            )
+        _build(build, self, variables)
+
+    interception.replace(symbols.KERAS_BUILD, around(build))
+    interception.replace(symbols.KERAS_BACKEND_APPLY, around(_apply))
+
+
+def _build_layer(build: Callable[..., None], layer: Any, input_shapes: Any) -> None:
+    """Builds the tables of a `DistributedEmbedding`, and gives each of them an optimizer."""
+    build(layer, input_shapes)
+    for path, feature in layer._placement_to_path_to_feature_config["default_device"].items():
+        table = layer._default_device_embedding_layers[path].embeddings._value
+        if own_optimizer(table) is None:
+            setattr(table, _OWN, _new_optimizer(feature.table))
+
+
+def _new_optimizer(table: Any) -> Any:
+    """Returns a new optimizer with the options that a `TableConfig` names."""
+    optimizer = keras.optimizers.get(table.optimizer)
+    # The name begins the names of slots in checkpoints, so it must be the same in each process.
+    name = f"{table.name}_{type(optimizer).__name__.lower()}"
+    return type(optimizer).from_config({**optimizer.get_config(), "name": name})
+
+
+def _build(build: Callable[..., None], self: Any, variables: Sequence[Any]) -> None:
+    """Builds an optimizer, and the variables' own optimizers, which become a part of it."""
+    build(self, variables)
+    pairs = [(own_optimizer(v), v) for v in variables if own_optimizer(v) not in (None, self)]
+    for optimizer, variable in pairs:
+        if not optimizer.built:
+            optimizer.build([variable])
+    if pairs:
+        # Keras saves optimizers in the attributes of an optimizer, and so does `tf.train.Checkpoint`.
+        self.table_optimizers = [optimizer for optimizer, _ in pairs]
+
+
+def _apply(apply: Callable[..., None], self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
+    """Applies gradients; those of variables with an own optimizer by that one."""
+    rest = []
+    for gradient, variable in zip(grads, trainable_variables, strict=True):
+        optimizer = own_optimizer(variable)
+        if optimizer in (None, self):
+            rest.append((gradient, variable))
+        else:
+            optimizer.apply([gradient], [variable])
+    if rest:
+        apply(self, *map(list, zip(*rest, strict=True)))
+
+
+def _whole_tables(get_tables: Callable[..., Any], layer: Any) -> dict[str, Any]:
+    """Returns the tables by name. All workers call this, because sharded tables are gathered."""
+    layers = {
+        feature.table.name: layer._default_device_embedding_layers[path]
+        for path, feature in layer._placement_to_path_to_feature_config["default_device"].items()
+    }
+    return {name: keras.ops.convert_to_tensor(found.embeddings.numpy()) for name, found in layers.items()}
