@@ -166,6 +166,10 @@ docs: ## the site of the pages, with the reference from docstrings, in build/sit
 	@tools/setup.sh docs
 	$(docs_build)
 
+.PHONY: docs-test
+docs-test: setup ## the programs and commands of README and the pages, and their links (a part of make test)
+	@$(python) -m pytest --timeout=600 tests/scripts/pages_test.py tests/scripts/readme_test.py tests/surface/links_test.py
+
 .PHONY: clean
 clean: ## remove all built files; virtual environments stay
 	rm -rf build .pytest_cache .ruff_cache .mypy_cache

@@ -31,6 +31,8 @@ _CHOSEN_AT_RUN_TIME = {"Model": "lockstep._src.keras.models.model"}
 
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 _FENCED = re.compile(r"(^ *```.*?^ *```$)", re.M | re.S)
+# tests/scripts/page_blocks.py reads these; readers of the site have no use for them.
+_MARKS = re.compile(r"^<!-- .*?-->\n", re.M | re.S)
 _ITEM = re.compile(r" *([-*]|\d+\.) ")
 
 
@@ -62,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return link[1] + os.path.relpath(_in_site(_target(source, link[2])), here) + link[3]
 
     parts = _FENCED.split(markdown)
-    parts[::2] = [_LINK.sub(moved, part) for part in parts[::2]]
+    parts[::2] = [_LINK.sub(moved, _MARKS.sub("", part)) for part in parts[::2]]
     return as_python_markdown("".join(parts))
 
 

@@ -1,53 +1,175 @@
-"""The programs at the head of the pages run on two workers and print what the pages say."""
+"""The programs of the pages run, and the commands of the pages have the options that they name.
+
+page_blocks.py describes the marks by which a page says how a block runs. README's programs have their own test.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import runpy
+import shlex
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.scripts.documents import run_launcher
+from lockstep.launch.cli import main as launcher
+from lockstep.launch.frontends import deeprec, horovod_command_line
+from lockstep.testing import call_workers
+from tests.scripts.page_blocks import ROOT, Block, Program, blocks, programs, write_data
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 NEEDS_KERAS_RS = pytest.mark.skipif(importlib.util.find_spec("keras_rs") is None, reason="keras_rs is not installed")
-LAUNCH = [sys.executable, "-m", "lockstep.launch", "-n", "2"]
-HOROVODRUN = [sys.executable, "-m", "horovod.runner", "-np", "2"]
+PROGRAMS = [
+    pytest.param(program, marks=NEEDS_KERAS_RS if page.stem == "keras_rs" else (), id=program.name)
+    for page in PAGES
+    for program in programs(page)
+]
+COMMANDS = [
+    block
+    for page in [*PAGES, *ROOT.glob("*.md"), ROOT / "deploy/README.md", ROOT / "examples/ranking/README.md"]
+    for block in blocks(page)
+    if block.language in ("bash", "sh")
+]
+
+# Programs of the pages may start main.py, so they have another name.
+_FILE = "program_of_the_page.py"
+
+# Blocks that only compile. A new page gets along without them.
+FRAGMENTS = 2
 
 
-def first_program(page: str) -> str:
-    """Returns the first Python program of a page."""
-    return re.search(r"```python\n(.*?)```", (DOCS / f"{page}.md").read_text(), re.S)[1]
+def _matches(pattern: str) -> Callable[[list[str]], bool]:
+    return lambda outputs: all(re.search(pattern, output) for output in outputs)
 
 
-def outputs(page: str, launcher: list[str], folder: Path) -> list[str]:
-    """Runs the page's first program on two workers. Returns what each of them printed."""
-    (folder / "main.py").write_text(first_program(page))
-    return run_launcher([*launcher, sys.executable, "main.py"], folder, 2, {"CUDA_VISIBLE_DEVICES": ""}, timeout_s=300)
+def _keys_are_on_one_worker_each(outputs: list[str]) -> bool:
+    return sum(int(re.search(r"\(3, 16\) (\d+)", output)[1]) for output in outputs) == 3
 
 
-@pytest.mark.parametrize(
-    ("page", "printed"),
-    [
-        ("algorithms", r"tf\.Tensor\(\[1\. 1\. 1\. 1\.\]"),
-        ("sharding", r"\(3, 16\) \(500, 16\) \(1000, 16\)"),
-        ("checkpoint_format", r"\(1000, 16\)"),
-        ("hooks", r"(?s)False.*True"),
-        pytest.param("keras_rs", r"\(500, 16\) \(1000, 16\)", marks=NEEDS_KERAS_RS),
-    ],
-)
-def test_each_worker_prints_what_the_page_says(page, printed, tmp_path):
-    assert all(re.search(printed, output) for output in outputs(page, LAUNCH, tmp_path))
+def _ranks_train_the_same_number(outputs: list[str]) -> bool:
+    numbers = [float(re.search(r"0\.\d+", output)[0]) for output in outputs]
+    return numbers == pytest.approx([0.5, 0.5], abs=1e-6)
 
 
-def test_the_keys_of_a_dynamic_table_are_on_one_worker_each(tmp_path):
-    numbers = [re.search(r"\(3, 16\) (\d+)", output)[1] for output in outputs("embedding", LAUNCH, tmp_path)]
-    assert sum(map(int, numbers)) == 3
+# Page -> what its first program must print, as the page says: a check of the workers' outputs.
+PRINTED = {
+    "algorithms": _matches(r"tf\.Tensor\(\[1\. 1\. 1\. 1\.\]"),
+    "sharding": _matches(r"\(3, 16\) \(500, 16\) \(1000, 16\)"),
+    "checkpoint_format": _matches(r"\(1000, 16\)"),
+    "hooks": _matches(r"(?s)False.*True"),
+    "keras_rs": _matches(r"\(500, 16\) \(1000, 16\)"),
+    "embedding": _keys_are_on_one_worker_each,
+    "horovod": _ranks_train_the_same_number,
+}
+CHECKED = {programs(ROOT / f"docs/{page}.md")[0].name: check for page, check in PRINTED.items()}
 
 
-def test_ranks_of_horovod_train_the_same_number(tmp_path):
-    numbers = [float(re.search(r"0\.\d+", output)[0]) for output in outputs("horovod", HOROVODRUN, tmp_path)]
-    assert numbers == pytest.approx([0.5, 0.5], abs=1e-6)
+def _run(folder: str, tf1: bool) -> None:
+    """Runs the program of a folder, in a worker. Its output is the worker's."""
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    sys.argv = [_FILE]
+    if tf1:
+        sys.argv = ["lockstep.launch.tf1", _FILE]
+        runpy.run_module("lockstep.launch.tf1", run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(_FILE, run_name="__main__")
+
+
+def _outputs(program: Program, folder: Path) -> list[str]:
+    """Runs a program in a folder with the data of the pages. Returns what each worker printed."""
+    write_data(folder)
+    (folder / _FILE).write_text(program.code)
+    variables = {"CUDA_VISIBLE_DEVICES": "", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    outcomes = call_workers(
+        _run, program.workers, str(folder), program.tf1, timeout_s=300, environment=variables, check=False
+    )
+    for outcome in outcomes:
+        assert outcome.succeeded, f"rank {outcome.rank}: {outcome.error}\n{outcome.output}"
+    return [outcome.output for outcome in outcomes]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_runs_and_prints_what_its_page_says(program, tmp_path):
+    outputs = _outputs(program, tmp_path)
+    if program.name in CHECKED:
+        assert CHECKED[program.name](outputs), outputs
+
+
+def test_fragments_compile_and_are_few():
+    fragments = [block for page in PAGES for block in blocks(page) if "fragment" in block.marks]
+    for block in fragments:
+        compile(block.code, f"{block.page}:{block.line}", "exec")
+        assert block.marks["fragment"], f"{block.page}:{block.line}: a fragment needs a reason"
+    assert len(fragments) <= FRAGMENTS, [f"{block.page}:{block.line}" for block in fragments]
+
+
+def _commands(block: Block) -> list[list[str]]:
+    """Returns the commands of a block as words, without assignments of variables and without redirections."""
+    text = re.sub(r"\$\((?:[^()]|\([^()]*\))*\)", "X", block.code.replace("\\\n", " "))
+    lines = [shlex.shlex(line, posix=True, punctuation_chars="&|;<>") for line in text.splitlines()]
+    found: list[list[str]] = []
+    for line in lines:
+        line.whitespace_split = True
+        found.append([])
+        for word in line:
+            if re.fullmatch(r"[&|;]+", word):
+                found.append([])
+            elif found[-1] or not re.match(r"\w+=", word):
+                found[-1].append(word)
+    return [words for words in found if words]
+
+
+def _arguments(words: list[str], program: list[str]) -> list[str] | None:
+    """Returns the words after a program's name, which may stand behind another command such as srun."""
+    for i in range(len(words) - len(program) + 1):
+        if words[i : i + len(program)] == program:
+            return words[i + len(program) :]
+    return None
+
+
+def _check_horovodrun(arguments: list[str]) -> None:
+    horovod_command_line.command_line().parse(arguments)
+
+
+# Each program's words, and a function that refuses wrong arguments.
+PARSERS = [
+    (["python", "-m", "hybridbackend.run"], lambda words: launcher.main(words)),
+    (["python", "-m", "lockstep.launch"], lambda words: launcher.main(words)),
+    (["lockstep", "run"], lambda words: launcher.main(words)),
+    (["python", "-m", "tensorflow.python.distribute.launch"], lambda words: deeprec.main(words)),
+    (["python", "-m", "horovod.runner"], _check_horovodrun),
+    (["horovodrun"], _check_horovodrun),
+]
+
+
+@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: f"{Path(block.page).stem}:{block.line}")
+def test_commands_are_those_of_their_programs(block, tmp_path, monkeypatch):
+    checked = subprocess.run(["bash", "-n"], input=block.code, capture_output=True, text=True, timeout=60)
+    assert checked.returncode == 0, checked.stderr
+    write_data(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    started: list[list[str]] = []
+    monkeypatch.setattr(launcher, "execute", lambda words, jobs: started.append(words) or 0)
+    for words in _commands(block):
+        for program, parse in PARSERS:
+            arguments = _arguments(words, program)
+            if arguments is not None and "--help" not in arguments:
+                assert not parse(arguments), words
+        if words[0] == "python" and len(words) > 1:
+            _check_python(words[1:])
+
+
+def _check_python(words: list[str]) -> None:
+    """Checks that a module or a program of the repository exists, and that a program knows the options."""
+    if words[0] == "-m":
+        assert importlib.util.find_spec(words[1]) is not None, words
+    elif "/" in words[0]:
+        source = (ROOT / words[0]).read_text()
+        for option in (word for word in words[1:] if word.startswith("--") and word != "--help"):
+            assert re.search(rf"[\"']{option}[\"']", source), words
