@@ -52,6 +52,7 @@ def table(figures: dict) -> str:
         ("Served", f"AUC {f['served_auc']:.4f}, scores differ by at most {f['max_score_difference']:.1e}"),
         ("Checkpoint", f["checkpoint"]),
         ("Export", f["export"]),
+        ("Picture", f["picture"]),
     ]
     rule = "-" * (12 + max(len(text) for _, text in rows))
     return "\n".join([rule, *(f"{name:<11} {text}" for name, text in rows), rule])

@@ -26,6 +26,7 @@ FIGURES = {
     "held_out_accuracy": 0.5,
     "checkpoint": "checkpoints/model.ckpt-10",
     "export": "export/1",
+    "picture": "training.svg",
 }
 LABELS, SCORES = np.array([0, 1, 0, 1.0]), np.array([0.2, 0.5, 0.6, 0.8], np.float32)
 

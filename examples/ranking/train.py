@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 import data
 import hybridbackend.tensorflow as hb
+import picture
 import reader
 import report
 from inputs import feed, parse_examples, placeholders
@@ -144,7 +145,7 @@ class ScoringHook(tf1.train.SessionRunHook):
 
 
 class ProgressHook(tf1.train.SessionRunHook):
-    """Worker 0's progress bar and clock.
+    """Worker 0's progress bar and clock, and the losses of the steps.
 
     Args:
       run: the run.
@@ -157,6 +158,7 @@ class ProgressHook(tf1.train.SessionRunHook):
         self._batch = run.plan.batch_size
         self._ended_at: list[float] = []
         self.loss = float("nan")
+        self.losses: list[tuple[int, float]] = []
         self._bar: tqdm | None = None
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs:
@@ -175,6 +177,7 @@ class ProgressHook(tf1.train.SessionRunHook):
     def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         """Moves the bar."""
         value = float(run_values.results)
+        self.losses.append((self._run.start_step + len(self.losses) + 1, value))
         # The mean of about the last 20 steps.
         self.loss = value if np.isnan(self.loss) else self.loss + 0.05 * (value - self.loss)
         self._ended_at.append(time.perf_counter())
@@ -202,9 +205,13 @@ class ProgressHook(tf1.train.SessionRunHook):
 
 @dataclasses.dataclass
 class Trained:
-    """The results of training for the report."""
+    """The results of training for the report and the picture.
+
+    `losses` has (step, loss of worker 0's batch); `history` the evaluations.
+    """
 
     history: list[dict]
+    losses: list[tuple[int, float]]
     labels: np.ndarray
     scores: np.ndarray
     loss: float
@@ -253,7 +260,8 @@ def train(run: Run) -> Trained:
         finally:
             progress.close()
     labels = scoring.columns[LABEL]
-    return Trained(history, labels, scoring.scores, progress.loss, progress.step_ms(), progress.samples_per_s())
+    speed = progress.step_ms(), progress.samples_per_s()
+    return Trained(history, progress.losses, labels, scoring.scores, progress.loss, *speed)
 
 
 def export(run: Run) -> tuple[str, str]:
@@ -281,7 +289,7 @@ def served_scores(run: Run, model: str) -> np.ndarray:
 
 
 def finish(run: Run, trained: Trained) -> None:
-    """Does worker 0's work after training: export, comparison, report."""
+    """Does worker 0's work after training: export, comparison, report, picture."""
     checkpoint, model = export(run)
     served = served_scores(run, model)
     if run.flags.checkpoint_dir is None:
@@ -306,7 +314,12 @@ def finish(run: Run, trained: Trained) -> None:
         **report.compare(trained.labels, trained.scores, served),
         "checkpoint": checkpoint,
         "export": model,
+        "picture": str(run.run_dir / "training.svg"),
     }
+    title = f"{run.flags.model} on {run.schema.name}, {hb.context.world_size} workers"
+    evaluations = [(int(each["global_step"]), float(each["auc"])) for each in trained.history]
+    panels = {"loss of a batch (worker 0)": trained.losses, "AUC of held-out rows": evaluations}
+    picture.save(Path(figures["picture"]), title, panels)
     report.save(figures, run.run_dir)
     print(report.table(figures), flush=True)
 

@@ -42,6 +42,8 @@ def test_two_workers_train_evaluate_export_and_the_export_serves_in_stock_tensor
     assert table.shape == (944, 8)
     assert re.search(r"Held out +AUC 0\.\d{4}", output)
     assert "Training: 100%" in output
+    lines = re.findall(r'<polyline points="([^"]*)"', (tmp_path / report["picture"]).read_text())
+    assert [len(points.split()) for points in lines] == [200, 2]  # the losses of all steps, the AUC of both evaluations
 
 
 def test_what_cannot_be_trained_is_refused_without_a_traceback(films, tmp_path):
