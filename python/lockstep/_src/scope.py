@@ -111,7 +111,7 @@ def _intercept(interception: Interception) -> None:
     sync.intercept_iterators(interception)
     norms.intercept_norms(interception)
     batch_statistics.intercept_batch_statistics(interception)
-    sharded.intercept_creation(interception, replicated=replicated.create)
+    sharded.intercept_creation(interception, replicated=replicated.create, in_functions=replicated.create_in_function)
     replicated.intercept_initializers(interception)
     sharded.intercept_scatters(interception)
     assignments.intercept_assignments(interception)

@@ -45,17 +45,33 @@ def allow_eager(variables: EagerVariables) -> None:
 
 def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
     """Creates a replicated variable. Any initialization, at any time, gives it worker 0's initial value."""
-    collections = kwargs.get("collections")
-    initial_value = kwargs.get("initial_value")
-    is_alone = context.world_size == 1 or context.options.mode == "infer"
-    is_local = collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in collections
-    if is_alone or is_local or initial_value is None or kwargs.get("variable_def") is not None:
+    if not _is_replicated(kwargs):
         return next_creator(**kwargs)
     if tf.executing_eagerly():
         return _create_eagerly(next_creator, **kwargs)
     variable = next_creator(**kwargs)
     _initialize_from_worker_0(variable)
     return variable
+
+
+def create_in_function(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+    """Creates a variable while a `tf.function` is traced.
+
+    Raises:
+      NotImplementedError: the program, not Keras 3, makes the variable in a function of an eager program.
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions() and _is_replicated(kwargs):
+        _check_is_of_keras(kwargs)
+    return next_creator(**kwargs)
+
+
+def _is_replicated(kwargs: dict[str, Any]) -> bool:
+    """Returns whether a variable is replicated in a job of several workers; `kwargs` are those of its creator."""
+    collections = kwargs.get("collections")
+    is_alone = context.world_size == 1 or context.options.mode == "infer"
+    is_local = collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in collections
+    is_copy = kwargs.get("initial_value") is None or kwargs.get("variable_def") is not None
+    return not (is_alone or is_local or is_copy)
 
 
 def initialize_all_from_worker_0() -> None:
@@ -80,16 +96,35 @@ def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> 
     Raises:
       NotImplementedError: the program, not Keras 3, makes an eager variable.
     """
-    if _eager is None or not _eager.is_making():
-        raise NotImplementedError(
-            f"variable '{kwargs.get('name')}': inside a scope a job of {context.world_size} workers trains graphs, or "
-            "models of Keras 3, and this variable is made eagerly, so its values would differ between workers. Build "
-            "the program in a tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
-        )
+    initializes_from_worker_0 = _check_is_of_keras(kwargs).initializes_from_worker_0
     variable = next_creator(**kwargs)
-    if _eager.initializes_from_worker_0(kwargs):
+    if initializes_from_worker_0(kwargs):
         variable.assign(ordered.broadcast(variable.read_value(), root=0))
     return variable
+
+
+def _check_is_of_keras(kwargs: dict[str, Any]) -> EagerVariables:
+    """Returns the functions of Keras 3, if it makes the variable; `kwargs` are those of its creator.
+
+    Raises:
+      NotImplementedError: the program makes the variable.
+    """
+    if _eager is not None and _eager.is_making():
+        return _eager
+    name = kwargs.get("name")
+    instead = (
+        "Use keras.Variable, or a layer's add_weight, outside of a tf.function, and train it with an optimizer of "
+        "Keras: such variables begin with worker 0's value and stay equal. Make variables of this worker alone before "
+        "the scope"
+    )
+    if name == "save_counter":
+        instead = "It is that of a tf.train.Checkpoint; use save_weights of the model, or model.save"
+    raise NotImplementedError(
+        (f"variable '{name}'" if name else "a tf.Variable")
+        + f": inside a scope a job of {context.world_size} workers trains graphs, or models of Keras 3, and this "
+        f"variable is made eagerly, so its values would differ between workers. {instead}. In a program of TensorFlow "
+        "1, build a tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
+    )
 
 
 def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:

@@ -54,11 +54,20 @@ def values_of_worker():
         replicated.initialize_all_from_worker_0()
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         held |= {"without a scope": session.run(alike), "local without a scope": session.run(local)}
+
+    def make_one():
+        return tf.Variable([1.0], name="eager")
+
+    def of_checkpoint():
+        return tf.train.Checkpoint().save_counter
+
     with scope():
-        try:
-            tf.Variable([1.0], name="eager")
-        except NotImplementedError as error:
-            held["error"] = str(error)
+        makers = {"error": make_one, "error in a function": tf.function(make_one), "checkpoint": of_checkpoint}
+        for name, make in makers.items():
+            try:
+                make()
+            except NotImplementedError as error:
+                held[name] = str(error)
     return {name: value if isinstance(value, str) else value.tolist() for name, value in held.items()}
 
 
@@ -82,10 +91,19 @@ def test_variables_without_elements_and_those_that_are_not_initialized_stay_as_t
     assert [held[name] for held in on_workers()] == [value] * 2
 
 
-def test_an_eager_variable_of_the_program_is_refused():
+@pytest.mark.parametrize("name", ["error", "error in a function"])
+def test_an_eager_variable_of_the_program_is_refused(name):
     for held in on_workers():
-        assert "variable 'eager': inside a scope a job of 2 workers trains graphs" in held["error"]
-        assert "call tf.compat.v1.disable_eager_execution() first" in held["error"]
+        assert "variable 'eager': inside a scope a job of 2 workers trains graphs" in held[name]
+        assert "call tf.compat.v1.disable_eager_execution() first" in held[name]
+        assert "Use keras.Variable, or a layer's add_weight, outside of a tf.function" in held[name]
+
+
+def test_the_counter_of_a_checkpoint_is_refused_by_the_way_to_save():
+    for held in on_workers():
+        assert (
+            "It is that of a tf.train.Checkpoint; use save_weights of the model, or model.save." in held["checkpoint"]
+        )
 
 
 def test_one_worker_makes_variables_as_without_a_scope():

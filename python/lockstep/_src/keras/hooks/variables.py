@@ -157,6 +157,8 @@ def _outside_of_functions() -> Iterator[None]:
 def _initialize(initialize: Callable[..., Any], self: Any, value: Any) -> None:
     # A layer may be built while a step is traced. If its initial value is a tensor of that graph, the graph itself
     # initializes the variable.
+    if tf.is_tensor(value) and not hasattr(value, "numpy") and (constant := tf.get_static_value(value)) is not None:
+        value = constant
     is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
     with _making.holding(True), contextlib.nullcontext() if is_of_graph else _outside_of_functions():
         initialize(self, value)

@@ -93,6 +93,20 @@ def test_a_table_that_is_made_while_a_function_is_traced_outlives_it():
         np.testing.assert_array_equal(rows, layer.embeddings.numpy()[[3]])
 
 
+def test_a_variable_with_a_value_that_is_made_while_a_function_is_traced_outlives_it():
+    made = []
+
+    @tf.function
+    def make():
+        if not made:
+            made.append(keras.Variable(np.arange(3.0)))
+        return made[0].value
+
+    with scope():
+        make()
+    np.testing.assert_array_equal(made[0].numpy(), [0, 1, 2])
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

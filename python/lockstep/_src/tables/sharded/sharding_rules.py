@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import re
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -94,6 +95,7 @@ def intercept_creation(
     interception: Interception,
     current_rules: Callable[[], ShardingRules | None] = ShardingRules.from_options,
     replicated: Creator | None = None,
+    in_functions: Creator | None = None,
 ) -> None:
     """Makes variables that are created during the interception sharded tables if the rules say so.
 
@@ -102,6 +104,8 @@ def intercept_creation(
       current_rules: called at each creation; if it returns None, nothing is sharded.
       replicated: creates the variables that are neither tables nor their slots; it is called as creators are,
         `replicated(next_creator, ...)`.
+      in_functions: creates all variables while a `tf.function` is traced, in the same way. A function's own creator
+        calls no other one, so neither tables nor replicated variables would be made there.
     """
     lasting = True
     makes_slot_of_table = ThreadValue(False)
@@ -117,11 +121,17 @@ def intercept_creation(
 
     # Priority 0 makes it the innermost creator: it gets the arguments as the program's own creators have changed them.
     entry = (0, create)
+    # The last one is the outermost creator.
+    guard = (sys.maxsize, in_functions)
 
     def stack(original: property) -> property:
         def get(graph: tf.Graph) -> list[tuple[int, Creator]]:
             creators = original.fget(graph)
-            return creators if not lasting or entry in creators else [entry, *creators]
+            if not lasting:
+                return creators
+            is_guarded = in_functions is not None and graph.building_function
+            creators = creators if entry in creators else [entry, *creators]
+            return [*creators, guard] if is_guarded and guard not in creators else creators
 
         return property(get, original.fset)
 
