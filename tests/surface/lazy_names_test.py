@@ -14,7 +14,7 @@ LAZY = {
     "horovod.tensorflow.keras": ["elastic"],
     "hybridbackend.tensorflow.keras": ["DynamicEmbedding", "LazyAdam", "Model", "export"],
     "lockstep": ["context", "data", "keras", "scope"],
-    "lockstep.keras": ["DynamicEmbedding", "LazyAdam", "Model", "export"],
+    "lockstep.keras": ["DistributedEmbedding", "DynamicEmbedding", "LazyAdam", "Model", "TableConfig", "export"],
     "lockstep.train": ["AdamOptimizer"],
 }
 

@@ -2,12 +2,15 @@
 
 `Model` is one of two classes, which have the same arguments in addition to Keras' own. In eager mode it is a Keras 3
 model; in graphs of TensorFlow 1, it is a model of tensors that needs no Keras. `LazyAdam` is a Keras 3 optimizer, and
-`DynamicEmbedding` a Keras 3 layer; `export` writes a SavedModel of a model with such layers.
+`DynamicEmbedding` a Keras 3 layer; `export` writes a SavedModel of a model with such layers. `DistributedEmbedding` is
+the layer of Keras RS whose tables may be dynamic, by `TableConfig(vocabulary_size=None)`. It needs the package
+keras-rs.
 
 After this module has been imported, `keras.models.load_model` can load models with `LazyAdam` and `DynamicEmbedding`.
 """
 
 import importlib
+import importlib.util
 import sys
 from typing import Any
 
@@ -16,12 +19,14 @@ import tensorflow as _tf
 import lockstep._assembly  # noqa: F401
 from lockstep.keras import layers
 
-__all__ = ["DynamicEmbedding", "LazyAdam", "Model", "export", "layers"]
+__all__ = ["DistributedEmbedding", "DynamicEmbedding", "LazyAdam", "Model", "TableConfig", "export", "layers"]
 
 # Public name -> the module that holds it. All of them import Keras 3.
 _EXPORTS = {
+    "DistributedEmbedding": "lockstep._src.keras.distributed_embedding",
     "DynamicEmbedding": "lockstep._src.keras.dynamic_embedding",
     "LazyAdam": "lockstep._src.tables.updates.lazy_adam_keras",
+    "TableConfig": "lockstep._src.keras.distributed_embedding",
     "export": "lockstep._src.keras.saved_model_export",
 }
 
@@ -46,6 +51,8 @@ def _import_with_keras_3(module: str, name: str) -> Any:
             f"{__name__}.{name} needs Keras 3 in eager mode, got Keras {keras.__version__}: install TensorFlow 2.16 or "
             "later"
         )
+    if module.endswith(".distributed_embedding") and importlib.util.find_spec("keras_rs") is None:
+        raise ImportError(f"{__name__}.{name} needs Keras RS, got no package keras_rs: pip install keras-rs")
     return getattr(importlib.import_module(module), name)
 
 
@@ -60,7 +67,7 @@ def _register_classes() -> None:
     program has selected Keras 2. The classes cannot be used in graphs of TensorFlow 1.
     """
     if _tf.executing_eagerly() and getattr(sys.modules.get("keras"), "__version__", "").startswith("3"):
-        for name in ("DynamicEmbedding", "LazyAdam"):
+        for name in ("DynamicEmbedding", "LazyAdam", *(["DistributedEmbedding"] if "keras_rs" in sys.modules else [])):
             importlib.import_module(_EXPORTS[name])
 
 

@@ -419,6 +419,10 @@ LOAD_WEIGHTS = _row_of_several(_SAVING + "load_weights(model, filepath, ...)", _
 # Keras RS.
 
 _DISTRIBUTED_EMBEDDING = "keras_rs.src.layers.embedding.base_distributed_embedding:DistributedEmbedding."
+KERAS_RS_INIT = _row(
+    _DISTRIBUTED_EMBEDDING + "_default_device_init(self, feature_configs, table_stacking)",
+    "A `TableConfig` without a vocabulary size is refused, with the name of this library's layer.",
+)
 KERAS_RS_BUILD = _row(_DISTRIBUTED_EMBEDDING + "_default_device_build(self, input_shapes)", _OWN_OPTIMIZER + ".")
 KERAS_RS_TABLES = _row(
     _DISTRIBUTED_EMBEDDING + "_default_device_get_embedding_tables(self)",

@@ -5,6 +5,7 @@ the model's optimizer. A scope uses a table's own optimizer on each device:
 
 | replaced | result |
 | --- | --- |
+| `DistributedEmbedding._default_device_init` | a dynamic table is refused by the layer to use |
 | `DistributedEmbedding._default_device_build` | a table's variable gets an optimizer by its `TableConfig` |
 | `BaseOptimizer.build` | the model's optimizer builds and saves the tables' optimizers |
 | `add_variable_from_reference` (`variables.py`) | the model's optimizer has no slots for such tables |
@@ -41,6 +42,7 @@ def intercept_table_optimizers(interception: Interception) -> None:
     """Makes optimizers of Keras 3 leave some tables to the tables' own optimizers during the interception."""
     has_keras_rs = "keras_rs" in sys.modules
     if has_keras_rs:
+        interception.replace(symbols.KERAS_RS_INIT, around(_init_layer))
         interception.replace(symbols.KERAS_RS_BUILD, around(_build_layer))
         interception.replace(symbols.KERAS_RS_TABLES, around(_whole_tables))
 
@@ -54,6 +56,17 @@ def intercept_table_optimizers(interception: Interception) -> None:
 
     interception.replace(symbols.KERAS_BUILD, around(build))
     interception.replace(symbols.KERAS_BACKEND_APPLY, around(_apply))
+
+
+def _init_layer(init: Callable[..., None], layer: Any, feature_configs: Any, table_stacking: Any) -> None:
+    """Makes the layers of the tables; refuses dynamic tables in the layer of Keras RS itself."""
+    for feature in feature_configs.values():
+        if feature.table.vocabulary_size is None:
+            raise ValueError(
+                f"{layer.name}: table '{feature.table.name}' has vocabulary_size None, wanted a number of rows; use "
+                "lockstep.keras.DistributedEmbedding for dynamic tables"
+            )
+    init(layer, feature_configs, table_stacking)
 
 
 def _build_layer(build: Callable[..., None], layer: Any, input_shapes: Any) -> None:
@@ -99,7 +112,10 @@ def _apply(apply: Callable[..., None], self: Any, grads: Sequence[Any], trainabl
 
 
 def _whole_tables(get_tables: Callable[..., Any], layer: Any) -> dict[str, Any]:
-    """Returns the tables by name. All workers call this, because sharded tables are gathered."""
+    """Returns the tables by name. All workers call this, because sharded tables are gathered.
+
+    A dynamic table has no matrix, and raises NotImplementedError.
+    """
     layers = {
         feature.table.name: layer._default_device_embedding_layers[path]
         for path, feature in layer._placement_to_path_to_feature_config["default_device"].items()
