@@ -1,7 +1,7 @@
 """The blocks of code of the pages, and the programs that they form.
 
-A block of Python is a program of its own and runs on one worker. HTML comments right before a block change this. The
-page does not show them.
+A block of Python is a program of its own and runs on one worker. The programs of a page run one after another in one
+folder. HTML comments right before a block change this. The page does not show them.
 
 | comment | effect |
 | --- | --- |
