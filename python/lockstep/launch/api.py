@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from lockstep.launch.base.known_lines import holds_start_up_lines
 from lockstep.launch.base.output import Console
 from lockstep.launch.cli import tf1_command
 from lockstep.launch.local import attempts
@@ -42,8 +43,8 @@ def run(
     # The output of this program must come before that of its workers.
     sys.stdout.flush()
     sys.stderr.flush()
-    console = Console()
     environment = dict(os.environ)
+    console = Console(holds_start_up=holds_start_up_lines(environment))
     times = check_restarts(restarts)
     environments = plan.environments(workers, attempts.attempt_environment(environment, times, 0), console)
     if words and tf1_command.wants_tf1(False, environment):

@@ -2,7 +2,8 @@ r"""The workers' output: line by line, with the rank of the worker before each l
 
 Progress bars rewrite their line with carriage returns. On a terminal, the bar of the lowest rank that is shown stays
 the last line of the screen, and others' lines scroll above it. In a file or pipe, a bar is one line every ten seconds,
-and its last state. Bars of other ranks show their last state only. A file gets text only, and no control characters.
+and its last state. Bars of other ranks show their last state only. Keras' bars, which are lines where the output is no
+terminal, are shown in the same way. A file gets text only, and no control characters.
 """
 
 import os
@@ -13,6 +14,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from typing import Protocol
+
+from lockstep.launch.base.known_lines import StartUpLines, keras_step
 
 _ERASE_LINE = b"\r\x1b[K"
 # A line without end is forwarded in pieces of this size.
@@ -48,6 +51,7 @@ class Console:
       clock: Seconds; time.monotonic.
       timestamps: Whether each line begins with the date and the time of day.
       ranks: The ranks whose output is shown; None: all. The launcher's own messages are always shown.
+      holds_start_up: Whether TensorFlow's start-up lines are held back (`StartUpLines`).
     """
 
     def __init__(
@@ -57,8 +61,9 @@ class Console:
         clock: Callable[[], float] = time.monotonic,
         timestamps: bool = False,
         ranks: Collection[int] | None = None,
+        holds_start_up: bool = False,
     ):
-        self.ranks = ranks
+        self.ranks, self.holds_start_up = ranks, holds_start_up
         self._terminal = {fd: os.isatty(fd) for fd in (stdout, stderr)}
         self._is_file = {fd: _is_file(fd) for fd in (stdout, stderr)}
         self.stdout, self.stderr, self.timestamps = stdout, stderr, timestamps
@@ -149,6 +154,7 @@ class Stream:
       is_remote: Whether another host sends the output. Then control sequences other than colours are made visible, so
         that the terminal does not follow them.
       is_shown: False if only the history gets the lines.
+      start_up: Holds back TensorFlow's start-up lines; None: they are shown.
     """
 
     def __init__(
@@ -160,9 +166,11 @@ class Stream:
         history: deque[bytes],
         is_remote: bool = False,
         is_shown: bool = True,
+        start_up: StartUpLines | None = None,
     ):
         self._console, self._fd, self._prefix, self._is_remote = console, fd, prefix, is_remote
-        self._is_shown = is_shown
+        self._is_shown, self._start_up = is_shown, start_up
+        self._keras_bar: tuple[int, bytes] | None = None  # step and line of a bar that is not at its end
         self._shows_progress, self._history = shows_progress, history
         self._rest = b""
         self._has_bar = False
@@ -175,7 +183,7 @@ class Stream:
         """Takes a part of the output; an incomplete line is kept until its end comes."""
         *lines, rest = (self._rest + chunk).split(b"\n")
         for line in lines:
-            self._emit(line)
+            self._take(line)
         while len(rest) > _MAX_LINE_BYTES and b"\r" not in rest:
             self._emit(rest[:_MAX_LINE_BYTES])
             rest = rest[_MAX_LINE_BYTES:]
@@ -189,6 +197,7 @@ class Stream:
 
     def finish(self) -> None:
         """Forwards a last line without an end."""
+        self._end_keras_bar()
         if _last_state(self._rest).strip():
             self._emit(self._rest)
         elif self._has_bar:
@@ -209,6 +218,26 @@ class Stream:
         self._has_bar = False
         self._console.end_progress()
 
+    def _take(self, line: bytes) -> None:
+        """Takes a whole line, which may be a state of Keras' bar."""
+        if self._start_up is not None and self._start_up.holds(line):
+            return
+        bar = keras_step(line)
+        if bar is None or (self._keras_bar is not None and bar[0] < self._keras_bar[0]):
+            self._end_keras_bar()
+        if bar is None or bar[1]:
+            self._keras_bar = None  # The last state replaces the one before.
+            self._emit(line)
+        else:
+            self._keras_bar = (bar[0], line)
+            if self._shows_progress and self._is_shown:
+                self._show(line)
+
+    def _end_keras_bar(self) -> None:
+        if self._keras_bar is not None:
+            line, self._keras_bar = self._keras_bar[1], None
+            self._emit(line)
+
     def _emit(self, line: bytes) -> None:
         if self._has_bar:
             self._end_bar()
@@ -219,7 +248,11 @@ class Stream:
 
 
 def streams_of(
-    rank: int | None, console: Console, history: deque[bytes], is_remote: bool = False
+    rank: int | None,
+    console: Console,
+    history: deque[bytes],
+    is_remote: bool = False,
+    start_up: StartUpLines | None = None,
 ) -> tuple[Stream, Stream]:
     """Returns the stdout and the stderr of the worker with this rank; the other arguments are those of `Stream`.
 
@@ -228,8 +261,8 @@ def streams_of(
     name = "" if rank is None else str(rank)
     bars, is_shown = console.shows_progress_of(rank), console.shows(rank)
     stdout, stderr = (
-        Stream(console, fd, console.prefix(name, fd), bars, history, is_remote, is_shown)
-        for fd in (console.stdout, console.stderr)
+        Stream(console, fd, console.prefix(name, fd), bars, history, is_remote, is_shown, held)
+        for fd, held in ((console.stdout, None), (console.stderr, start_up if console.holds_start_up else None))
     )
     return stdout, stderr
 

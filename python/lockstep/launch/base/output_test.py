@@ -218,3 +218,30 @@ def test_hidden_ranks_are_kept_for_the_message_of_a_failure_and_bars_are_those_o
         shown = file.read().decode().splitlines()
     assert shown == ["[1] 1 %", "[1] 2 %", "[1] error", "[2] 2 %", "[2] error", "[lockstep] ours"]
     assert all(list(lines) == [b"2 %", b"error"] for lines in history.values())
+
+
+def _keras(step: int, steps: int = 30) -> str:
+    done = 20 * step // steps
+    return f"{step}/{steps} \x1b[32m{'━' * done}\x1b[0m\x1b[37m{'━' * (20 - done)}\x1b[0m 0s 4ms/step"
+
+
+def test_keras_lines_of_a_bar_are_its_states(pipe):
+    stream = pipe.stream()
+    states = [_keras(step) for step in range(1, 31)]
+    for line in ("Epoch 1/2", *states, "Epoch 2/2", *states[:3], *states[:2], "done"):
+        pipe.now += 1
+        stream.feed(line.encode() + b"\n")
+    shown = [line.removeprefix("[0] ") for line in pipe.written().splitlines()]
+    # Of each bar a line every ten seconds, and its last state.
+    wanted = ["Epoch 1/2", *(states[i] for i in (0, 10, 20, 29)), "Epoch 2/2", states[0], states[2], states[1], "done"]
+    assert shown == wanted
+    assert list(pipe.history) == [line.encode() for line in (*("Epoch 1/2", states[29], "Epoch 2/2"), *wanted[-3:])]
+
+
+def test_other_ranks_show_the_last_state_of_keras_bars(pipe):
+    stream = pipe.stream(1)
+    for step in (1, 2, 3):
+        stream.feed(_keras(step).encode() + b"\n")
+    assert pipe.written() == ""
+    stream.finish()
+    assert pipe.written() == f"[1] {_keras(3)}\n"

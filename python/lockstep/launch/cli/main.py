@@ -8,6 +8,7 @@ from typing import Any
 
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.known_lines import holds_start_up_lines
 from lockstep.launch.base.output import Console
 from lockstep.launch.base.version import installed_version
 from lockstep.launch.cli import tf1_command
@@ -79,10 +80,14 @@ def main(
         if prepare is not None:
             words = prepare(words, environment)
         words = program_of(words, options.tf1, environment)
-        return execute(words, _jobs(options, environment, Console(ranks=ranks_of(options))))
+        return execute(words, _jobs(options, environment, _console(options, environment)))
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
+
+
+def _console(options: Any, environment: Mapping[str, str]) -> Console:
+    return Console(ranks=ranks_of(options), holds_start_up=holds_start_up_lines(environment))
 
 
 def _jobs(options: Any, environment: dict[str, str], console: Console) -> CommandJobs:

@@ -226,6 +226,21 @@ def test_output_may_be_that_of_a_rank_or_of_none_and_is_kept_in_log_files(launch
             assert (tmp_path / f"logs/rank.{rank}/stdout").read_text() == f"hello from {rank} bold\n"
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tensorflows_start_up_lines_are_shown_only_for_a_worker_that_fails(launch, workers):
+    start_up = "I0000 00:00:1795475969.182574   19546 port.cc:153] oneDNN custom operations are on."
+    worker = RANK + f'print("{start_up}", file=sys.stderr); print("mine", file=sys.stderr); sys.exit(int(sys.argv[1]))'
+    options = ("-n", str(workers), "--output-rank=0", "--output-rank", str(workers - 1))
+    (words,) = [(sys.executable, "-c", "import os, sys\n" + worker)]
+    assert finish(launch(*options, *words, "0")) == (0, [], [f"[{rank}] mine" for rank in range(workers)])
+    asked = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    assert finish(launch(*options, *words, "0", variables=asked))[2].count(f"[0] {start_up}") == 1
+    code, _, stderr = finish(launch(*options, *words, "3"))
+    assert code == 3
+    assert stderr.count(f"[lockstep]   {start_up}") == 1
+    assert any("TensorFlow's lines at its start, which were held back:" in line for line in stderr)
+
+
 def test_a_task_without_a_rank_runs_alone_whatever_the_options_of_output(launch):
     variables = {"TF_CONFIG": _tf_config({"chief": ["a:1"], "evaluator": ["b:1"]}, "evaluator")}
     options = ("--restarts", "1", "--log-dir", "logs", "--quiet")

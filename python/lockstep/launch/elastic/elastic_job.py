@@ -185,6 +185,8 @@ class ElasticJob(SupervisedJob):
             return
         if worker.code == 0:
             self._ended_well.append(number)
+        elif not worker.is_secondary:
+            self._show_start_up(worker)
         for line in self._driver.ended(number, worker.final_code, worker.describe_end(), now, worker.is_secondary):
             self._console.message(line)
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from lockstep.launch.base.call_folder import VARIABLE as FOLDER
 from lockstep.launch.base.errors import LaunchError
+from lockstep.launch.base.known_lines import holds_start_up_lines
 from lockstep.launch.base.output import Console
 from lockstep.launch.base.places import places
 from lockstep.launch.base.version import installed_version
@@ -55,7 +56,9 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
     try:
         request, unknown = request_of(options, read_yaml)
         environment = dict(os.environ)
-        console = HorovodConsole(timestamps=request.timestamps, ranks=ranks_of(options))
+        console = HorovodConsole(
+            timestamps=request.timestamps, ranks=ranks_of(options), holds_start_up=holds_start_up_lines(environment)
+        )
         for key in unknown:
             console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
         words = program_of(words, options.tf1, environment)

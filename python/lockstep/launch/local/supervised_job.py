@@ -132,7 +132,7 @@ class SupervisedJob:
 
     def _show(self, worker: LocalWorker) -> None:
         """Connects a worker's output with the console."""
-        worker.show(*streams_of(worker.rank, self._console, worker.last_lines), worker.notes)
+        worker.show(*streams_of(worker.rank, self._console, worker.last_lines, start_up=worker.start_up), worker.notes)
 
     def _add(self, worker: LocalWorker, guard: Guard, selector: selectors.BaseSelector) -> None:
         guard.watch(worker.pid)
@@ -330,13 +330,22 @@ class SupervisedJob:
         return 0 if self._failed is None else self._failed.exit_code
 
     def _show_failure(self, worker: Worker) -> None:
-        if len(self._workers) < 2 or self._end_requests:
+        if self._end_requests:
+            return
+        self._show_start_up(worker)
+        if len(self._workers) < 2:
             return
         shown = worker.notes.trace.splitlines() or [line.decode(errors="replace") for line in worker.last_lines]
         lines = "\n".join("  " + line for line in shown)
         self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
         if any(worker.notes.saved for worker in self._workers):
             self._report(with_checkpoint("the job has failed", self._workers))
+
+    def _show_start_up(self, worker: Worker) -> None:
+        """Shows the lines of a failed worker that were held back: one of them may have the cause."""
+        if worker.start_up.lines:
+            lines = "\n".join("  " + line.decode(errors="replace") for line in worker.start_up.lines)
+            self._report(f"{worker.name}: TensorFlow's lines at its start, which were held back:\n{lines}")
 
     def _report(self, text: str) -> None:
         if not self._broken_pipe:

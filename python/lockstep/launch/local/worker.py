@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from lockstep.launch.base.known_lines import StartUpLines
 from lockstep.launch.base.notes import ITSELF, PEER, Notes
 from lockstep.launch.local.guard import kill_group
 from lockstep.launch.local.output_folder import OutputCopy
@@ -52,6 +53,7 @@ class Worker:
       last_lines: The newest lines of its stdout and stderr.
       streams: File descriptor -> sink, for the pipes that this process reads.
       sinks: The receivers of its stdout, its stderr and its notes.
+      start_up: TensorFlow's start-up lines, which are shown only if it fails.
       notes: Its notes on its end and on checkpoints.
     """
 
@@ -63,6 +65,7 @@ class Worker:
         self.code: int | None = None
         self.last_lines: deque[bytes] = deque(maxlen=LAST_LINES)
         self.streams: dict[int, Sink] = {}
+        self.start_up = StartUpLines()
         self.notes = Notes(self._show_error)
         self._has_shown = False
 

@@ -37,7 +37,7 @@ class RemoteWorker(Worker):
         self._host, self._say, self._copies = host, say, copies
         self._lost = ""
         self._has_told = False
-        self.sinks = (*streams_of(rank, console, self.last_lines, is_remote=True), self.notes)
+        self.sinks = (*streams_of(rank, console, self.last_lines, is_remote=True, start_up=self.start_up), self.notes)
 
     @property
     def label(self) -> str:
