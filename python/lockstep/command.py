@@ -1,6 +1,7 @@
 """The command `lockstep`, and `python -m lockstep`.
 
     lockstep run -n 2 python main.py
+    lockstep doctor
     lockstep completion bash
 
 `docs/command.md` is the manual. A subcommand is a row of `SUBCOMMANDS`. Its module is imported only when it is used, so
@@ -8,6 +9,7 @@ that `lockstep run` starts as quickly as the launcher alone, and never loads Ten
 """
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,6 +38,15 @@ class Subcommand:
     parser: Callable[[], argparse.ArgumentParser]
     main: Callable[[Sequence[str]], int]
     has_command: bool = False
+
+
+def _module(summary: str, name: str) -> Subcommand:
+    """Returns the subcommand of a module that has the functions `parser` and `main`."""
+    return Subcommand(
+        summary,
+        lambda: importlib.import_module(name).parser(),
+        lambda arguments: importlib.import_module(name).main(arguments),
+    )
 
 
 def _run_parser() -> argparse.ArgumentParser:
@@ -68,6 +79,7 @@ def _completion(arguments: Sequence[str]) -> int:
 
 SUBCOMMANDS = {
     "run": Subcommand("start the workers of a job", _run_parser, _run, has_command=True),
+    "doctor": _module("check this machine, and say what to do about it", "lockstep._src.doctor.command"),
     "completion": Subcommand(
         "print a script for a shell, which completes this command", _completion_parser, _completion
     ),
