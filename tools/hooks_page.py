@@ -25,6 +25,7 @@ Lockstep uses TensorFlow and Keras as PyPI has them. It changes no file of them.
 tables, some of their functions and methods are replaced in memory, and restored afterwards. This page lists each one.
 With one worker they are replaced as well, except those with a note such as "(several workers)".
 
+<!-- run: workers=2 -->
 ```python
 import hybridbackend.tensorflow as hb
 from tensorflow.python.training.saver import Saver

@@ -258,7 +258,8 @@ def test_a_launcher_that_is_frozen_ends_the_workers_in_time(hosts, tmp_path):
     assert time.monotonic() - since < ENDED_WITHIN_S + LATE_S
     process.send_signal(signal.SIGCONT)
     code, _, stderr = finish(process)
-    assert code in (LOST, 128 + signal.SIGKILL), stderr
+    # The agent's last messages may arrive first: it ended the workers by SIGTERM, then by SIGKILL.
+    assert code in (LOST, 128 + signal.SIGTERM, 128 + signal.SIGKILL), stderr
 
 
 def test_a_cut_is_survived(hosts, tmp_path):
