@@ -324,7 +324,9 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         self._refuse("copy.deepcopy", "make another table in the same scope and assign this one's value")
 
     def _serialize_to_tensors(self) -> NoReturn:
-        self._refuse("tf.train.Checkpoint", "save with tf.compat.v1.train.Saver")
+        self._refuse(
+            "tf.train.Checkpoint", "save a Keras model with save_weights, a graph with tf.compat.v1.train.Saver"
+        )
 
     def _export_to_saved_model_graph(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse(
