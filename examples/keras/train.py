@@ -12,7 +12,7 @@ import tensorflow as tf
 import lockstep
 
 with lockstep.scope():  # data parallel: gradients are the mean over the workers
-    rows = lockstep.data.ParquetDataset("clicks.parquet", batch_size=256)  # each worker reads its share
+    rows = lockstep.data.ParquetDataset("clicks.parquet", batch_size=64)  # each worker reads its share
     rows = rows.map(lambda row: ({"user": row["user"], "query": row["query"]}, row["click"]))
     user = keras.Input([], name="user", dtype="int64")
     query = keras.Input([], name="query", dtype="string")

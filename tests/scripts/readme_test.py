@@ -16,6 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tests.scripts.documents import run_launcher
+from tests.scripts.pages_test import first_program
 
 ROOT = Path(__file__).resolve().parents[2]
 # The README's programs, each with the commands below it.
@@ -38,8 +39,7 @@ def run(library: str, folder: Path, edit=lambda program: program) -> list[str]:
     for words in preparing:
         run_launcher([sys.executable, str(ROOT / words[1])], folder, 1, {})
     (folder / command[-1]).write_text(edit(program))
-    launcher = ["python", "-m", "horovod.runner"] if command[0] == "horovodrun" else ["python"]
-    words = [sys.executable if word == "python" else word for word in [*launcher, *command[1:]]]
+    words = [sys.executable if word == "python" else word for word in command]
     return run_launcher(words, folder, 2, {"CUDA_VISIBLE_DEVICES": ""}, timeout_s=300)
 
 
@@ -49,11 +49,11 @@ def test_the_program_of_keras_trains_exports_and_serves(tmp_path):
     assert "[[" in first and first[first.index("tf.Tensor") :] == second[second.index("tf.Tensor") :]
     aucs = [float(value) for value in re.findall(r"auc: (\S+)", first)]
     assert aucs == [float(value) for value in re.findall(r"auc: (\S+)", second)]
-    assert len(aucs) == 3 and aucs[-1] > 0.75
+    assert len(aucs) == 3 and aucs[-1] > 0.9
     model = tf.saved_model.load(str(tmp_path / "served"))
     columns = {"user": tf.range(1000, dtype=tf.int64), "query": tf.fill([1000], "unknown words")}
     served = model.serve(columns).numpy()[:, 0]
-    assert served[1::2].mean() > served[::2].mean() + 0.1  # users with odd numbers click
+    assert served[1::2].mean() > served[::2].mean() + 0.3  # users with odd numbers click
 
 
 def test_the_program_of_keras_is_the_example():
@@ -70,8 +70,8 @@ def test_the_program_of_hybridbackend_trains(tmp_path):
     assert checkpoint.get_variable_to_shape_map()["user"] == [1000, 16]
 
 
-def test_the_program_of_horovod_prints_the_best_number_for_the_mean(tmp_path):
-    assert [float(output.split()[-1]) for output in run("horovod.tensorflow", tmp_path)] == pytest.approx([0.5, 0.5])
+def test_the_program_of_horovod_is_that_of_its_page_which_another_test_runs():
+    assert BLOCKS[2] == (first_program("horovod"), "horovodrun -np 2 python train.py\n")
 
 
 def test_the_program_of_deeprec_trains(tmp_path):
