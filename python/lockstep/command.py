@@ -2,6 +2,7 @@
 
     lockstep run -n 2 python main.py
     lockstep doctor
+    lockstep inspect checkpoints/
     lockstep completion bash
 
 `docs/command.md` is the manual. A subcommand is a row of `SUBCOMMANDS`. Its module is imported only when it is used, so
@@ -80,6 +81,9 @@ def _completion(arguments: Sequence[str]) -> int:
 SUBCOMMANDS = {
     "run": Subcommand("start the workers of a job", _run_parser, _run, has_command=True),
     "doctor": _module("check this machine, and say what to do about it", "lockstep._src.doctor.command"),
+    "inspect": _module(
+        "describe a checkpoint, an export, or Parquet and ORC files", "lockstep._src.inspection.command"
+    ),
     "completion": Subcommand(
         "print a script for a shell, which completes this command", _completion_parser, _completion
     ),

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep._src.doctor import machine, network
-from lockstep._src.doctor.findings import Finding, size_of
+from lockstep._src.doctor.findings import Finding
 from lockstep._src.engine.cluster import Cluster
 from lockstep._src.engine.options import Options
+from lockstep.launch.base.sizes import size_of
 
 _TIMEOUT_S = 600
 _LINE = re.compile(r"\[\d+\] (\{.*\})$")

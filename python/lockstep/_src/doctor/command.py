@@ -14,7 +14,7 @@ from lockstep._src.doctor.installation import installation, probe, python
 from lockstep._src.doctor.rank import measure
 from lockstep._src.engine.cluster import RANK, Cluster
 
-# Of the measurement, unless the user asks for others.
+# The number of ranks of the measurement, unless the user asks for others.
 _RANKS = 2
 
 

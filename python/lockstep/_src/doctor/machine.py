@@ -7,7 +7,8 @@ import resource
 import subprocess
 from pathlib import Path
 
-from lockstep._src.doctor.findings import Finding, size_of
+from lockstep._src.doctor.findings import Finding
+from lockstep.launch.base.sizes import size_of
 from lockstep.launch.placement.worker_environment import available_cpus
 
 _SHARED_BYTES = "LOCKSTEP_SHARED_BYTES_PER_RANK"

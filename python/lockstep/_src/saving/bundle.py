@@ -21,6 +21,7 @@ import struct
 from collections.abc import Collection, Iterator, Sequence
 
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
 _gfile = tf.io.gfile
@@ -61,6 +62,28 @@ def copy_tensors(source: str, names: Collection[str], target: str) -> None:
     table = {b"": header.SerializeToString(), **{key: entry.SerializeToString() for key, entry in kept.items()}}
     with _gfile.GFile(f"{target}.index", "wb") as file:
         file.write(_table(table))
+
+
+def read_index(
+    prefix: str,
+) -> tuple[tensor_bundle_pb2.BundleHeaderProto, list[tuple[str, tensor_bundle_pb2.BundleEntryProto]]]:
+    """Reads the index of a checkpoint.
+
+    Returns:
+      The header; and for each tensor, and for each slice of one, the tensor's name and the entry. The entry of a sliced
+      tensor lists the slices, and has no bytes of its own.
+
+    Raises:
+      ValueError: the index is damaged, or is not a table in the known format.
+    """
+    path = f"{prefix}.index"
+    entries = _read_table(path)
+    try:
+        header = tensor_bundle_pb2.BundleHeaderProto.FromString(entries.pop(b"", b""))
+        named = [(_name_of(k), tensor_bundle_pb2.BundleEntryProto.FromString(v)) for k, v in entries.items()]
+    except (DecodeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from None
+    return header, named
 
 
 def _copy_data(source: str, shards: int, entries: Sequence[tensor_bundle_pb2.BundleEntryProto], target: str) -> None:

@@ -232,7 +232,7 @@ def test_keras_lines_of_a_bar_are_its_states(pipe):
         pipe.now += 1
         stream.feed(line.encode() + b"\n")
     shown = [line.removeprefix("[0] ") for line in pipe.written().splitlines()]
-    # Of each bar a line every ten seconds, and its last state.
+    # Each bar has a line every ten seconds, and its last state.
     wanted = ["Epoch 1/2", *(states[i] for i in (0, 10, 20, 29)), "Epoch 2/2", states[0], states[2], states[1], "done"]
     assert shown == wanted
     assert list(pipe.history) == [line.encode() for line in (*("Epoch 1/2", states[29], "Epoch 2/2"), *wanted[-3:])]

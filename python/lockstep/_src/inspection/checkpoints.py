@@ -1,0 +1,217 @@
+"""Descriptions of TensorFlow's checkpoints: tables, other tensors, and who wrote them (docs/checkpoint_format.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.inspection.description import Description, InspectError
+from lockstep._src.saving import bundle
+from lockstep._src.saving.chain import Chain
+from lockstep._src.saving.latest import latest_checkpoint
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_STEP = "global_step"
+# The tensors of a dynamic table `e`, after its name; slots are named `e/<slot>`.
+_OF_TABLE = re.compile(
+    r"-(keys|values|freqs|versions|seconds|filter|filter_options|slots|slot_initials|parts|clock|sweep|link|removed)"
+    r"(_filtered)?$"
+)
+_CHANGED = "-changed"  # in an increment, between the table's name and these
+_POSITION = re.compile(r"_STATE/worker_(\d+)_of_(\d+)$")
+
+
+@dataclasses.dataclass
+class Stored:
+    """A tensor of a checkpoint.
+
+    Attributes:
+      dtype: The name of its type.
+      shape: Its whole shape.
+      size: Its bytes in the data files.
+      slices: In how many slices it was written; 1 for a tensor in one piece.
+    """
+
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    size: int = 0
+    slices: int = 1
+
+
+def describe_folder(folder: str) -> Description:
+    """Describes the last checkpoint of a folder, and the increments that build on it.
+
+    Raises:
+      InspectError: the state file, the checkpoint or the list of increments is damaged, or there is no checkpoint.
+    """
+    try:
+        prefix = latest_checkpoint(folder)
+        chain = Chain.read(folder)
+    except (tf.errors.OpError, ValueError) as error:
+        raise InspectError(getattr(error, "message", str(error))) from None
+    if prefix is None:
+        there = sorted(name[: -len(".index")] for name in os.listdir(folder) if name.endswith(".index"))
+        if len(there) != 1:
+            raise InspectError(f"{folder}: no state file names its last checkpoint; it has {there or 'none'}")
+        prefix = os.path.join(folder, there[0])
+    described = describe(prefix)
+    if chain is not None and os.path.basename(prefix) == chain.base:
+        described["increments"] = [{"checkpoint": one, **_sizes(describe(one))} for one in chain.prefixes(folder)]
+    return described
+
+
+def _sizes(described: Description) -> dict[str, Any]:
+    return {"step": described["step"], "bytes": described["bytes"]}
+
+
+def describe(prefix: str) -> Description:
+    """Describes a checkpoint.
+
+    Args:
+      prefix: Its files' common beginning, without `.index`.
+
+    Raises:
+      InspectError: the index is damaged, or a data file is missing or too short.
+    """
+    try:
+        header, entries = bundle.read_index(prefix)
+        tensors = _tensors(entries)
+        reader = tf.train.load_checkpoint(prefix)  # verifies the checksums of the index
+        data_files = _check_data(prefix, header.num_shards, entries)
+        step = int(reader.get_tensor(_STEP)) if _STEP in tensors and not tensors[_STEP].shape else None
+        tables, rest = _tables(tensors, reader)
+    except InspectError:
+        raise
+    except (ValueError, OverflowError) as error:
+        raise InspectError(str(error)) from None
+    except (tf.errors.OpError, RuntimeError) as error:  # In some versions the reader raises RuntimeError.
+        raise InspectError(f"{prefix}: {getattr(error, 'message', error)}") from None
+    positions = [found for name in rest if (found := _POSITION.search(name))]
+    return {
+        "checkpoint": prefix,
+        "step": step,
+        "written_by": _writer(tensors, tables, positions),
+        "workers": _workers(tables, positions),
+        "data_files": data_files,
+        "bytes": sum(one.size for one in tensors.values()),
+        "dynamic tables": tables,
+        "tensors": _variables({name: one for name, one in rest.items() if not _POSITION.search(name)}),
+        "positions in the data": len(positions) or None,
+    }
+
+
+def _tensors(entries: list[tuple[str, Any]]) -> dict[str, Stored]:
+    tensors: dict[str, Stored] = {}
+    whole: set[str] = set()
+    for name, entry in sorted(entries, key=lambda item: not item[1].slices):  # Whole tensors come before their slices.
+        stored = tensors.setdefault(name, Stored())
+        stored.size += entry.size
+        if name not in whole:
+            whole.add(name)
+            stored.dtype = tf.dtypes.as_dtype(entry.dtype).name
+            stored.shape = tuple(dim.size for dim in entry.shape.dim)
+            stored.slices = max(1, len(entry.slices))
+    return tensors
+
+
+def _check_data(prefix: str, shards: int, entries: list[tuple[str, Any]]) -> int:
+    """Compares the lengths of the data files with the index; returns their number."""
+    for shard in range(shards):
+        path = f"{prefix}.data-{shard:05d}-of-{shards:05d}"
+        wanted = max((entry.offset + entry.size for _, entry in entries if entry.shard_id == shard), default=0)
+        try:
+            size = tf.io.gfile.stat(path).length
+        except tf.errors.NotFoundError:
+            raise InspectError(f"{path} is missing: the index of the checkpoint names it") from None
+        if size < wanted:
+            raise InspectError(f"{path} has {size} bytes, wanted {wanted} by the checkpoint's index: it is cut off")
+    return shards
+
+
+def _tables(tensors: Mapping[str, Stored], reader: Any) -> tuple[list[dict[str, Any]], dict[str, Stored]]:
+    """Returns the dynamic tables, and the tensors that belong to none."""
+    rest, tables = dict(tensors), []
+    for name in sorted(one[: -len("-keys")] for one in tensors if one.endswith("-keys")):
+        if f"{name}-values" not in tensors:
+            continue
+        keys, values = tensors[f"{name}-keys"], tensors[f"{name}-values"]
+        slots = sorted(one[len(name) + 1 :] for one in tensors if one.startswith(f"{name}/"))
+        mine = [f"{name}/{slot}" for slot in slots]
+        mine += [one for one in tensors if one.startswith(f"{name}-") and _OF_TABLE.fullmatch(one[len(name) :])]
+        counted, removed = (tensors.get(f"{name}-{what}") for what in ("keys_filtered", "removed"))
+        parts = f"{name}-parts"
+        tables.append(
+            {
+                "name": name.removesuffix(_CHANGED),
+                "rows": keys.shape[0],
+                "width": values.shape[-1],
+                "keys": keys.dtype,
+                "slots": slots,
+                "counted": counted.shape[0] if counted else None,
+                "removed": removed.shape[0] if removed else None,
+                "changes_only": True if name.endswith(_CHANGED) else None,
+                "rows_of_workers": reader.get_tensor(parts).ravel().tolist() if parts in tensors else None,
+                "bytes": sum(tensors[one].size for one in mine),
+            }
+        )
+        for one in mine:
+            rest.pop(one, None)
+    for table in tables:  # The places where workers' rows begin become numbers of rows.
+        ends = table["rows_of_workers"]
+        table["rows_of_workers"] = [b - a for a, b in zip(ends, ends[1:], strict=False)] if ends else None
+    return tables, rest
+
+
+def _variables(tensors: Mapping[str, Stored]) -> list[dict[str, Any]]:
+    """Returns the tensors that are not slots of others, each with its slots: `w/Adagrad` is a slot of `w`."""
+    owners = {name: _owner(name, tensors) for name in tensors}
+    rows = []
+    for name in sorted(name for name in tensors if not owners[name] and name != _OBJECT_GRAPH):
+        one = tensors[name]
+        slots = sorted(slot[len(name) + 1 :] for slot, owner in owners.items() if owner == name)
+        size = one.size + sum(tensors[f"{name}/{slot}"].size for slot in slots)
+        rows.append(
+            {
+                "name": name,
+                "type": one.dtype,
+                "shape": "x".join(map(str, one.shape)) or "scalar",
+                "slots": slots,
+                "slices": one.slices if one.slices > 1 else None,
+                "bytes": size,
+            }
+        )
+    return rows
+
+
+def _owner(name: str, tensors: Mapping[str, Stored]) -> str:
+    """Returns the variable that this tensor is a slot of, "" for none: a prefix of its name with the same rows."""
+    end = name.rfind("/")
+    while end > 0:
+        owner = name[:end]
+        if owner in tensors and tensors[owner].shape[:1] == tensors[name].shape[:1]:
+            return owner
+        end = name.rfind("/", 0, end)
+    return ""
+
+
+def _writer(tensors: Mapping[str, Stored], tables: list[dict[str, Any]], positions: list[Any]) -> str:
+    """Returns the program that wrote the checkpoint, as far as its tensors show it."""
+    if positions or any(name.endswith("-link") for name in tensors):
+        return "Lockstep"
+    if any(name.endswith("-partition_offset") for name in tensors):
+        return "DeepRec"
+    if _OBJECT_GRAPH in tensors:
+        return "tf.train.Checkpoint or Keras"
+    return "tf.compat.v1.train.Saver" + (", an export" if tables else "")
+
+
+def _workers(tables: list[dict[str, Any]], positions: list[Any]) -> int | None:
+    """Returns the number of workers that wrote it; None if the tensors do not show it."""
+    if positions:
+        return int(positions[0][2])
+    return next((len(table["rows_of_workers"]) for table in tables if table["rows_of_workers"]), None)

@@ -1,0 +1,162 @@
+"""Descriptions of Parquet and ORC files, and of folders of them.
+
+pyarrow ends the process for some damaged footers: an unknown compression is a C++ exception that nobody catches. So the
+files are read in a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import orc, parquet
+
+from lockstep._src.inspection.description import Description, InspectError
+
+_CHUNK_BYTES = 1 << 20
+
+
+def describe(paths: Sequence[str], checksums: bool = False) -> Description:
+    """Describes files of one data set in another process.
+
+    Args:
+      paths: The files.
+      checksums: Whether to compute the SHA-256 of each file, as `ParquetDataset(checksums=…)` takes it.
+
+    Raises:
+      InspectError: a file is damaged, or is neither Parquet nor ORC.
+    """
+    ended = subprocess.run(
+        [sys.executable, "-m", __name__], input=json.dumps([list(paths), checksums]), capture_output=True, text=True
+    )
+    said: dict[str, Any] = {}
+    for line in ended.stdout.splitlines():
+        said |= json.loads(line)
+    if "error" in said:
+        raise InspectError(said["error"])
+    if "description" not in said:
+        last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1].strip()
+        raise InspectError(f"{said.get('file', paths[0])} is damaged: pyarrow cannot read its footer ({last})")
+    return said["description"]
+
+
+def main() -> None:
+    """Describes the files that stdin names. Prints each file's name before it is read, then the description."""
+    paths, checksums = json.load(sys.stdin)
+    try:
+        print(json.dumps({"description": _describe(paths, checksums)}))
+    except InspectError as error:
+        print(json.dumps({"error": str(error)}))
+
+
+def _describe(paths: Sequence[str], checksums: bool) -> Description:
+    """Describes files of one data set in this process.
+
+    Args:
+      paths: The files.
+      checksums: Whether to compute the SHA-256 of each file, as `ParquetDataset(checksums=…)` takes it.
+
+    Raises:
+      InspectError: a file is damaged, or is neither Parquet nor ORC.
+    """
+    files = []
+    schema: pa.Schema | None = None
+    columns: list[dict[str, Any]] = []
+    groups: list[dict[str, Any]] = []
+    for path in paths:
+        print(json.dumps({"file": path}), flush=True)
+        try:
+            found, its_schema, its_columns, its_groups = (_orc if _is_orc(path) else _parquet)(path)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InspectError(f"{path} is damaged, or is no Parquet or ORC file: {error}") from None
+        schema, columns = (its_schema, its_columns) if schema is None else (schema, columns)
+        groups += its_groups
+        found["other_schema"] = None if its_schema.equals(schema) else "differs from the first file's"
+        found["sha256"] = _sha256(path) if checksums else None
+        files.append(found)
+    return {
+        "rows": sum(one["rows"] for one in files),
+        "bytes": sum(one["bytes"] for one in files),
+        "files": files,
+        "columns": columns,
+        "row groups": groups,
+    }
+
+
+_Parts = tuple[dict[str, Any], pa.Schema, list[dict[str, Any]], list[dict[str, Any]]]
+
+
+def _parquet(path: str) -> _Parts:
+    with parquet.ParquetFile(path) as file:
+        data, schema = file.metadata, file.schema_arrow
+        all_groups = [data.row_group(index) for index in range(data.num_row_groups)]
+    found = _file(path, "Parquet", data.num_rows, data.num_row_groups, data.created_by)
+    groups = [
+        {"file": os.path.basename(path), "group": index, "rows": group.num_rows, "bytes": _stored(group)}
+        for index, group in enumerate(all_groups)
+    ]
+    columns = []
+    for field in schema:
+        chunks = [
+            group.column(at)
+            for group in all_groups
+            for at in range(group.num_columns)
+            if group.column(at).path_in_schema.split(".")[0] == field.name
+        ]
+        columns.append(
+            {
+                "name": field.name,
+                "type": str(field.type),
+                "compression": sorted({chunk.compression for chunk in chunks}),
+                "bytes": sum(chunk.total_compressed_size for chunk in chunks),
+            }
+        )
+    return found, schema, columns, groups
+
+
+def _stored(group: Any) -> int:
+    return sum(group.column(at).total_compressed_size for at in range(group.num_columns))
+
+
+def _orc(path: str) -> _Parts:
+    file = orc.ORCFile(path)
+    found = _file(path, "ORC", file.nrows, file.nstripes, str(file.writer))
+    columns = [
+        {"name": field.name, "type": str(field.type), "compression": [str(file.compression)], "bytes": None}
+        for field in file.schema
+    ]
+    return found, file.schema, columns, []
+
+
+def _file(path: str, kind: str, rows: int, groups: int, writer: str) -> dict[str, Any]:
+    return {
+        "file": path,
+        "format": kind,
+        "rows": rows,
+        "groups": groups,  # ORC calls them stripes
+        "bytes": os.path.getsize(path),
+        "written_by": writer,
+    }
+
+
+def _is_orc(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(3) == b"ORC"
+
+
+def _sha256(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return f"sha256:{digest.hexdigest()}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The command line of `lockstep inspect`. TensorFlow and pyarrow are imported when a file needs them."""
+
+import argparse
+import contextlib
+import importlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lockstep._src.inspection.description import Description, InspectError, lines_of
+from lockstep.launch.base.known_lines import StartUpLines, holds_start_up_lines
+
+_MAGIC_BYTES = 4
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the options."""
+    line = argparse.ArgumentParser(
+        prog="lockstep inspect",
+        description="Describes a checkpoint (its prefix, its .index file, or its folder), an export, or Parquet and "
+        "ORC files (or a folder of them): tables, rows, widths, slots, sizes, who wrote it, schema, row groups.",
+    )
+    line.add_argument("path", help="the file or folder")
+    line.add_argument("--checksums", action="store_true", help="also compute the SHA-256 of Parquet and ORC files")
+    line.add_argument("--quiet", action="store_true", help="only check whether the file can be read")
+    line.add_argument("--json", action="store_true", help="print one JSON object; sizes are in bytes")
+    return line
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the description; returns 1 if the file is damaged, foreign or missing, else 0."""
+    options = parser().parse_args(arguments)
+    try:
+        described = describe(options.path, options.checksums)
+    except InspectError as error:
+        print(f"lockstep inspect: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps(described))
+    elif not options.quiet:
+        print("\n".join(lines_of(described)))
+    return 0
+
+
+def describe(path: str, checksums: bool = False) -> Description:
+    """Describes a file or folder, by its content and not by its name.
+
+    Args:
+      path: The file, the folder, or the prefix of a checkpoint.
+      checksums: Whether to compute the checksums of Parquet and ORC files.
+
+    Raises:
+      InspectError: it is damaged, missing, or none of the known kinds.
+    """
+    if os.path.isdir(path):
+        names = os.listdir(path)
+        if "saved_model.pb" in names:
+            return _module("exports").describe(path)
+        if "checkpoint" in names or any(name.endswith(".index") for name in names):
+            return _module("checkpoints").describe_folder(path)
+        files = sorted(
+            os.path.join(at, name)
+            for at, _, found in os.walk(path)
+            for name in found
+            if name.endswith((".parquet", ".orc"))
+        )
+        if files:
+            return _module("columnar_files").describe(files, checksums)
+        raise InspectError(f"{path}: no checkpoint, no export, and no Parquet or ORC file in this folder")
+    if os.path.basename(path) == "saved_model.pb":
+        return _module("exports").describe(os.path.dirname(path) or ".")
+    prefix = path.removesuffix(".index")
+    if os.path.exists(f"{prefix}.index"):
+        return _module("checkpoints").describe(prefix)
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(_MAGIC_BYTES)
+    except OSError as error:
+        raise InspectError(f"{path}: {error.strerror}") from None
+    if begin.startswith((b"PAR1", b"ORC")) or path.endswith((".parquet", ".orc")):
+        return _module("columnar_files").describe([path], checksums)
+    raise InspectError(f"{path}: its first bytes {begin!r} are those of no checkpoint's index, Parquet or ORC file")
+
+
+def _module(name: str) -> Any:
+    with _calm():
+        return importlib.import_module(f"lockstep._src.inspection.{name}")
+
+
+@contextlib.contextmanager
+def _calm() -> Iterator[None]:
+    """Holds back TensorFlow's start-up lines on stderr inside the block; all lines are shown if it fails."""
+    if not holds_start_up_lines(os.environ):
+        yield
+        return
+    sys.stderr.flush()
+    stderr, start_up = os.dup(2), StartUpLines()
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            for line in held.read().splitlines():
+                if failed or not start_up.holds(line):
+                    os.write(2, line + b"\n")

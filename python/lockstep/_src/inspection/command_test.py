@@ -1,0 +1,213 @@
+"""Checkpoints of one worker, exports and columnar files, described by `lockstep inspect`."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+import tensorflow.compat.v1 as tf
+from pyarrow import orc, parquet
+
+from lockstep._src.inspection import command
+from lockstep._src.saving.incremental import IncrementalSaver
+from lockstep._src.saving.saved_models import export
+from lockstep._src.scope import embedding_scope, scope
+from lockstep._src.tables import dynamic
+
+KEYS, DIM, ROWS = [3, 5, 7, 2**40], 4, 50
+
+
+def _rows(ids):
+    option = dynamic.EmbeddingVariableOption(filter_option=dynamic.CounterFilter(2))
+    table = dynamic.get_embedding_variable("user", DIM, ev_option=option)
+    with embedding_scope():
+        fixed = tf.get_variable("item", [ROWS, DIM])
+    return tf.nn.embedding_lookup(table, ids) + tf.nn.embedding_lookup(fixed, ids % ROWS)
+
+
+def _signature():
+    ids = tf.placeholder(tf.int64, [None], name="ids")
+    return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": _rows(ids)})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Creates checkpoints: four keys that are admitted, one that is counted; then an increment with one key."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    with tf.Graph().as_default(), scope():
+        ids = tf.placeholder(tf.int64, [None])
+        loss = tf.reduce_sum(_rows(ids))
+        step = tf.train.get_or_create_global_step()
+        train = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+        saver = IncrementalSaver(full_every=9)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            for fed in (KEYS, [*KEYS, 11]):
+                session.run(train, {ids: fed})
+            saver.save(session, str(folder / "model.ckpt"), global_step=session.run(step))
+            session.run(train, {ids: [5]})
+            saver.save(session, str(folder / "model.ckpt"), global_step=session.run(step))
+    return folder
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def _table(described, name):
+    (found,) = [one for one in described["dynamic tables"] if one["name"] == name]
+    return found
+
+
+@pytest.mark.parametrize("spelling", ["model.ckpt-2", "model.ckpt-2.index", ""])
+def test_a_checkpoint_has_tables_rows_widths_slots_and_sizes(folder, spelling):
+    described = command.describe(os.path.join(folder, spelling) if spelling else str(folder))
+    stock = tf.train.load_checkpoint(str(folder / "model.ckpt-2"))
+    user = _table(described, "user")
+    assert (described["step"], described["written_by"], described["workers"]) == (2, "Lockstep", 1)
+    assert (user["rows"], user["width"], user["keys"], user["counted"]) == (len(KEYS), DIM, "int64", 1)
+    assert user["rows_of_workers"] == [len(KEYS)] and user["changes_only"] is None
+    tensors = {name: stock.get_tensor(name) for name in stock.get_variable_to_shape_map()}
+    assert user["slots"] == sorted(name[len("user/") :] for name in tensors if name.startswith("user/"))
+    others = {one["name"]: one for one in described["tensors"]}
+    item = others["item"]
+    assert (item["type"], item["shape"], len(item["slots"])) == ("float32", f"{ROWS}x{DIM}", 1)
+    assert item["bytes"] == 2 * ROWS * DIM * 4
+    numbers = sum(value.nbytes for value in tensors.values() if value.dtype != object)
+    assert numbers <= described["bytes"] < numbers + 200  # the names of slots are strings
+
+
+def test_a_folder_shows_its_increments(folder):
+    described = command.describe(str(folder))
+    (increment,) = described["increments"]
+    assert increment["checkpoint"].endswith("model.ckpt-2-to-3")
+    user = _table(command.describe(increment["checkpoint"]), "user")
+    assert (user["rows"], user["changes_only"]) == (1, True)
+
+
+def test_an_export_has_signatures_and_tables(folder, tmp_path):
+    with scope():
+        path = export(str(tmp_path), str(folder / "model.ckpt-2"), _signature)
+    described = command.describe(os.fsdecode(path))
+    (signature,) = described["signatures"]
+    assert signature["inputs"] == ["ids: int64 [?]"] and signature["outputs"] == [f"rows: float32 [?, {DIM}]"]
+    assert _table(described, "user")["rows"] == len(KEYS)
+    assert described["written_by"] == f"TensorFlow {tf.__version__}"
+    assert described["bytes"] > described["graph_bytes"] > 0
+
+
+def _damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "cut":
+        data = data[: len(data) // 2]
+    elif how == "flip":
+        data[len(data) // 3] ^= 64
+    elif how == "foreign":
+        data = bytearray(
+            b"something else altogether, and long enough to be a footer of a table in the format of LevelDB"
+        )
+    path.unlink()
+    if how != "remove":
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("model.ckpt-2.index", "cut"),
+        ("model.ckpt-2.index", "flip"),
+        ("model.ckpt-2.index", "foreign"),
+        ("model.ckpt-2.data-*", "cut"),
+        ("model.ckpt-2.data-*", "remove"),
+        (".incremental_checkpoint/chain.json", "flip"),
+        ("checkpoint", "cut"),
+    ],
+)
+def test_damage_is_an_error_that_names_the_file(copy, capsys, name, how):
+    path = max(copy.glob(name), key=lambda path: path.stat().st_size)
+    _damage(path, how)
+    # The state file names the folder in which it was written.
+    assert command.main([str(copy / "model.ckpt-2" if "ckpt" in name else copy)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("lockstep inspect: ") and str(path).removesuffix(".index") in said
+
+
+TABLE = pa.table({"id": pa.array(range(10), pa.int64()), "tags": [["a"] * (i % 3) for i in range(10)]})
+
+
+@pytest.fixture
+def data(tmp_path):
+    parquet.write_table(TABLE, tmp_path / "a.parquet", row_group_size=4, compression="snappy")
+    orc.write_table(TABLE, tmp_path / "b.orc")
+    return tmp_path
+
+
+def test_columnar_files_have_schema_rows_row_groups_and_sizes(data):
+    described = command.describe(str(data), checksums=True)
+    assert described["rows"] == 20 and [one["format"] for one in described["files"]] == ["Parquet", "ORC"]
+    assert [one["rows"] for one in described["row groups"]] == [4, 4, 2]
+    assert [(one["name"], one["type"]) for one in described["columns"]] == [
+        ("id", "int64"),
+        ("tags", str(parquet.read_schema(data / "a.parquet").field("tags").type)),
+    ]
+    assert described["columns"][0]["compression"] == ["SNAPPY"]
+    for one in described["files"]:
+        assert one["bytes"] == os.path.getsize(one["file"])
+        wanted = subprocess.check_output(["sha256sum", one["file"]], text=True).split()[0]
+        assert one["sha256"] == f"sha256:{wanted}"
+    (alone,) = command.describe(str(data / "b.orc"))["files"]
+    assert (alone["rows"], alone["groups"], alone["sha256"]) == (10, 1, None)
+
+
+def test_another_schema_in_a_folder_is_shown(data):
+    parquet.write_table(pa.table({"id": [1.5]}), data / "c.parquet")
+    shown = [one["other_schema"] for one in command.describe(str(data))["files"]]
+    assert shown == [None, None, "differs from the first file's"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "b.orc"])
+@pytest.mark.parametrize("how", ["cut", "foreign", "remove"])
+def test_a_columnar_file_that_is_damaged_foreign_or_missing_is_named(data, capsys, name, how):
+    _damage(data / name, how)
+    assert command.main([str(data / name)]) == 1
+    assert str(data / name) in capsys.readouterr().err
+
+
+def test_a_footer_that_ends_pyarrows_process_is_an_error_that_names_the_file(data, monkeypatch, capsys):
+    (data / "sitecustomize.py").write_text("import pyarrow.parquet as p, os\np.ParquetFile = lambda path: os.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", str(data))
+    assert command.main([str(data)]) == 1
+    assert f"{data}/a.parquet is damaged: pyarrow cannot read its footer" in capsys.readouterr().err
+
+
+def test_other_files_and_folders_are_refused(tmp_path, capsys):
+    (tmp_path / "model.keras").write_bytes(b"PK\3\4...")
+    for path, says in (
+        (tmp_path / "model.keras", "first bytes b'PK\\x03\\x04'"),
+        (tmp_path, "no checkpoint, no export"),
+    ):
+        assert command.main([str(path)]) == 1
+        assert says in capsys.readouterr().err
+    (tmp_path / "saved_model.pb").write_bytes(b"\xff\xff\xff")
+    assert command.main([str(tmp_path)]) == 1
+    assert f"{tmp_path}/saved_model.pb is damaged" in capsys.readouterr().err
+
+
+def test_the_command_prints_tables_or_json_and_none_of_tensorflows_lines(folder):
+    words = [sys.executable, "-m", "lockstep", "inspect", str(folder / "model.ckpt-2")]
+    shown = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    lines = [" ".join(line.split()) for line in shown.stdout.splitlines()]
+    assert "written by: Lockstep" in lines and "dynamic tables (1)" in lines
+    assert any(line.startswith(f"user {len(KEYS)} {DIM} int64 ") for line in lines)
+    assert shown.stderr == ""
+
+
+def test_json_has_the_description(folder, capsys):
+    assert command.main(["--json", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(command.describe(str(folder))))
+    assert command.main(["--quiet", str(folder)]) == 0
+    assert capsys.readouterr().out == ""

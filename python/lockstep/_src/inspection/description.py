@@ -1,0 +1,56 @@
+"""Descriptions of files, and how they are shown."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lockstep.launch.base.sizes import size_of
+
+# Texts, numbers, and lists of rows, by name. Names that end in "bytes" are sizes.
+Description = dict[str, Any]
+
+
+class InspectError(ValueError):
+    """A file that cannot be described. The message names it."""
+
+
+def lines_of(description: Mapping[str, Any]) -> list[str]:
+    """Returns the lines of a description for a person: `name: value`, and a table for each list of rows."""
+    lines = []
+    for name, value in description.items():
+        if isinstance(value, list):
+            if value:
+                lines += ["", f"{name} ({len(value)})", *_table(value)]
+        elif value not in (None, ""):
+            lines.append(f"{_label(name) + ':':<16}{_text(name, value)}")
+    return lines
+
+
+def _table(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns a table with a heading. Columns without any value are left out."""
+    names = [name for name in rows[0] if any(row[name] not in (None, "", []) for row in rows)]
+    cells = [[_label(name) for name in names], *([_text(name, row[name]) for name in names] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numeric = [all(isinstance(row[name], (int, float, type(None))) for row in rows) for name in names]
+
+    def line(row: list[str]) -> str:
+        padded = (
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(row, widths, numeric, strict=True)
+        )
+        return ("  " + "  ".join(padded)).rstrip()
+
+    return [line(row) for row in cells]
+
+
+def _label(name: str) -> str:
+    return "size" if name == "bytes" else name.replace("_", " ")
+
+
+def _text(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name.endswith("bytes"):
+        return size_of(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
