@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep import command
 from lockstep.launch.cli import main as launcher
 from lockstep.launch.frontends import deeprec, horovod_command_line
 from lockstep.testing import call_workers
@@ -146,12 +147,20 @@ def _check_horovodrun(arguments: list[str]) -> None:
     horovod_command_line.command_line().parse(arguments)
 
 
+def _parses(subcommand: command.Subcommand) -> Callable[[list[str]], None]:
+    def check(arguments: list[str]) -> None:
+        subcommand.parser().parse_args(arguments)
+
+    return check
+
+
 # Each program's words, and a function that refuses wrong arguments.
 PARSERS = [
     (["python", "-m", "hybridbackend.run"], lambda words: launcher.main(words)),
     (["python", "-m", "lockstep.launch"], lambda words: launcher.main(words)),
     (["lockstep", "run"], lambda words: launcher.main(words)),
     (["python", "-m", "tensorflow.python.distribute.launch"], lambda words: deeprec.main(words)),
+    *((["lockstep", name], _parses(one)) for name, one in command.SUBCOMMANDS.items() if not one.has_command),
     (["python", "-m", "horovod.runner"], _check_horovodrun),
     (["horovodrun"], _check_horovodrun),
 ]
