@@ -1,6 +1,7 @@
 """The checks in their order: of a host, of this installation, of the job's addresses, of collectives."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -10,7 +11,7 @@ from typing import Any
 
 from lockstep._src.doctor import machine, network
 from lockstep._src.doctor.findings import Finding
-from lockstep._src.engine.cluster import Cluster
+from lockstep._src.engine.cluster import RANK, WORLD_SIZE, Cluster
 from lockstep._src.engine.options import Options
 from lockstep.launch.base.sizes import size_of
 
@@ -74,6 +75,12 @@ def times_of(times: dict[str, Any]) -> list[Finding]:
     return [*findings, Finding("allreduce, 64 MiB", "warning", seen, advice)]
 
 
+def _environment() -> dict[str, str]:
+    """Returns the variables of the measurement: a job on the CPU, whatever job the environment describes."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", RANK, WORLD_SIZE)}
+    return {**inherited, "LOCKSTEP_SLURM": "0", "LOCKSTEP_TF1": "0", "CUDA_VISIBLE_DEVICES": ""}
+
+
 def collective_checks(launch_options: Sequence[str]) -> tuple[list[Finding], dict[str, list[Finding]]]:
     """Runs a job that measures collectives, and checks each of its hosts.
 
@@ -93,7 +100,9 @@ def collective_checks(launch_options: Sequence[str]) -> tuple[list[Finding], dic
         "lockstep._src.doctor.rank",
     ]
     try:
-        job = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        job = subprocess.run(
+            words, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
     except subprocess.TimeoutExpired:
         seen = f"the job was not over after {_TIMEOUT_S} s"
         return [Finding("collectives", "problem", seen, "run it by hand: " + shlex.join(words))], {}

@@ -9,9 +9,10 @@ import sys
 import pytest
 
 from lockstep._src.doctor.checks import collective_checks, times_of
-from lockstep.testing.launching import finish, launchers
+from lockstep._src.doctor.command import main
+from lockstep.testing import call_workers
 
-launch = pytest.fixture(launchers)
+pytestmark = pytest.mark.newest_only  # the processes take a while, and nothing depends on TensorFlow's version
 
 DEADLINE_S = 300
 # In namespaces of its own. The server holds a port while the doctor looks at it.
@@ -41,8 +42,11 @@ def namespaces():
 def test_a_poor_machine_is_explained_and_collectives_are_measured_all_the_same(namespaces):
     core = str(min(os.sched_getaffinity(0)))
     words = [*namespaces, "bash", "-c", POOR, core, sys.executable, "-c", HOLD_A_PORT]
+    cluster = {"chief": ["127.0.0.1:29555"], "worker": ["127.0.0.1:29556"]}
+    config = json.dumps({"cluster": cluster, "task": {"type": "chief", "index": 0}})
+    environment = {**os.environ, "TF_CONFIG": config}
     with subprocess.Popen(
-        [*words, "doctor", "--json", "--port", "29555"], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [*words, "doctor", "--json"], env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as doctor:
         try:
             stdout, _ = doctor.communicate(timeout=DEADLINE_S)
@@ -66,19 +70,18 @@ def test_a_poor_machine_is_explained_and_collectives_are_measured_all_the_same(n
     assert all(one["advice"] for one in listed if one["state"] != "ok")
 
 
-def test_under_the_launcher_the_jobs_own_ranks_measure(launch):
-    program = ("-m", "lockstep", "run", "-n", "2", sys.executable, "-m", "lockstep", "doctor")
-    code, stdout, _ = finish(launch(program=program), DEADLINE_S)
-    assert code == 0
-    assert {line[:4] for line in stdout} == {"[0] "}
-    assert any("allreduce, 4 bytes" in line and "between 2 ranks on 1 host" in line for line in stdout)
-    assert stdout[-1].startswith("[0] problems: 0, warnings: ")
+def test_in_a_job_its_own_ranks_measure_and_the_first_of_each_host_reports():
+    outcomes = call_workers(main, 3, [], hosts="aab", timeout_s=100, check=False)
+    assert [outcome.value for outcome in outcomes] == [0, 0, 0], outcomes
+    first, second, other = (outcome.output for outcome in outcomes)
+    for output in (first, other):
+        assert "allreduce, 4 bytes" in output and "between 3 ranks on 2 hosts" in output
+        assert output.splitlines()[-1].startswith("problems: 0, warnings: ")
+    assert "allreduce" not in second
 
 
 @pytest.mark.parametrize("words", [["-n", "2", "--hosts", "a:1"], ["--port", "x"], ["more"]])
 def test_a_wrong_command_line_is_refused(words):
-    from lockstep._src.doctor.command import main
-
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2
