@@ -59,6 +59,12 @@ def _ranks_train_the_same_number(outputs: list[str]) -> bool:
 
 # Page -> what its first program must print, as the page says: a check of the workers' outputs.
 PRINTED = {
+    "design": _matches("Lockstep.*Route"),
+    "glossary": lambda outputs: all(
+        f"{rank} [2. 2.] [0 1 1] [{rank} {rank}]" in output for rank, output in enumerate(outputs)
+    ),
+    "launching": _matches("of 2: the workers' ones are 2"),
+    "robustness": _matches("rows.parquet.*user"),
     "checkpoints": _matches("30"),
     "many_hosts": lambda outputs: "2 workers on 1 hosts; the sum of their ones is 2" in outputs[0],
     "debugging_a_hang": lambda outputs: bool(re.search("nothing from rank 1 for 2 s in allreduce", outputs[0])),
@@ -105,6 +111,12 @@ def test_the_programs_of_a_page_run_one_after_another(page, tmp_path):
     assert PRINTED.get(page.stem, _matches(""))(outputs), outputs
     for program in others:
         _outputs(program, tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_begins_with_a_program_or_a_command(page):
+    begin = page.read_text().partition("\n## ")[0]
+    assert "```python\n" in begin or "```bash\n" in begin
 
 
 def test_pages_whose_output_is_checked_have_programs():
