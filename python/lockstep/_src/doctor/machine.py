@@ -99,7 +99,7 @@ def shared_memory(ranks: int, bytes_per_rank: int) -> Finding:
             os.close(fd)
     except (OSError, OverflowError) as error:
         limits = {"ulimit -v": resource.RLIMIT_AS, "ulimit -f": resource.RLIMIT_FSIZE}
-        low = [f"{shown} is {size_of(limit)}" for shown, kind in limits.items() if 0 <= (limit := _soft(kind)) < wanted]
+        low = [f"{shown} is {size_of(limit)}" for shown, kind in limits.items() if (limit := _soft(kind)) >= 0]
         cause = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         seen = f"{size_of(wanted)} of address space for {ranks} ranks cannot be had: {cause}"
         seen += f" ({', '.join(low)})" if low else ""
