@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from tests.scripts.documents import run_launcher
-from tests.scripts.pages_test import first_program
+from tests.scripts.page_blocks import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 # The README's programs, each with the commands below it.
@@ -29,6 +29,10 @@ def my_model(user, features):
   return tf.losses.sigmoid_cross_entropy(features['label'], tf.reduce_sum(user, axis=1))
 
 """
+
+
+def _first_program(page: str) -> str:
+    return next(block.code for block in blocks(ROOT / f"docs/{page}.md") if block.language == "python")
 
 
 def run(library: str, folder: Path, edit=lambda program: program) -> list[str]:
@@ -71,7 +75,7 @@ def test_the_program_of_hybridbackend_trains(tmp_path):
 
 
 def test_the_program_of_horovod_is_that_of_its_page_which_another_test_runs():
-    assert BLOCKS[2] == (first_program("horovod"), "horovodrun -np 2 python train.py\n")
+    assert BLOCKS[2] == (_first_program("horovod"), "horovodrun -np 2 python train.py\n")
 
 
 def test_the_program_of_deeprec_trains(tmp_path):
