@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep.testing import call_workers
-from tests.multiprocess import keras_rs_worker as worker
+from tests.multiprocess.keras import keras_rs_worker as worker
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("keras_rs") is None, reason="keras_rs is not installed; it needs Keras 3 and Python 3.11"

@@ -134,7 +134,7 @@ def plain(world):
     import keras
     import keras_rs  # noqa: F401
 
-    from tests.multiprocess.keras_worker import dense
+    from tests.multiprocess.keras.training_worker import dense
 
     model = build(contextlib.nullcontext, own_optimizers(keras.optimizers.SGD(0.1)))
     dense(model.optimizer)
