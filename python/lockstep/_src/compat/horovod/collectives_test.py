@@ -274,14 +274,14 @@ def gradients():
         return run(mode, build)
 
     own = np.full([3, 2], rank + 1, np.float32)
-    total = np.full([3, 2], sum(range(1, size + 1)), np.float32)
+    total_of_ones = np.full([3, 2], sum(range(1, size + 1)), np.float32)
     cases = {
         "sum": (lambda x: hvd.allreduce(x, op=hvd.Sum), total),
         "average": (lambda x: hvd.allreduce(x), total / size),
         "min": (lambda x: hvd.allreduce(x, op=hvd.Min), total * (rank == 0)),
         "max": (lambda x: hvd.allreduce(x, op=hvd.Max), total * (rank == size - 1)),
         "product": (lambda x: hvd.allreduce(x, op=hvd.Product), total * np.prod(range(1, size + 1)) / (rank + 1)),
-        "allgather": (hvd.allgather, total / size),
+        "allgather": (hvd.allgather, total_of_ones / size),
         "broadcast": (lambda x: hvd.broadcast(x, 1), total / size * (rank == 1)),
     }
     # Only some results of a group are used.
