@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -54,6 +53,7 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(symbols.ENUMERATE_BATCHES, around(step.enumerate_batches))
     for hook in symbols.KERAS_PASSES:
         interception.replace(hook, around(step.passes.begin(hook.name)))
+        interception.replace(hook, around(step.run_pass))
     for hook in symbols.BATCH_ENDS:
         interception.replace(hook, around(step.passes.end_batch))
     interception.replace(symbols.EPOCH_END, around(step.passes.end_epoch))
@@ -116,6 +116,7 @@ class _Step(threading.local):
             if batches:
                 epoch._steps_seen = begin + len(batches)
                 yield begin, begin + len(batches) - 1, self.one_by_one(batches)
+                self._reset()
                 begin += len(batches)
             if len(batches) < wanted:
                 epoch._current_iterator = None
@@ -157,16 +158,26 @@ class _Step(threading.local):
         total = rows.sum()
         return _Batch(batch, rows[context.rank] * context.world_size / total if total else 1.0)
 
-    def one_by_one(self, batches: list[_Batch], is_finalizing: Callable[[], bool] = sys.is_finalizing) -> Iterator[Any]:
-        """Yields the batches' data; while one is used, `weight` has its weight."""
+    def one_by_one(self, batches: list[_Batch]) -> Iterator[Any]:
+        """Yields the batches' data; while one is used, `weight` has its weight.
+
+        Keras drops this generator before it ends. So it must not reset the weight: Python would then close it in a
+        destructor, where an interrupt of the user is lost.
+        """
+        for batch in batches:
+            self.weight.assign(batch.weight)
+            yield batch.data
+
+    def run_pass(self, method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs a model's `fit`, `evaluate` or `predict`; the weight is 1 afterwards, also if a step fails."""
         try:
-            for batch in batches:
-                self.weight.assign(batch.weight)
-                yield batch.data
+            return method(model, *args, **kwargs)
         finally:
-            # After an interrupt, Python may close this generator when TensorFlow and this module's globals are gone.
-            if not is_finalizing():
-                self.weight.assign(1.0)
+            self._reset()
+
+    def _reset(self) -> None:
+        if self._weight is not None:
+            self._weight.assign(1.0)
 
     def scale_loss(self, scale_loss: Callable[..., Any], optimizer: Any, loss: Any) -> Any:
         """Weighs the loss of which Keras takes the gradient; only the outermost of nested optimizers does so."""
