@@ -8,12 +8,15 @@ LOCKSTEP_TRACEBACKS=1 shows all tracebacks. Any other error is the program's own
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
+import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import Any
 
 import tensorflow as tf
 
@@ -25,6 +28,8 @@ SHOWS_ALL = "LOCKSTEP_TRACEBACKS"
 _INTERRUPT_ERRORS = (tf.errors.CancelledError, tf.errors.UnavailableError, tf.errors.InternalError)
 # The text with which pybind11 reports an interrupt that came while an error of TensorFlow was created.
 _REPLACED = "REPLACED BY KeyboardInterrupt"
+# The time after which an interrupt is repeated. Destructors are over by then.
+_AFTER_DESTRUCTOR_S = 0.02
 _was_interrupted = False
 
 
@@ -34,6 +39,7 @@ def watch() -> None:
         return
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+        sys.unraisablehook = functools.partial(_interrupt_again, sys.unraisablehook)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -41,6 +47,16 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     global _was_interrupted
     _was_interrupted = True
     signal.default_int_handler(signum, frame)
+
+
+def _interrupt_again(show: Callable[[Any], None], lost: Any) -> None:
+    """Repeats an interrupt that Python ignores because it came in a destructor; passes other errors to `show`."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        show(lost)
+    elif threading.main_thread().is_alive():  # a program that already ends needs no second interrupt
+        again = threading.Timer(_AFTER_DESTRUCTOR_S, os.kill, (os.getpid(), signal.SIGINT))
+        again.daemon = True
+        again.start()
 
 
 def tell(error: BaseException) -> bool:

@@ -111,6 +111,33 @@ def test_an_interrupt_of_fit_is_a_line_for_each_rank(launch, tmp_path):
     assert stderr[-1].startswith("[lockstep] ended by SIGINT"), said
 
 
+# A step ends in a destructor, in which the first interrupt of each rank comes.
+_DESTRUCTORS = """
+import tensorflow as tf
+import lockstep
+rank = int(os.environ["LOCKSTEP_RANK"])
+class Step:
+    def __del__(self):
+        open(f"trains{rank}", "w").close()
+        time.sleep(600)  # until the interrupt
+with lockstep.scope():
+    lockstep.allreduce(tf.ones([2]), name="x")
+    step = Step()
+    del step
+    open(f"continues{rank}", "w").close()
+    time.sleep(600)
+"""
+
+
+def test_an_interrupt_in_a_destructor_is_not_lost(launch, tmp_path):
+    process = launch("-n", "2", worker=_DESTRUCTORS, variables=_QUIET)
+    code, stderr, said = _interrupted(process, tmp_path)
+    assert code == 128 + signal.SIGINT, said
+    assert {path.name for path in tmp_path.glob("continues*")} == {"continues0", "continues1"}, said
+    assert "Exception ignored" not in said and "Traceback" not in said, said
+    assert stderr[-1].startswith("[lockstep] ended by SIGINT"), said
+
+
 # Rank 1 ends without an error. Rank 2 waits for it in vain; rank 0 fails by itself when all know that.
 _AFTER_A_FAREWELL = """
 import tensorflow as tf
