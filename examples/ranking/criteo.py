@@ -163,7 +163,7 @@ def generate(out: str | Path, options: GeneratorOptions | None = None) -> Schema
 
     def fill(folder: Path) -> Schema:
         total = options.train_rows + options.eval_rows
-        with tqdm(total=total, unit="rows", unit_scale=True, desc="Making data") as bar:
+        with tqdm(total=total, unit="rows", unit_scale=True, desc="Making data", disable=None) as bar:
             for number, (split, rows) in enumerate(((TRAIN, options.train_rows), (EVAL, options.eval_rows))):
                 file_rows = -(-rows // options.files) if split == TRAIN else rows
                 with SplitWriter(folder, split, schema, file_rows) as writer:
@@ -269,20 +269,22 @@ def convert(source: str | Path, out: str | Path, max_table_rows: int = 100_000, 
         with (
             SplitWriter(folder, TRAIN, schema, 1 << 22) as train,
             SplitWriter(folder, EVAL, schema, 1 << 22) as held,
-            tqdm(total=total, unit="rows", unit_scale=True, desc=f"Converting {source.name}") as bar,
+            tqdm(total=total, unit="rows", unit_scale=True, desc=f"Converting {source.name}", disable=None) as bar,
         ):
+            done = 0
             for batch in _read_text(source):
                 columns = {LABEL: batch[LABEL].cast(pa.float32())}
                 for name in NUMERIC:
                     columns[name] = log_transform(batch[name].to_numpy(zero_copy_only=False))
                 for name in CATEGORICAL:
                     columns[name] = hash_ids(batch[name], rows[name], name)
-                cut = min(max(schema.train_rows - bar.n, 0), batch.num_rows)
+                cut = min(max(schema.train_rows - done, 0), batch.num_rows)
                 train.write({name: column[:cut] for name, column in columns.items()})
                 held.write({name: column[cut:] for name, column in columns.items()})
+                done += batch.num_rows
                 bar.update(batch.num_rows)
-            if bar.n != total:
-                raise ValueError(f"{source}: read {bar.n} rows, counted {total} lines")
+            if done != total:
+                raise ValueError(f"{source}: read {done} rows, counted {total} lines")
         return schema
 
     return write_folder(out, fill)

@@ -41,7 +41,9 @@ def train(flags: argparse.Namespace, folder: Path) -> dict:
         scores = tf.sigmoid(logits)
         session.run(tf1.global_variables_initializer())
         started, done, value = time.perf_counter(), 0, float("nan")
-        with tqdm(total=plan.total_steps * plan.batch_size, unit="rows", unit_scale=True, desc="Training") as bar:
+        with tqdm(
+            total=plan.total_steps * plan.batch_size, unit="rows", unit_scale=True, desc="Training", disable=None
+        ) as bar:
             while done < plan.total_steps:
                 for columns in reader.batches(folder, TRAIN, plan.batch_size, drop_remainder=True):
                     value, _ = session.run([loss, step], feed(feeds, columns))
