@@ -25,13 +25,27 @@ BATCH_ROWS = 512  # of all workers together
 
 
 class Report(keras.callbacks.Callback):
-    """Reports the metrics and weights of each epoch to Ray."""
+    """Reports metrics and weights to Ray after each epoch, and begins with the weights of Ray's last checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = ray.train.get_checkpoint()  # None, unless Ray has started the workers again after a failure
+        self.first_epoch = self._last.get_metadata()["epoch"] + 1 if self._last else 0
+
+    def on_train_begin(self, logs=None):
+        """Loads weights and the optimizer's state on all workers. Each takes its part of the tables."""
+        if self._last:
+            self.model.optimizer.build(self.model.trainable_variables)
+            with self._last.as_directory() as folder:
+                self.model.load_weights(Path(folder, "model.weights.h5"))
 
     def on_epoch_end(self, epoch, logs=None):
-        """Saves on all workers, as each has a part of the tables. Worker 0 writes the file."""
+        """Saves on all workers, as each has a part of the tables. Worker 0 writes the file, and Ray keeps it."""
         with tempfile.TemporaryDirectory() as folder:
             self.model.save_weights(Path(folder, "model.weights.h5"))
             checkpoint = Checkpoint.from_directory(folder) if lockstep.rank() == 0 else None
+            if checkpoint:
+                checkpoint.set_metadata({"epoch": epoch})
             ray.train.report({"epoch": epoch, **logs}, checkpoint=checkpoint)
 
 
@@ -40,36 +54,38 @@ def build_model() -> keras.Model:
     keras.utils.set_random_seed(7)  # tables begin alike with any number of workers
     user, item = (keras.Input([], name=name, dtype="int64") for name in ("user", "item"))
     with lockstep.embedding_scope():
-        of_user = keras.layers.Embedding(1000, 8)(user)  # rows 0 to 999, spread over the workers
-        of_item = lockstep.keras.DynamicEmbedding(8)(item)  # a row for each number that occurs
-    return keras.Model({"user": user, "item": item}, keras.layers.Dense(1)(keras.layers.Concatenate()([of_user, of_item])))
+        of_user = keras.layers.Embedding(1000, 8, name="users")(user)  # rows 0 to 999, spread over the workers
+        of_item = lockstep.keras.DynamicEmbedding(8, name="items")(item)  # a row for each number that occurs
+    rating = keras.layers.Dense(1, name="rating")(keras.layers.Concatenate()([of_user, of_item]))
+    return keras.Model({"user": user, "item": item}, rating)
+
+
+def data() -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns the users and items of all rows, and their ratings."""
+    rng = np.random.default_rng(0)
+    rows = {"user": rng.integers(0, 1000, ROWS), "item": rng.choice(rng.integers(0, 1 << 60, 500), ROWS)}
+    return rows, (rows["user"] % 5).astype("float32")
 
 
 def train(config: dict) -> None:
     """Trains on one worker of the job; Ray calls it on each."""
-    rng = np.random.default_rng(0)
-    rows = {"user": rng.integers(0, 1000, ROWS), "item": rng.integers(0, 1 << 60, ROWS)}
-    ratings = (rows["user"] % 5).astype(np.float32)
+    rows, ratings = data()
     # Each batch of the job is divided among the workers.
     mine = np.arange(ROWS).reshape(-1, lockstep.size(), BATCH_ROWS // lockstep.size())[:, lockstep.rank()].ravel()
 
     with lockstep.scope():
         model = build_model()
-        model.compile(lockstep.keras.LazyAdam(0.01), "mse", metrics=["mae"])
-        begin = 0
-        if checkpoint := ray.train.get_checkpoint():  # Ray has started the job again, after a failure
-            with checkpoint.as_directory() as folder:
-                model.load_weights(Path(folder, "model.weights.h5"))
-            begin = 1 + ray.train.get_context().get_metadata().get("epoch", 0)
+        model.compile(keras.optimizers.Adagrad(0.1), "mse", metrics=["mae"])
+        report = Report()
         model.fit(
             {name: values[mine] for name, values in rows.items()},
             ratings[mine],
             batch_size=BATCH_ROWS // lockstep.size(),
-            initial_epoch=begin,
+            initial_epoch=report.first_epoch,
             epochs=config["epochs"],
             shuffle=False,
             verbose=0,
-            callbacks=[Report()],
+            callbacks=[report],
         )
 
 
