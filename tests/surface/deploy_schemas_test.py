@@ -55,7 +55,7 @@ def _check(document: dict[str, Any]) -> None:
 
 
 def _check_fields(value: Any, kind: str, where: str) -> None:
-    """Compares a value with a type of the training operator's models: `str`, `list[V1Pod]`, `dict(str, str)`, a class."""
+    """Compares a value with a type of the training operator's models: `str`, `list[V1Pod]`, `dict(str, V1Pod)`."""
     import kubeflow.training
     import kubernetes.client
 

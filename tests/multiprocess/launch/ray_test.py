@@ -79,7 +79,7 @@ def _processes_with(text: str) -> list[int]:
 
 @contextlib.contextmanager
 def _ended(process: subprocess.Popen, rays_folder: str) -> Iterator[None]:
-    """Ends a program at the end of the block, and the processes of its Ray, which have Ray's folder in their command."""
+    """Ends a program at the end of the block, and its Ray's processes, which name Ray's folder in their commands."""
     try:
         yield
     finally:
@@ -107,19 +107,24 @@ def _of_stock_keras(example) -> dict[str, np.ndarray]:
         by_name = {layer.name: layer for layer in example.build_model().layers}
         initial = {
             "user": by_name["users"].get_weights()[0],
-            "item": by_name["items"](keys).numpy(),
+            "item": by_name["items"](keys, training=True).numpy(),
             "dense": by_name["rating"].get_weights(),
         }
-    user, item = keras.Input([], dtype="int64"), keras.Input([], dtype="int64")
-    tables = [keras.layers.Embedding(*initial[name].shape) for name in ("user", "item")]
+    # A product with one-hot rows reads a table. Its gradient is dense, so that rows of several slices are summed.
+    inputs = [keras.Input([len(initial[name])]) for name in ("user", "item")]
+    tables = [keras.layers.Dense(8, use_bias=False) for _ in inputs]
     dense = keras.layers.Dense(1)
-    model = keras.Model([user, item], dense(keras.layers.Concatenate()([tables[0](user), tables[1](item)])))
-    tables[0].set_weights([initial["user"]])
-    tables[1].set_weights([initial["item"]])
+    read = keras.layers.Concatenate()([table(one_hot) for table, one_hot in zip(tables, inputs, strict=True)])
+    model = keras.Model(inputs, dense(read))
+    for table, name in zip(tables, ("user", "item"), strict=True):
+        table.set_weights([initial[name]])
     dense.set_weights(initial["dense"])
     model.compile(keras.optimizers.Adagrad(0.1), "mse", metrics=["mae"])
     how = {"batch_size": example.BATCH_ROWS, "epochs": _EPOCHS, "shuffle": False, "verbose": 0}
-    history = model.fit([rows["user"], items], ratings, **how).history
+    one_hots = [
+        np.eye(len(initial[name]), dtype=np.float32)[ids] for name, ids in (("user", rows["user"]), ("item", items))
+    ]
+    history = model.fit(one_hots, ratings, **how).history
     return {
         "loss": history["loss"][-1],
         "mae": history["mae"][-1],
