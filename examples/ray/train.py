@@ -1,6 +1,6 @@
 """A model with a sharded and a dynamic table, trained by Ray Train on two workers of this machine.
 
-    pip install 'ray[train]'
+    pip install 'ray[default,train]'
     cd examples/ray && python train.py
 
 A started cluster of Ray trains on its nodes instead: `RAY_ADDRESS=auto python train.py --workers 8 --results s3://...`.

@@ -14,9 +14,9 @@ pytestmark = [
 
 @pytest.fixture(name="ours", scope="module")
 def _ours():
-    import lockstep.ray
+    from lockstep.ray import config
 
-    return lockstep.ray
+    return config
 
 
 def _workers(ours, *nodes, **more):
@@ -62,7 +62,8 @@ def test_numbers_of_threads_that_are_set_stay(ours, monkeypatch):
 
 
 def test_a_missing_ray_is_an_error_that_names_the_package(monkeypatch):
-    monkeypatch.delitem(sys.modules, "lockstep.ray", raising=False)
+    for name in ("lockstep.ray", "lockstep.ray.config"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"lockstep.ray needs Ray Train .*: pip install 'ray\[train\]'"):
         importlib.import_module("lockstep.ray")

@@ -1,4 +1,4 @@
-"""Jobs of Ray Train: the configuration with which a `TensorflowTrainer` starts workers of one job (docs/ray.md).
+"""The places, the rendezvous and the secret of the workers that Ray Train starts.
 
 `TensorflowTrainer(..., tensorflow_config=LockstepConfig())` starts the workers as Ray's actors. Ray calls the training
 function in a thread of each. Before that, `LockstepConfig` gives each worker its place in the job, the address of the
@@ -27,8 +27,6 @@ from lockstep.launch.base import interfaces, ports
 from lockstep.launch.base.places import places
 from lockstep.launch.placement.worker_environment import Rendezvous, threads_per_worker
 
-__all__ = ["LockstepConfig"]
-
 # Ray asks its workers every two seconds whether they have failed. A worker that fails because of another one waits for
 # longer, so that Ray hears of the cause first.
 _CAUSE_FIRST_S = 5.0
@@ -43,7 +41,7 @@ class LockstepConfig(TensorflowConfig):
 
     In each worker it sets the variables of Lockstep's launcher (docs/launching.md), with these values:
 
-    - `LOCKSTEP_SECRET`: 32 random bytes in hex. They travel over Ray's connections.
+    - `LOCKSTEP_SECRET`: 32 random bytes in hex.
     - `LOCKSTEP_RENDEZVOUS`: Ray's address of the first worker's node, or that of its `LOCKSTEP_INTERFACE`.
     - `TF_NUM_INTRAOP_THREADS`, `TF_NUM_INTEROP_THREADS`: the CPUs that Ray has given to the worker, unless set.
     - `CUDA_VISIBLE_DEVICES`: empty if Ray has given no GPU to the worker.
