@@ -6,6 +6,7 @@ Ray is pinned in requirements/ray.txt. Its cluster is started by the job's progr
 import contextlib
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 import lockstep
-from lockstep.testing.launching import runs, wait_for
+from lockstep.testing.launching import wait_for
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not here: tools/setup.sh ray")
 
@@ -67,27 +68,41 @@ print("RESULT", result.metrics["loss"], result.metrics["mae"], result.checkpoint
 """
 
 
-def _processes_with(text: str) -> list[int]:
-    """Returns the processes whose command line has a text."""
+def _processes_at(home: Path) -> set[int]:
+    """Returns the processes with this home folder, and their descendants: the program, and all processes of its Ray.
+
+    Ray's workers and agents overwrite their environment with their names; they are children of another one.
+    """
+    children: dict[int, list[int]] = {}
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob("[0-9]*"):
+        pid = int(path.name)
         with contextlib.suppress(OSError):
-            if text.encode() in path.read_bytes():
-                found.append(int(path.parent.name))
-    return found
+            state, parent = (path / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state in "ZX":
+                continue
+            children.setdefault(int(parent), []).append(pid)
+            if f"HOME={home}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                found.append(pid)
+    for pid in found:  # grows meanwhile
+        found += children.pop(pid, [])
+    return set(found)
 
 
 @contextlib.contextmanager
-def _ended(process: subprocess.Popen, rays_folder: str) -> Iterator[None]:
-    """Ends a program at the end of the block, and its Ray's processes, which name Ray's folder in their commands."""
+def _ended(process: subprocess.Popen, home: Path, rays_folder: str) -> Iterator[None]:
+    """Ends a program at the end of the block, and all processes of its Ray, and removes Ray's folder."""
     try:
         yield
     finally:
+        # The daemon of Ray ends with the program, and leaves its agents without a parent.
+        left = _processes_at(home)
         process.kill()
         process.wait()
-        for pid in _processes_with(rays_folder):
+        for pid in left | _processes_at(home):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(rays_folder, ignore_errors=True)
 
 
 @pytest.fixture(name="example")
@@ -148,10 +163,10 @@ def test_workers_of_ray_resume_after_a_failure_and_a_kill_and_train_what_stock_k
         stderr=subprocess.STDOUT,
         text=True,
     )
-    with _ended(process, rays_folder):
+    with _ended(process, tmp_path, rays_folder):
         output, _ = process.communicate(timeout=_DEADLINE_S)
         assert process.returncode == 0, output
-        wait_for(lambda: not any(map(runs, _processes_with(rays_folder))), "Ray's processes to end")
+        wait_for(lambda: not _processes_at(tmp_path), "Ray's processes to end")
     # The driver shows both failures, with the rank and the worker's own error.
     assert "[Rank 1 Error Snippet]" in output
     assert "ValueError: the second worker's own error" in output
