@@ -53,7 +53,7 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh python & environment=$$!; core=0; \
 	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
-	@tools/setup.sh ops $(if $(REDUCED),,spark)
+	@tools/setup.sh ops $(if $(REDUCED),,spark ray kubernetes mlflow)
 	@core=0; python=0; \
 	$(core_tests) '' $(if $(REDUCED),-R columnar) || core=$$?; \
 	$(python_tests) || python=$$?; \

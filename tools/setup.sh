@@ -5,7 +5,7 @@
 #   taken from this tree);
 # - Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh core|python|ops|tests|hosts|spark|bench|peers|lint|docs|fuzz ...
+# Usage: tools/setup.sh core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|peers|lint|docs|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -117,14 +117,19 @@ make_peers() {
     say "peers don't install here: benchmarks do without them"
 }
 
-# Spark, for the tests of jobs on it; without Spark they are skipped.
+# optional NAME: packages for the tests of one place to run; without them these tests are skipped. They may not change the
+# environment's own packages.
+optional() {
+  local wanted="requirements/$1.txt"
+  stamped "$1" "$wanted" && return
+  say "pip install: $(grep -v '^#' "$wanted" | paste -sd' ')"
+  "$VENV/bin/pip" install -q -r "$wanted" -c "${requirements[2]}" && stamp "$1" "$wanted" ||
+    say "$wanted does not install here: the tests of it are skipped"
+}
+
 make_spark() {
-  local requirements=requirements/spark.txt
   command -v java >/dev/null || debian_packages default-jre-headless
-  stamped spark "$requirements" && return
-  say "pip install: $(tail -n 1 "$requirements")"
-  "$VENV/bin/pip" install -q -r "$requirements" && stamp spark "$requirements" ||
-    say "pyspark does not install here: its tests are skipped"
+  optional spark
 }
 
 # The site needs no TensorFlow, and its packages may not change those of the tests.
@@ -148,6 +153,7 @@ for part in "$@"; do
     bench) need_compiler && debian_packages libbenchmark-dev ;;
     peers) make_peers ;;
     spark) make_environment && make_spark ;;
+    ray | kubernetes | mlflow) make_environment && optional "$part" ;;
     docs) make_docs ;;
     lint) debian_packages clang-format clang-tidy ;;
     fuzz) need_compiler && debian_packages clang libclang-rt-dev ;;

@@ -24,12 +24,16 @@ from lockstep.testing import call_workers
 from tests.scripts.page_blocks import ROOT, Block, Program, blocks, programs, write_data
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
-NEEDS_KERAS_RS = pytest.mark.skipif(importlib.util.find_spec("keras_rs") is None, reason="keras_rs is not installed")
-PAGES_WITH_PROGRAMS = [
-    pytest.param(page, marks=NEEDS_KERAS_RS if page.stem == "keras_rs" else (), id=page.stem)
-    for page in PAGES
-    if programs(page)
-]
+# Page -> the package that its programs need, which may not be installed.
+NEEDED = {"keras_rs": "keras_rs", "mlflow": "mlflow"}
+
+
+def _needs(page: Path) -> pytest.MarkDecorator:
+    package = NEEDED.get(page.stem, "lockstep")
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
+
+
+PAGES_WITH_PROGRAMS = [pytest.param(page, marks=_needs(page), id=page.stem) for page in PAGES if programs(page)]
 COMMANDS = [
     block
     for page in [*PAGES, *ROOT.glob("*.md"), ROOT / "deploy/README.md", ROOT / "examples/ranking/README.md"]
@@ -41,7 +45,7 @@ COMMANDS = [
 _FILE = "program_of_the_page.py"
 
 # Blocks that only compile. A new page gets along without them.
-FRAGMENTS = 2
+FRAGMENTS = 3
 
 
 def _matches(pattern: str) -> Callable[[list[str]], bool]:
@@ -55,6 +59,13 @@ def _keys_are_on_one_worker_each(outputs: list[str]) -> bool:
 def _ranks_train_the_same_number(outputs: list[str]) -> bool:
     numbers = [float(re.search(r"0\.\d+", output)[0]) for output in outputs]
     return numbers == pytest.approx([0.5, 0.5], abs=1e-6)
+
+
+def _worker_0_logs_what_all_workers_see(outputs: list[str]) -> bool:
+    """Checks the metrics that MLflow has, and those that Keras returns on each worker."""
+    logged = {name: float(re.search(rf"'{name}': ([\d.]+)", outputs[0])[1]) for name in ("loss", "mae")}
+    seen = [tuple(map(float, re.findall(r"^([\d.]+) ([\d.]+)$", output, re.M)[-1])) for output in outputs]
+    return seen == [(logged["loss"], logged["mae"])] * 2 and "'loss'" not in outputs[1]
 
 
 # Page -> what its first program must print, as the page says: a check of the workers' outputs.
@@ -74,6 +85,7 @@ PRINTED = {
     "checkpoint_format": _matches(r"\(1000, 16\)"),
     "hooks": _matches(r"(?s)False.*True"),
     "keras_rs": _matches(r"\(500, 16\) \(1000, 16\)"),
+    "mlflow": _worker_0_logs_what_all_workers_see,
     "embedding": _keys_are_on_one_worker_each,
     "horovod": _ranks_train_the_same_number,
 }

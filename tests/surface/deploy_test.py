@@ -6,10 +6,8 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import yaml
 
 from lockstep._src.engine.options import Options
 from lockstep.launch.base.errors import LaunchError
@@ -17,42 +15,26 @@ from lockstep.launch.base.output import Console
 from lockstep.launch.cli.arguments import CommandLine
 from lockstep.launch.placement import plan
 from lockstep.testing import fake_ssh
+from tests import manifests
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
 DEADLINE_S = 500
 
 
-def _documents(name: str) -> dict[str, dict]:
-    """Returns the documents of a manifest, by kind."""
-    with open(DEPLOY / "kubernetes" / name) as file:
-        return {document["kind"]: document for document in yaml.safe_load_all(file)}
+def _check_pod(pod: dict, command: list[str] | None = None) -> int | None:
+    """Checks the requirements of a launcher's pod. Returns the number of its workers, if the command has it.
 
-
-def _variables(container: dict, secret: dict, **fields: str) -> dict[str, str]:
-    """Returns a container's environment, as Kubernetes sets it."""
-    variables: dict[str, str] = {}
-    for entry in container["env"]:
-        source = entry.get("valueFrom", {})
-        if "secretKeyRef" in source:
-            assert source["secretKeyRef"]["name"] == secret["metadata"]["name"]
-            value = secret["stringData"][source["secretKeyRef"]["key"]]
-        elif "fieldRef" in source:
-            value = fields[source["fieldRef"]["fieldPath"]]
-        else:
-            value = re.sub(r"\$\((\w+)\)", lambda name: variables[name[1]], entry["value"])
-        variables[entry["name"]] = value
-    return variables
-
-
-def _check_pod(pod: dict) -> int:
-    """Checks the requirements of a launcher's pod. Returns the number of its workers."""
+    Args:
+      pod: The pod's specification.
+      command: The container's command, if the pod's specification leaves it open.
+    """
     (container,) = pod["containers"]
-    assert container["command"][:3] == ["python", "-m", "hybridbackend.run"]
+    program, *arguments = container.get("command", command)
+    assert (program, arguments[0]) == ("lockstep", "run")
     line = CommandLine("", "")
     line.add("-n", type=int)
-    options, words = line.parse(container["command"][3:])
+    options, words = line.parse(arguments[1:])
     assert words[0] == "python"
     memory = {volume["name"]: volume.get("emptyDir") for volume in pod["volumes"]}
     mounted = {mount["mountPath"]: memory[mount["name"]] for mount in container["volumeMounts"]}
@@ -60,21 +42,27 @@ def _check_pod(pod: dict) -> int:
     return options.n
 
 
-def _check_ranks(of_pods: list[dict[str, str]], workers: int) -> None:
-    """Checks that the launchers of all pods make one job, once it has a secret."""
+def _check_ranks(of_pods: list[dict[str, str]], workers: int, told: int | None) -> None:
+    """Checks that the launchers of all pods make one job, once it has a secret.
+
+    Args:
+      of_pods: The variables of each pod.
+      workers: The number of workers of each.
+      told: The value of the launcher's -n, if it is given.
+    """
     for variables in of_pods:
         with pytest.raises(LaunchError, match="LOCKSTEP_SECRET is REPLACE-WITH-RANDOM-TEXT.*: openssl rand -hex 32"):
-            plan.environments(workers, variables, Console())
+            plan.environments(told, variables, Console())
         variables["LOCKSTEP_SECRET"] = "b9" * 32
-    planned = [plan.environments(workers, variables, Console()) for variables in of_pods]
-    told = [environment for pod in planned for environment in pod]
-    assert [int(environment["LOCKSTEP_RANK"]) for environment in told] == list(range(len(of_pods) * workers))
+    planned = [plan.environments(told, variables, Console()) for variables in of_pods]
+    ranks = [environment for pod in planned for environment in pod]
+    assert [int(environment["LOCKSTEP_RANK"]) for environment in ranks] == list(range(len(of_pods) * workers))
     for name in ("LOCKSTEP_WORLD_SIZE", "LOCKSTEP_RENDEZVOUS", "LOCKSTEP_SECRET"):
-        assert len({environment[name] for environment in told}) == 1
-    assert {environment["LOCKSTEP_LOCAL_WORLD_SIZE"] for environment in told} == {str(workers)}
-    assert told[0]["LOCKSTEP_SECRET"] == "b9" * 32
+        assert len({environment[name] for environment in ranks}) == 1
+    assert {environment["LOCKSTEP_LOCAL_WORLD_SIZE"] for environment in ranks} == {str(workers)}
+    assert ranks[0]["LOCKSTEP_SECRET"] == "b9" * 32
     # Pulling an image takes time.
-    assert {Options.from_environment(environment).rendezvous_timeout_s for environment in told} == {600}
+    assert {Options.from_environment(environment).rendezvous_timeout_s for environment in ranks} == {600}
 
 
 def _check_restarts(limit: int, pods: int) -> None:
@@ -91,7 +79,7 @@ def _waited(monkeypatch):
 
 
 def test_a_job_of_the_training_operator(waited):
-    documents = _documents("tfjob.yaml")
+    documents = manifests.documents("tfjob.yaml")
     job = documents["TFJob"]
     replicas = job["spec"]["tfReplicaSpecs"]
     assert {role: replica["replicas"] for role, replica in replicas.items()} == {"Chief": 1, "Worker": 3}
@@ -108,17 +96,17 @@ def test_a_job_of_the_training_operator(waited):
         for index in range(replica["replicas"]):
             task = {"type": role.lower(), "index": index}
             config = {"cluster": cluster, "task": task, "environment": "cloud"}
-            variables = _variables(pod["containers"][0], documents["Secret"])
+            variables = manifests.variables_of(pod["containers"][0], documents["Secret"])
             pods.append({**variables, "TF_CONFIG": json.dumps(config)})
     (count,) = workers
-    _check_ranks(pods, count)
+    _check_ranks(pods, count, count)
     assert waited == [600] * len(pods)
     assert {replica["restartPolicy"] for replica in replicas.values()} == {"OnFailure"}
     _check_restarts(job["spec"]["runPolicy"]["backoffLimit"], len(pods))
 
 
 def test_a_job_without_an_operator(waited):
-    documents = _documents("job.yaml")
+    documents = manifests.documents("job.yaml")
     spec, name = documents["Job"]["spec"], documents["Job"]["metadata"]["name"]
     pod = spec["template"]["spec"]
     assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"]
@@ -128,37 +116,80 @@ def test_a_job_without_an_operator(waited):
     assert service["spec"]["selector"] == {"job-name": name}
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     pods = [
-        _variables(pod["containers"][0], documents["Secret"], **{index: str(i)}) for i in range(spec["completions"])
+        manifests.variables_of(pod["containers"][0], documents["Secret"], **{index: str(i)})
+        for i in range(spec["completions"])
     ]
     addresses = json.loads(pods[0]["TF_CONFIG"])["cluster"]["worker"]
     assert [address.partition(":")[0] for address in addresses] == [
         f"{name}-{i}.{pod['subdomain']}" for i in range(spec["completions"])
     ]
-    _check_ranks(pods, _check_pod(pod))
+    workers = _check_pod(pod)
+    _check_ranks(pods, workers, workers)
     assert waited == [600] * len(pods)
     assert pod["restartPolicy"] == "OnFailure"
     _check_restarts(spec["backoffLimit"], len(pods))
 
 
+def _check_restarts_of_jobset(spec: dict) -> dict:
+    """Checks that each failure of a pod restarts the job set, several times. Returns the only job's specification."""
+    assert spec["failurePolicy"]["maxRestarts"] >= 10
+    (replicated,) = spec["replicatedJobs"]
+    job = replicated["template"]["spec"]
+    assert job["backoffLimit"] == 0 and job["template"]["spec"]["restartPolicy"] == "Never"
+    return job
+
+
+def test_a_job_set(waited):
+    documents = manifests.documents("jobset.yaml")
+    spec, name = documents["JobSet"]["spec"], documents["JobSet"]["metadata"]["name"]
+    job, (replicated,) = _check_restarts_of_jobset(spec), spec["replicatedJobs"]
+    assert job["completionMode"] == "Indexed" and job["completions"] == job["parallelism"]
+    assert replicated["replicas"] == 1 and spec["network"]["enableDNSHostnames"]
+    (container,) = job["template"]["spec"]["containers"]
+    pods = [
+        manifests.variables_of(container, documents["Secret"], **manifests.index_of(i))
+        for i in range(job["completions"])
+    ]
+    # The names of its pods: <job set>-<replicated job>-<job>-<pod>.<job set>
+    hosts = [address.partition(":")[0] for address in json.loads(pods[0]["TF_CONFIG"])["cluster"]["worker"]]
+    assert hosts == [f"{name}-{replicated['name']}-0-{i}.{name}" for i in range(job["completions"])]
+    workers = _check_pod(job["template"]["spec"])
+    _check_ranks(pods, workers, workers)
+    assert waited == [600] * len(pods)
+
+
+def test_a_job_of_kubeflow_trainer(waited):
+    documents = manifests.documents("trainjob.yaml")
+    runtime, job = documents["TrainingRuntime"], documents["TrainJob"]
+    assert job["spec"]["runtimeRef"] == {
+        "apiGroup": "trainer.kubeflow.org",
+        "kind": runtime["kind"],
+        "name": runtime["metadata"]["name"],
+    }
+    pods = manifests.pods_of_train_job(documents)
+    pod = _check_restarts_of_jobset(runtime["spec"]["template"]["spec"])["template"]["spec"]
+    assert _check_pod(pod, job["spec"]["trainer"]["command"]) is None
+    _check_ranks(pods, job["spec"]["trainer"]["numProcPerNode"], None)
+    assert waited == [600] * len(pods)
+
+
 def test_a_script_for_slurm(tmp_path):
     """Runs it as Slurm would, with a stand-in for srun: two hosts with four tasks each."""
-    script = (DEPLOY / "slurm" / "train.sbatch").read_text()
+    script = (manifests.DEPLOY / "slurm" / "train.sbatch").read_text()
     asked = dict(re.findall(r"#SBATCH --([\w-]+)=(\S+)", script))
     (tmp_path / "network").mkdir()
     (tmp_path / "main.py").write_text(
         "import os\nprint(os.environ['LOCKSTEP_RANK'], os.environ['LOCKSTEP_LOCAL_RANK'])\n"
     )
-    (tmp_path / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (tmp_path / "python").chmod(0o755)
-    (tmp_path / "srun").write_text(
-        f"#!/bin/bash\nwhile [[ $1 == --* ]]; do [[ $1 == --nodelist=* ]] && host=${{1#*=}}; shift; done\n"
-        f'exec {sys.executable} {fake_ssh.__file__} "$host" "$*"\n'
-    )
+    for name, words in (("python", ""), ("lockstep", "-m lockstep ")):
+        (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "srun").write_text(fake_ssh.srun())
     (tmp_path / "srun").chmod(0o755)
     tasks = asked["ntasks-per-node"]
     hidden = ("SLURM_", "LOCKSTEP_", "CUDA_", "NVIDIA_", "TF_CONFIG")
     ended = subprocess.run(
-        [shutil.which("bash"), DEPLOY / "slurm" / "train.sbatch"],
+        [shutil.which("bash"), manifests.DEPLOY / "slurm" / "train.sbatch"],
         cwd=tmp_path,
         env={
             **{name: value for name, value in os.environ.items() if not name.startswith(hidden)},

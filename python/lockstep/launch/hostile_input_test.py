@@ -10,7 +10,7 @@ from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.base.places import MOST_WORKERS, places
 from lockstep.launch.elastic import host_pool
-from lockstep.launch.placement import hosts, slurm
+from lockstep.launch.placement import hosts, kubeflow, slurm
 from lockstep.launch.placement.tasks import tasks_of
 from lockstep.launch.remote import agent_wire
 from lockstep.launch.remote.remote_host import Assignment, RemoteHost
@@ -113,6 +113,19 @@ def test_a_step_of_slurms():
         reads(many)
     seeds = [b"2(x3),1;n[1-4];2;1;7", b"1(x2);a,b;1;0;2", many.replace(b"9" * 9, b"9999")]
     feed("Slurm's variables", reads, seeds, LaunchError, INPUTS)
+
+
+def test_variables_of_kubeflow_trainer():
+    names = ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT", "PET_NPROC_PER_NODE")
+
+    def reads(data):
+        variables = dict(zip(names, text_of(data).split(";"), strict=False))
+        if kubeflow.is_asked(variables):
+            tasks, workers = kubeflow.tasks_of_train_job(variables), kubeflow.workers_of_pod(variables)
+            assert 0 <= tasks.index < len(tasks.addresses) and (workers is None or workers >= 0)
+
+    seeds = [b"3;1;train-node-0-0.train;29500;2", b"1;0;a-0.a;1;auto", b"65536;9;a-0.a;1;1"]
+    assert feed("Kubeflow Trainer's variables", reads, seeds, LaunchError, INPUTS) > 10
 
 
 def test_words_of_an_agent():

@@ -18,6 +18,14 @@ from pathlib import Path
 _LOGIN_VARIABLES = ("PATH", "HOME", "LANG")
 
 
+def srun() -> str:
+    """Returns a shell script that stands in for srun: it runs its command on one host, in this way."""
+    return (
+        "#!/bin/bash\nwhile [[ $1 == --* ]]; do [[ $1 == --nodelist=* ]] && host=${1#*=}; shift; done\n"
+        f'exec {sys.executable} {__file__} "$host" "$*"\n'
+    )
+
+
 def main() -> int:
     """Runs the command, and ends with its exit code."""
     *_, host, command = sys.argv[1:]

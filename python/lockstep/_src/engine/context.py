@@ -402,7 +402,7 @@ class Context:
                 raise
             self._connected = True
             options.set_connected(True)
-            at_exit.register(self._leave_at_exit)
+            at_exit.register(self.leave_at_end)
 
     @contextlib.contextmanager
     def detached(self) -> Iterator[None]:
@@ -428,7 +428,8 @@ class Context:
         """Leaves the job: collectives that still run are cancelled. Does nothing when not connected."""
         self._leave("")
 
-    def _leave_at_exit(self) -> None:
+    def leave_at_end(self) -> None:
+        """Leaves the job at the end of the program, and tells other workers that wait for this one how it ended."""
         self._leave(program_end.farewell())
 
     def _leave(self, how: str) -> None:
@@ -439,7 +440,7 @@ class Context:
             from lockstep._src.engine import error_messages, library
 
             error_messages.leave("context")
-            at_exit.unregister(self._leave_at_exit)
+            at_exit.unregister(self.leave_at_end)
             self._connected = False
             self.options.set_connected(False)
             library.shutdown(how)

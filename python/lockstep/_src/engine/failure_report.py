@@ -77,6 +77,11 @@ def tell_code() -> None:
     notes.say({"is": "failed", "because": notes.ITSELF})
 
 
+def is_of_a_peer(error: BaseException) -> bool:
+    """Returns whether an error is the consequence of another rank's end."""
+    return _reason(error)["because"] == notes.PEER
+
+
 def _reason(error: BaseException) -> dict[str, str]:
     """Returns why the program failed, and the line that stands for its traceback."""
     causes = list(_causes(error))

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.interfaces import NAME_TIMEOUT_S, wait_for_name
 from lockstep.launch.base.output import Console
-from lockstep.launch.placement import devices, slurm, worker_environment
+from lockstep.launch.placement import devices, kubeflow, slurm, worker_environment
 from lockstep.launch.placement.tasks import Tasks, tasks_of
 
 # Seconds until all workers have to be there. Workers read it too.
@@ -28,19 +28,21 @@ def environments(
 
     Args:
       workers: The number of workers, if it was given.
-      environment: The launcher's environment variables. Devices, TF_CONFIG and Slurm's variables are read from it;
-        workers inherit the rest.
+      environment: The launcher's environment variables. Devices, TF_CONFIG, Kubeflow Trainer's and Slurm's variables
+        are read from it; workers inherit the rest.
       console: Shows how the devices were read, if this may surprise.
       assigns_gpus: Whether each worker gets a GPU of its own. Otherwise each sees the GPUs of this process, and there
         is one worker if no number was given.
-      tasks: The tasks of the job, instead of those of TF_CONFIG or Slurm.
+      tasks: The tasks of the job, instead of those that the variables name.
       tf_config: Whether several workers get a TF_CONFIG.
 
     Raises:
       LaunchError: the request cannot be met.
     """
     given = tasks is not None
-    tasks = tasks or tasks_of(environment.get("TF_CONFIG"))
+    if tasks is None and kubeflow.is_asked(environment) and workers is None:
+        workers = kubeflow.workers_of_pod(environment)
+    tasks = tasks or _tasks_of(environment)
     if tasks.is_auxiliary:
         return [{**environment, "CUDA_VISIBLE_DEVICES": ""}]
     step = None if given or len(tasks.addresses) > 1 else slurm.tasks_of_step(environment)
@@ -73,9 +75,9 @@ def check_alone(num_proc: int, environment: Mapping[str, str]) -> None:
       environment: The launcher's environment variables.
 
     Raises:
-      LaunchError: TF_CONFIG, or a step of Slurm's, names several tasks, each with a launcher.
+      LaunchError: TF_CONFIG, a TrainJob, or a step of Slurm's, has several tasks, each with a launcher.
     """
-    tasks = tasks_of(environment.get("TF_CONFIG"))
+    tasks = _tasks_of(environment)
     if len(tasks.addresses) == 1:
         tasks = slurm.tasks_of_step(environment) or tasks
     if (number := len(tasks.addresses)) > 1:
@@ -83,6 +85,13 @@ def check_alone(num_proc: int, environment: Mapping[str, str]) -> None:
             f"-np {num_proc}: this launcher starts the workers of one of {number} tasks; wanted -n, the number of "
             "workers of each task"
         )
+
+
+def _tasks_of(environment: Mapping[str, str]) -> Tasks:
+    """Returns the tasks of TF_CONFIG, or else those of a TrainJob; without both, this launcher's task alone."""
+    if kubeflow.is_asked(environment):
+        return kubeflow.tasks_of_train_job(environment)
+    return tasks_of(environment.get("TF_CONFIG"))
 
 
 def _name_timeout(environment: Mapping[str, str]) -> float:
