@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/columnar/arrow/parquet_file.h"
+#include "core/columnar/files/files.h"
 #include "core/columnar/column/parquet_file.h"
 #include "core/columnar/paths.h"
 
