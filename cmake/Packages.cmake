@@ -12,11 +12,12 @@ function(lockstep_locate package folders result)
     if(NOT folder STREQUAL "installed")
       list(APPEND arguments "${folder}")
     endif()
-    execute_process(COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/cmake/locate.py" ${arguments}
+    execute_process(COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tools/locate.py" ${arguments}
       OUTPUT_VARIABLE output OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
     if(NOT output MATCHES "^[^;]+;[0-9]+\\.[0-9]+")
-      message(FATAL_ERROR "lockstep-tf is built against installed packages, and ${Python3_EXECUTABLE} has no ${package} "
-        "(${folder}). Run: pip install tensorflow pyarrow scikit-build-core && pip install --no-build-isolation lockstep-tf")
+      # Lines that begin with a space are not wrapped.
+      message(FATAL_ERROR "\n lockstep-tf is built against the installed TensorFlow and pyarrow, and ${Python3_EXECUTABLE} "
+        "has no ${package}: pip install tensorflow pyarrow scikit-build-core cmake ninja, and build with --no-build-isolation\n")
     endif()
     list(APPEND found ${output})
   endforeach()

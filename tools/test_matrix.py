@@ -1,4 +1,4 @@
-"""Runs the reduced tests with the wheels of dist/, on each TensorFlow and Python, and writes the table of docs/install.md.
+"""Runs the reduced tests with the wheels of dist/ on each TensorFlow and Python; writes the table of docs/install.md.
 
 Usage: test_matrix.py [--only 'tf2.1?*'] [--smoke] [--write] [-- pytest's arguments]
 
@@ -28,7 +28,12 @@ _PYTHON_OF_LOCKS = "3.11"
 # The Pythons for which there are wheels of a TensorFlow.
 _PYTHONS = {"2.15": 11, "2.16": 12, "2.17": 12, "2.18": 12, "2.19": 12, "2.20": 13, "2.21": 13}
 _INSTALL_S, _TESTS_S = 3600, 4 * 3600
-_SMOKE = ["tests/scripts/readme_test.py", "tests/scripts/pages_test.py", "-k", "readme_test or (one_after and horovod.md)"]
+_SMOKE = [
+    "tests/scripts/readme_test.py",
+    "tests/scripts/pages_test.py",
+    "-k",
+    "readme_test or (one_after and horovod.md)",
+]
 _PACKAGES = {
     "lockstep": "python/lockstep",
     "hybridbackend": "python/hybridbackend/hybridbackend",
@@ -42,9 +47,7 @@ def rows() -> list[tuple[str, str]]:
     names = [path.name.removeprefix("tf-").removesuffix(".txt") for path in (ROOT / "requirements").glob("tf-*.txt")]
     versions = sorted(names, key=lambda name: [int(part) for part in name.split(".")])
     return [
-        (version, f"3.{minor}")
-        for version in versions
-        for minor in range(10, _PYTHONS[version.rpartition(".")[0]] + 1)
+        (version, f"3.{minor}") for version in versions for minor in range(10, _PYTHONS[version.rpartition(".")[0]] + 1)
     ]
 
 
@@ -91,7 +94,9 @@ def add_tests(row: Path, interpreter: Path) -> Path:
         [interpreter, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         check=True, capture_output=True, text=True, timeout=60,
     ).stdout.strip()  # fmt: skip
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split(
+        "\n"
+    )
     for name in filter(None, tracked):
         target = tree / name
         for package, folder in _PACKAGES.items():
@@ -162,6 +167,7 @@ def write(results: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
+    """Runs the chosen rows, and prints the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="*", help="a pattern of rows, such as tf2.16*-py3.11")
     parser.add_argument("--smoke", action="store_true", help="the programs of the README on all rows")
@@ -169,7 +175,9 @@ def main() -> None:
     arguments, options = parser.parse_known_args()
     chosen = [row for row in rows() if fnmatch.fnmatch("tf{}-py{}".format(*row), arguments.only)]
     if not chosen:
-        parser.error(f"--only {arguments.only}: no such row; there are " + ", ".join("tf{}-py{}".format(*row) for row in rows()))
+        parser.error(
+            f"--only {arguments.only}: no such row; there are " + ", ".join("tf{}-py{}".format(*row) for row in rows())
+        )
     MATRIX.mkdir(parents=True, exist_ok=True)
     # Rows of earlier runs stay in the table.
     kept = MATRIX / "results.json"

@@ -1,4 +1,4 @@
-"""Gets what libraries are built against, from wheels: headers and libraries of TensorFlow and pyarrow, one folder a version.
+"""Gets headers and libraries of TensorFlow and pyarrow from their wheels, a folder for each version.
 
 Usage: unpack_headers.py FOLDER REQUIREMENT ...   such as build/headers tensorflow-cpu==2.16.2 pyarrow==26.0.1
 
@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-# TensorFlow's headers and binary interfaces are the same for all Pythons; there are wheels of all versions for this one.
+# The headers are the same for all Pythons, and all versions have wheels for this one.
 _PYTHON = "3.11"
 
 

@@ -32,9 +32,18 @@ mapfile -t pyarrows < <(pins pyarrow)
 say "lockstep-tf for ${tensorflows[*]} and ${pyarrows[*]}"
 mapfile -t folders < <("$VENV/bin/python" tools/unpack_headers.py build/headers "${tensorflows[@]}" "${pyarrows[@]}")
 count=${#tensorflows[@]}
+# The licenses of the libraries that auditwheel adds below: Gloo, and what it needs beside the compiler's libraries.
+licenses=build/licenses
+rm -rf "$licenses" && mkdir -p "$licenses"
+gloo=$(ldconfig -p | awk '$1 == "libgloo.so.0" { print $NF }')
+for library in "$gloo" $(ldd "$gloo" | awk '$3 ~ "/" && $1 !~ "^lib(c|m|gcc_s|stdc..)[.]" { print $3 }'); do
+  package=$(dpkg -S "*/$(basename "$(realpath "$library")")" | cut -d: -f1)
+  cp "/usr/share/doc/$package/copyright" "$licenses/$package"
+done
 rm -rf build/wheelhouse && mkdir -p build/wheelhouse dist
 "$VENV/bin/pip" wheel -q --no-deps --no-build-isolation --wheel-dir build/wheelhouse . \
   --config-settings "build-dir=build/wheel" \
+  --config-settings "cmake.define.LOCKSTEP_LICENSES=$PWD/$licenses" \
   --config-settings "cmake.define.LOCKSTEP_TENSORFLOW_DIRS=$(joined "${folders[@]:0:$count}")" \
   --config-settings "cmake.define.LOCKSTEP_PYARROW_DIRS=$(joined "${folders[@]:$count}")"
 

@@ -23,7 +23,8 @@
 namespace lockstep::columnar {
 namespace {
 
-// The bytes of one read of ReadWithArrow: large enough for a disk or an object store, small beside the memory of a reader.
+// The bytes of one read of ReadWithArrow: large enough for a disk or an object store, small beside the memory of a
+// reader.
 constexpr int64_t kReadBytes = 4 << 20;
 
 using FileSystem = std::shared_ptr<arrow::fs::FileSystem>;

@@ -11,7 +11,7 @@
 #include "core/columnar/memory/buffer.h"
 
 // Arrow is a library of its own (core/columnar/arrow), one for each major version of pyarrow. It is loaded when a file
-// is first asked for, so that nothing else depends on the pyarrow that a user has installed.
+// is first asked for. So nothing else depends on the user's pyarrow.
 //
 //   op library, one for each TensorFlow              library for Arrow, one for each pyarrow
 //   files.h --> LoadArrow --dlopen, first file-->    lockstep_arrow_library() --> ArrowLibrary
@@ -23,8 +23,8 @@ namespace lockstep::columnar {
 
 // The functions of the library for Arrow. The contracts are those of files.h.
 struct ArrowLibrary {
-  // ArrowInterfaceId() of the sources of the library: the first member, because a library with another id may have other
-  // members.
+  // ArrowInterfaceId() of the sources of the library: the first member, because a library with another id may have
+  // other members.
   const char* interface_id;
   // Allocates from Arrow's pool.
   Allocator allocate;

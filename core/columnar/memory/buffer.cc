@@ -15,9 +15,8 @@ Result<Buffer> AllocateFromC(int64_t bytes, void** data) {
     return ResourceExhausted("no memory for a column buffer of " + std::to_string(bytes) + " bytes");
   }
   *data = allocated;
-  return Buffer{allocated, bytes, std::shared_ptr<const void>(allocated, [](const void* p) {
-                  std::free(const_cast<void*>(p));
-                })};
+  return Buffer{allocated, bytes,
+                std::shared_ptr<const void>(allocated, [](const void* p) { std::free(const_cast<void*>(p)); })};
 }
 
 std::atomic<Allocator> current{&AllocateFromC};

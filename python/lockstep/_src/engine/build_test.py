@@ -12,4 +12,6 @@ def test_names_the_version_and_tensorflows():
     assert lockstep.buildinfo().startswith("lockstep ")
     minor = ".".join(tf.__version__.split(".")[:2])
     assert minor in {version.rpartition(".")[0] for version in _build_info.TENSORFLOW_VERSIONS}
-    assert re.search(r", TensorFlow [2.0-9]+( (or|to) [2.0-9]+)?, pyarrow \d+( (or|to) \d+)?, GNU", lockstep.buildinfo())
+    assert re.search(
+        r", TensorFlow [2.0-9]+( (or|to) [2.0-9]+)?, pyarrow \d+( (or|to) \d+)?, GNU", lockstep.buildinfo()
+    )

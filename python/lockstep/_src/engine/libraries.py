@@ -1,7 +1,7 @@
 """The libraries of this installation: which one fits the installed TensorFlow, and which one the installed pyarrow.
 
-They lie beside `lockstep/_build_info.py`, which the build writes. A wheel carries an op library for each minor version of
-TensorFlow and a library for Arrow for each major version of pyarrow; a build from sources has one of each. Neither
+They lie beside `lockstep/_build_info.py`, which the build writes. A wheel carries an op library for each minor version
+of TensorFlow and a library for Arrow for each major version of pyarrow. A build from sources has one of each. Neither
 TensorFlow nor pyarrow is imported here.
 """
 
@@ -114,4 +114,3 @@ def _pyarrow_version(folder: Path) -> str | None:
     for distribution in importlib.metadata.distributions(name="pyarrow", path=[str(folder.parent)]):
         return distribution.version
     return None
-

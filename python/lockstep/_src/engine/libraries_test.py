@@ -12,7 +12,7 @@ HERE = Path("/env/tensorflow")
 
 @pytest.fixture
 def installation(monkeypatch, tmp_path):
-    """An installation with libraries for three TensorFlows and two pyarrows, all of them empty files."""
+    """Makes an installation with libraries for three TensorFlows and two pyarrows, all of them empty files."""
     folder = tmp_path / "lockstep"
     folder.mkdir()
     names = ["tf2.15", "tf2.16", "tf2.21", "arrow25", "arrow26"]
@@ -50,7 +50,9 @@ def test_the_minor_version_of_tensorflow_chooses(installation, version, name):
 
 @pytest.mark.parametrize("version", ["2.14.1", "2.2.0", "2.22.0", "3.15.0", "2.17.0"])
 def test_another_tensorflow_is_one_error_that_names_both_and_says_what_to_do(installation, version):
-    expected = rf"for TensorFlow 2\.15, 2\.16 or 2\.21, but TensorFlow {version} is imported \(from {HERE}\).*pip install"
+    expected = (
+        rf"for TensorFlow 2\.15, 2\.16 or 2\.21, but TensorFlow {version} is imported \(from {HERE}\).*pip install"
+    )
     with pytest.raises(ImportError, match=expected):
         libraries.op_library(version, HERE)
 

@@ -14,7 +14,7 @@ from lockstep.testing import call_workers
 
 def test_the_library_was_built_with_the_flags_of_this_tensorflow():
     wanted = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith(("-I", "--std", "-std"))]
-    assert _build_info.TENSORFLOW_FLAGS == wanted
+    assert wanted == _build_info.TENSORFLOW_FLAGS
 
 
 def test_a_broken_library_is_one_error(tmp_path):

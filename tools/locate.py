@@ -22,12 +22,15 @@ def _version(folder: Path) -> str:
     """Returns the version of the distribution that brought this package; several may begin with its name."""
     for distribution in importlib.metadata.distributions(path=[str(folder.parent)]):
         name = str(distribution.metadata["Name"])
-        if name.startswith((folder.name, "tf")) and any(f.parts[:2] == (folder.name, "include") for f in distribution.files or ()):
+        if name.startswith((folder.name, "tf")) and any(
+            f.parts[:2] == (folder.name, "include") for f in distribution.files or ()
+        ):
             return distribution.version
     return ""
 
 
 def main(package: str, given: str = "") -> None:
+    """Prints folder and version."""
     candidates = [Path(given)] if given else [folder / package for folder in _folders()]
     for folder in candidates:
         if (folder / "include").is_dir():
