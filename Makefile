@@ -175,7 +175,7 @@ wheel: ## the wheels in dist/, with libraries for all supported TensorFlows and 
 ROWS ?= *
 .PHONY: test-matrix
 test-matrix: wheel ## the reduced tests with these wheels on every TensorFlow and Python, hours; ROWS selects some
-	@$(or $(PYTHON),python3) tools/test_matrix.py --write --only '$(ROWS)' $(TESTS)
+	@$(or $(PYTHON),python3) tools/matrix.py --write --only '$(ROWS)' $(TESTS)
 
 .PHONY: docs-test
 docs-test: setup ## the programs and commands of README and the pages, and their links (a part of make test)

@@ -1,6 +1,6 @@
 """Runs the reduced tests with the wheels of dist/ on each TensorFlow and Python; writes the table of docs/install.md.
 
-Usage: test_matrix.py [--only 'tf2.1?*'] [--smoke] [--write] [-- pytest's arguments]
+Usage: matrix.py [--only 'tf2.1?*'] [--smoke] [--write] [-- pytest's arguments]
 
 Each row has an environment of its own in build/matrix. There pip installs the pinned TensorFlow, pytest and the wheels,
 as users do. Tests are added beside the installed modules; no module comes from the source tree. Rows of Python 3.11 run
