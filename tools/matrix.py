@@ -77,10 +77,10 @@ def install(row: Path, tensorflow: str, python: str) -> Path:
     if not (row / "installed").exists():
         shutil.rmtree(row, ignore_errors=True)
         subprocess.run([_interpreter(python), "-m", "venv", row / "venv"], check=True, timeout=_INSTALL_S)
-        pip = [interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        pip = [interpreter, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
         subprocess.run([*pip, *requirements(tensorflow, python)], check=True, timeout=_INSTALL_S)
         (row / "installed").touch()
-    pip = [interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    pip = [interpreter, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
     subprocess.run([*pip, *wheels], check=True, timeout=_INSTALL_S)
     subprocess.run([*pip, "--force-reinstall", "--no-deps", *wheels], check=True, timeout=_INSTALL_S)
     return interpreter

@@ -50,8 +50,8 @@ rm -rf build/wheelhouse && mkdir -p build/wheelhouse dist
 # The libraries of the system that a user may lack come with the wheel (Gloo and its own). TensorFlow's and pyarrow's are
 # the user's. The tag of the wheel tells the oldest C library that has all symbols.
 rm -f dist/lockstep_*.whl
-"$VENV/bin/auditwheel" -q repair --wheel-dir dist --exclude 'libtensorflow_framework.so.2' --exclude 'libarrow*.so.*' \
-  --exclude 'libparquet.so.*' build/wheelhouse/lockstep_tf-*.whl
+"$VENV/bin/auditwheel" repair --wheel-dir dist --exclude 'libtensorflow_framework.so.2' --exclude 'libarrow*.so.*' \
+  --exclude 'libparquet.so.*' build/wheelhouse/lockstep_tf-*.whl >build/auditwheel.log 2>&1 || { cat build/auditwheel.log; exit 1; }
 for facade in python/*/pyproject.toml; do
   "$VENV/bin/pip" wheel -q --no-deps --no-build-isolation --wheel-dir dist "$(dirname "$facade")"
 done
