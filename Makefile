@@ -29,7 +29,7 @@ endef
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
-	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test, make test-python), FILTER="Rendezvous*" (make test-core: a pattern of GoogleTest), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz), MINUTES=30 SEED=number (make soak)'
+	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test, make test-python), FILTER="Rendezvous*" (make test-core: a pattern of GoogleTest), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz), ROWS="tf2.1*" (make test-matrix), MINUTES=30 SEED=number (make soak)'
 
 .PHONY: setup
 setup: ## the virtual environment with TensorFlow, the op library and the façades
@@ -165,6 +165,17 @@ docs_build = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 docs: ## the site of the pages, with the reference from docstrings, in build/site
 	@tools/setup.sh docs
 	$(docs_build)
+
+.PHONY: wheel
+wheel: ## the wheels in dist/, with libraries for all supported TensorFlows and pyarrows
+	@tools/setup.sh compiler
+	@tools/wheel.sh
+
+# ROWS is a pattern of rows, such as tf2.1?*-py3.11. The table is written into docs/install.md.
+ROWS ?= *
+.PHONY: test-matrix
+test-matrix: wheel ## the reduced tests with these wheels on every TensorFlow and Python, hours; ROWS selects some
+	@$(or $(PYTHON),python3) tools/matrix.py --write --only '$(ROWS)' $(TESTS)
 
 .PHONY: docs-test
 docs-test: setup ## the programs and commands of README and the pages, and their links (a part of make test)

@@ -47,7 +47,8 @@ print(Saver._build is own)     # True: the last scope has ended
 
   ```
   cannot replace tensorflow.python.ops.clip_ops:global_norm: wanted (t_list, name=None), found (tensors); with
-  tensorflow 2.99.0, keras 3.99.0. Use a tested version: TensorFlow 2.15.1 or 2.21.0
+  tensorflow 2.99.0, keras 3.99.0. Use a tested version: TensorFlow 2.15.1, 2.16.2,
+  2.17.1, 2.18.1, 2.19.1, 2.20.0, 2.21.0
   ```
 - Nested scopes, and scopes of several threads, replace symbols once. The last scope that ends restores them, also
   after an error.
@@ -165,6 +166,11 @@ def _rows_of(constant: Any) -> list[Hook]:
     return list(constant.values() if isinstance(constant, dict) else constant)
 
 
+def _range(versions: tuple[str, ...]) -> str:
+    """Returns the first and the last of several versions."""
+    return " to ".join(dict.fromkeys((versions[0], versions[-1])))
+
+
 def _section(period: Period) -> str:
     lines = [
         "",
@@ -176,7 +182,7 @@ def _section(period: Period) -> str:
     for library in ("TensorFlow", "Keras 3", "Keras RS", "Keras 2"):
         hooks = [hook for hook in symbols.TABLE if period in hook.why and hook.library == library]
         if hooks:
-            lines += ["", f"### {library} ({' and '.join(VERSIONS[library])})", "", *_table(period, hooks)]
+            lines += ["", f"### {library} ({_range(VERSIONS[library])})", "", *_table(period, hooks)]
     return "\n".join(lines) + "\n"
 
 

@@ -5,7 +5,7 @@
 #   taken from this tree);
 # - Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|peers|lint|docs|fuzz ...
+# Usage: tools/setup.sh compiler|core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|peers|lint|docs|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -144,6 +144,7 @@ make_docs() {
 
 for part in "$@"; do
   case "$part" in
+    compiler) need_compiler ;;
     core) make_core_environment ;;
     python) make_environment ;;
     ops) make_environment && make_ops ;;

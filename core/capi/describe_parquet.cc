@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "core/columnar/arrow/parquet_file.h"
 #include "core/columnar/column/parquet_file.h"
+#include "core/columnar/files/files.h"
 #include "core/columnar/paths.h"
 
 namespace lockstep {

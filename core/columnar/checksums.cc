@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/columnar/arrow/filesystem.h"
+#include "core/columnar/files/files.h"
 
 namespace lockstep::columnar {
 namespace {

@@ -27,7 +27,7 @@ class Checksums {
   Status CheckHas(const std::vector<std::string>& paths) const;
 
   // Reads the whole file at the first call and returns DATA_LOSS if its checksum is wrong. Later calls return the same
-  // result at once; concurrent calls for this file wait. A file that cannot be read gives OpenFile's error, which is
+  // result at once; concurrent calls for this file wait. A file that cannot be read gives ReadFile's error, which is
   // not remembered.
   Status Verify(const std::string& path);
 

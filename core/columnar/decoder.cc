@@ -26,7 +26,7 @@
 #include <string>
 #include <system_error>
 
-#include "core/columnar/arrow/parquet_file.h"
+#include "core/columnar/files/files.h"
 #include "core/columnar/tolerant.h"
 
 namespace lockstep::columnar {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "core/columnar/arrow/filesystem.h"
+#include "core/columnar/files/files.h"
 
 namespace lockstep::columnar {
 namespace {

@@ -12,7 +12,7 @@ namespace lockstep::columnar {
 //   - a file, absolute or relative to the working folder, or with file:// before its absolute path;
 // - a folder: all files below it at any depth, except those whose name, or a folder's on the way, begins with '.' or
 //   '_' (as left behind by Spark and Hive); symbolic links are followed;
-//   - one of these in another file system, by its scheme: s3://, hdfs://, gs://, ... (arrow/filesystem.h);
+//   - one of these in another file system, by its scheme: s3://, hdfs://, gs://, ... (files/files.h);
 // - a pattern with *, ? or [...], unless a file has exactly that name: the matching files and folders, as above. Hidden
 //   ones are left out too: a leading '.' or '_' of a name or a folder has to be written out.
 //

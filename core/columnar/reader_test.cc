@@ -10,7 +10,7 @@
 #include <random>
 #include <thread>
 
-#include "core/columnar/arrow/test_parquet.h"
+#include "core/columnar/arrow/linked/test_parquet.h"
 
 namespace lockstep::columnar {
 namespace {

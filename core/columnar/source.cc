@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "core/base/cores.h"
-#include "core/columnar/arrow/parquet_file.h"
 #include "core/columnar/column/fingerprint.h"
+#include "core/columnar/files/files.h"
 #include "core/columnar/paths.h"
 
 namespace lockstep::columnar {

@@ -73,3 +73,31 @@ def test_a_wheel_has_every_module_types_and_license_and_no_test(tmp_path, source
     assert {name for name in modules if not _is_for_tests(name)} <= files
     assert f"{package}/py.typed" in files
     assert [name for name in files if name.endswith(".dist-info/licenses/LICENSE")]
+
+
+def _pins(file: Path) -> dict[str, str]:
+    words = (line.partition(";")[0].strip().partition("==") for line in file.read_text().splitlines() if "==" in line)
+    return {name.lower().replace("_", "-"): version for name, _, version in words}
+
+
+REQUIREMENTS = sorted((ROOT / "requirements").glob("tf-*.txt"))
+
+
+@pytest.mark.parametrize("requirements", REQUIREMENTS, ids=lambda path: path.stem)
+def test_a_lock_has_the_pins_of_its_requirements(requirements):
+    pins, locked = _pins(requirements), _pins(requirements.with_suffix(".lock"))
+    assert pins["tensorflow-cpu"] == requirements.stem.removeprefix("tf-")
+    assert {name: locked.get(name) for name in pins} == pins
+
+
+def test_each_minor_version_of_tensorflow_has_requirements():
+    minors = [path.stem.removeprefix("tf-").rpartition(".")[0] for path in REQUIREMENTS]
+    assert minors == [f"2.{minor}" for minor in range(15, 22)]
+
+
+def test_the_declared_pyarrows_are_those_of_the_requirements():
+    majors = sorted({int(_pins(path)["pyarrow"].partition(".")[0]) for path in REQUIREMENTS})
+    assert f"pyarrow>={majors[0]},<{majors[-1] + 1}" in MAIN["dependencies"]
+    assert majors == list(range(majors[0], majors[-1] + 1))
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert f"| pyarrow | {' or '.join(map(str, majors))} |" in page

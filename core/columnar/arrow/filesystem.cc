@@ -18,16 +18,16 @@
 #include <utility>
 
 #include "core/columnar/arrow/convert.h"
+#include "core/columnar/files/files.h"
 
 namespace lockstep::columnar {
 namespace {
 
-// The bytes of one read of ReadFile: large enough for a disk or an object store, small beside the memory of a reader.
+// The bytes of one read of ReadWithArrow: large enough for a disk or an object store, small beside the memory of a
+// reader.
 constexpr int64_t kReadBytes = 4 << 20;
 
 using FileSystem = std::shared_ptr<arrow::fs::FileSystem>;
-
-std::string FileText(const std::string& name) { return "file '" + name + "'"; }
 
 // A remote name in its parts: `before` + path + `behind`, where `before` is the scheme and "://".
 struct Name {
@@ -137,12 +137,6 @@ Result<std::vector<std::string>> List(const FileSystem& system, const std::strin
 
 }  // namespace
 
-bool IsRemote(std::string_view name) {
-  // A scheme's "://" comes before any other '/': "a/b://c" is an odd, but local name.
-  const size_t scheme = name.find("://");
-  return scheme != std::string_view::npos && name.find('/') > scheme && name.substr(0, scheme) != "file";
-}
-
 Result<std::shared_ptr<arrow::io::RandomAccessFile>> OpenFile(const std::string& name) {
   if (!IsRemote(name)) {
     auto file = arrow::io::ReadableFile::Open(name);
@@ -159,7 +153,7 @@ Result<std::shared_ptr<arrow::io::RandomAccessFile>> OpenFile(const std::string&
   return *std::move(file);
 }
 
-Status ReadFile(const std::string& name, const std::function<void(std::string_view)>& use) {
+Status ReadWithArrow(const std::string& name, const std::function<void(std::string_view)>& use) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<arrow::io::RandomAccessFile> file, OpenFile(name));
   while (true) {
     const auto piece = file->Read(kReadBytes);
@@ -169,7 +163,7 @@ Status ReadFile(const std::string& name, const std::function<void(std::string_vi
   }
 }
 
-Result<std::vector<std::string>> ExpandRemote(const std::string& name) {
+Result<std::vector<std::string>> ExpandWithArrow(const std::string& name) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto found, FileSystemOf(name));
   const auto& [system, path] = found;
   const Name parts(name);

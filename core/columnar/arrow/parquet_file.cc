@@ -32,6 +32,7 @@
 #include "core/columnar/arrow/filesystem.h"
 #include "core/columnar/arrow/stream.h"
 #include "core/columnar/column/fingerprint.h"
+#include "core/columnar/files/files.h"
 
 namespace lockstep::columnar {
 namespace {
@@ -40,7 +41,7 @@ namespace {
 // cursor, and the footer is only read.
 class ArrowParquetFile : public ArrowFile {
  public:
-  // Public for OpenParquetFile, which runs it inside of Guard.
+  // Public for OpenWithArrow, which runs it inside of Guard.
   Status Init(const std::string& path, std::shared_ptr<arrow::io::RandomAccessFile> file) {
     path_ = path;
     file_ = std::move(file);
@@ -200,7 +201,7 @@ Status CheckReadable(const std::string& path) {
 
 }  // namespace
 
-Result<std::shared_ptr<ParquetFile>> OpenParquetFile(const std::string& path) {
+Result<std::shared_ptr<ParquetFile>> OpenWithArrow(const std::string& path) {
   return Guard(FileText(path) + ": not a readable Parquet file", [&]() -> Result<std::shared_ptr<ParquetFile>> {
     if (!IsRemote(path)) LOCKSTEP_RETURN_IF_ERROR(CheckReadable(path));
     LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<arrow::io::RandomAccessFile> input, OpenFile(path));

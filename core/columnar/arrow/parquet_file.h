@@ -8,8 +8,7 @@
 
 namespace lockstep::columnar {
 
-// Opens a Parquet or ORC file, local or remote (filesystem.h); its first bytes tell the format. Reads the footer and
-// nothing else. ParquetFile lists the errors; a remote file may give those of OpenFile as well. Thread-safe.
-Result<std::shared_ptr<ParquetFile>> OpenParquetFile(const std::string& path);
+// Implements OpenParquetFile (files/files.h).
+Result<std::shared_ptr<ParquetFile>> OpenWithArrow(const std::string& path);
 
 }  // namespace lockstep::columnar

@@ -106,7 +106,7 @@ class Input {
   }
 
   void Read() {
-    const auto opened = columnar::OpenParquetFile(path_);
+    const auto opened = columnar::OpenWithArrow(path_);
     if (!Ok(opened.status())) return;
     ParquetFile& file = **opened;
     std::vector<int> groups;

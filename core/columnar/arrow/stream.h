@@ -122,7 +122,7 @@ class ArrowFile : public ParquetFile {
   std::shared_ptr<arrow::Schema> schema_;
 };
 
-// Opens an ORC file; OpenParquetFile has checked that it is one.
+// Opens an ORC file; OpenWithArrow has checked that it is one.
 Result<std::shared_ptr<ParquetFile>> OpenOrc(const std::string& path,
                                              std::shared_ptr<arrow::io::RandomAccessFile> file);
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/columnar/arrow/memory/buffer.h"
+#include "core/columnar/memory/buffer.h"
 
 // The form in which columns leave core/columnar: plain pointers with an owner. Users need neither Arrow's nor
 // TensorFlow's headers. Letters for shapes: B rows, L ids of a row, V values in all.

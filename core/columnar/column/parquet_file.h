@@ -11,8 +11,8 @@
 
 namespace lockstep::columnar {
 
-// Files as columns to choose from, and a column as a stream of rows. This is the interface; core/columnar/arrow reads
-// the formats, and its OpenParquetFile opens a file.
+// Files as columns to choose from, and a column as a stream of rows. This is the interface.
+// core/columnar/arrow reads the formats, and OpenParquetFile (files/files.h) opens a file.
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, OpenParquetFile("day.parquet"));
 //   LOCKSTEP_RETURN_IF_ERROR(file->Check({field}));

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 
+from lockstep._src.engine import libraries
+
 
 def buildinfo() -> str:
-    """Returns in one line the version, and the TensorFlow and compiler with which the op library was built."""
+    """Returns in one line the version, the TensorFlows and pyarrows for which there are libraries, and the compiler."""
     build_info = importlib.import_module("lockstep._build_info")
     version = importlib.metadata.version("lockstep-tf")
-    return f"lockstep {version}, TensorFlow {build_info.TENSORFLOW_VERSION}, {build_info.COMPILER}"
+    return f"lockstep {version}, {libraries.supported()}, {build_info.COMPILER}"

@@ -1,30 +1,28 @@
 """The op library: it loads the library and offers its TensorFlow ops (`ops`) and a few functions of the engine.
 
-The library lies beside `lockstep/_build_info.py`, which the build writes. An op library works only with the version of
-TensorFlow with which it was built.
+An op library works only with the minor version of TensorFlow for which it was built; `libraries.py` chooses it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import dataclasses
-import importlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from lockstep._src.engine import libraries
+
 # The numbers of core/capi/capi.h that stand for missing values; in Python these are None.
 _NO_LISTENER = -1
 _NO_CONTEXT = -1
 _NO_NUMBER = -1
 _NEVER_S = 0.0
-
-_REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps lockstep-tf (or, in its source tree, ... -e .)"
 
 # By number of StatusCode (core/base/status.h): the class that calls through the C interface raise for it. Operations
 # raise InternalError for UNAVAILABLE and ABORTED instead (tf/bridge/convert.cc).
@@ -45,31 +43,13 @@ _ERRORS: tuple[type[tf.errors.OpError] | None, ...] = (
 )
 
 
-def _find() -> Path:
-    """Returns the library's file; raises ImportError if it is missing or built for another TensorFlow."""
-    try:
-        build_info = importlib.import_module("lockstep._build_info")
-    except ModuleNotFoundError as e:
-        raise ImportError(f"lockstep's op library is not built in this environment. Build it: {_REBUILD}") from e
-    if tf.__version__ != build_info.TENSORFLOW_VERSION:
-        raise ImportError(
-            f"lockstep's op library was built against TensorFlow {build_info.TENSORFLOW_VERSION}, but TensorFlow "
-            f"{tf.__version__} is imported (from {Path(tf.__file__).parent}). Install TensorFlow "
-            f"{build_info.TENSORFLOW_VERSION}, or build lockstep again: {_REBUILD}"
-        )
-    path = Path(build_info.__file__).with_name("liblockstep.so")
-    if not path.is_file():
-        raise ImportError(f"lockstep's op library {path} is missing, though it was built. Build it again: {_REBUILD}")
-    return path
-
-
 def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     try:
         loaded_ops = tf.load_op_library(str(path))
     except tf.errors.NotFoundError as e:
         raise ImportError(
             f"lockstep's op library {path} cannot be loaded into TensorFlow {tf.__version__}: {e.message}. "
-            f"Build it again: {_REBUILD}"
+            "Install lockstep-tf again"
         ) from e
     capi = ctypes.CDLL(str(path))  # finds the loaded library and does not load a second one
     capi.lockstep_init.argtypes = [ctypes.POINTER(_ContextOptions)]
@@ -96,6 +76,8 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     capi.lockstep_lost_peer.restype = ctypes.c_char_p
     capi.lockstep_describe_parquet.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
     capi.lockstep_describe_parquet.restype = ctypes.c_char_p
+    capi.lockstep_set_arrow.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_char_p]
+    capi.lockstep_set_arrow.restype = None
     return loaded_ops, capi
 
 
@@ -165,7 +147,22 @@ def _from_c(number: int) -> int | None:
 
 
 ops: ModuleType
-ops, capi = _load(_find())
+ops, capi = _load(libraries.op_library(tf.__version__, Path(tf.__file__).parent))
+
+
+def _set_arrow(place: libraries.ArrowPlace) -> None:
+    """Says where the library for Arrow lies; it is loaded when a file is first asked for."""
+    library = b"" if place.library is None else os.fsencode(place.library)
+    needed = _strings(os.fsencode(path) for path in place.needed)
+    capi.lockstep_set_arrow(library, needed, len(needed), place.missing.encode())
+
+
+def _strings(texts: Iterable[bytes]) -> ctypes.Array[ctypes.c_char_p]:
+    listed = list(texts)
+    return (ctypes.c_char_p * len(listed))(*listed)
+
+
+_set_arrow(libraries.arrow_place())
 
 
 def init(connection: ConnectionOptions) -> None:
@@ -296,7 +293,7 @@ def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:
     Raises:
       tf.errors.OpError: there is no such file, or it cannot be read.
     """
-    names = (ctypes.c_char_p * len(filenames))(*[os.fsencode(name) for name in filenames])
+    names = _strings(os.fsencode(name) for name in filenames)
     text = capi.lockstep_describe_parquet(names, len(filenames))
     described = json.loads(text.decode("utf-8", "surrogateescape"))
     if "error" in described:

@@ -1,7 +1,8 @@
 """Tests of loading the op library, and of its plain functions."""
 
 import dataclasses
-import types
+import subprocess
+import sys
 
 import pytest
 import tensorflow as tf
@@ -11,42 +12,46 @@ from lockstep._src.engine import library
 from lockstep.testing import call_workers
 
 
-def pretend(monkeypatch, **members):
-    """Makes the library find a `_build_info` with these members."""
-    fake = types.SimpleNamespace(**members)
-    monkeypatch.setattr(library.importlib, "import_module", lambda name: fake)
-
-
-def test_finds_the_library_that_the_build_installed():
-    assert library._find().name == "liblockstep.so"
-    assert tf.__version__ == _build_info.TENSORFLOW_VERSION
-
-
-def test_another_tensorflow_is_one_error_that_names_both_and_says_what_to_do(monkeypatch):
-    pretend(monkeypatch, TENSORFLOW_VERSION="2.3.4", __file__="/nowhere/_build_info.py")
-    with pytest.raises(ImportError, match=rf"against TensorFlow 2\.3\.4.*{tf.__version__} is imported.*pip install"):
-        library._find()
-
-
-def test_a_library_that_is_gone_is_named(monkeypatch, tmp_path):
-    pretend(monkeypatch, TENSORFLOW_VERSION=tf.__version__, __file__=str(tmp_path / "_build_info.py"))
-    with pytest.raises(ImportError, match=rf"{tmp_path}/liblockstep\.so is missing.*pip install"):
-        library._find()
-
-
-def test_a_package_that_was_never_built_says_so(monkeypatch):
-    def fail(name):
-        raise ModuleNotFoundError(name)
-
-    monkeypatch.setattr(library.importlib, "import_module", fail)
-    with pytest.raises(ImportError, match=r"not built in this environment.*pip install"):
-        library._find()
+def test_the_library_was_built_with_the_flags_of_this_tensorflow():
+    wanted = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith(("-I", "--std", "-std"))]
+    assert wanted == _build_info.TENSORFLOW_FLAGS
 
 
 def test_a_broken_library_is_one_error(tmp_path):
     (tmp_path / "liblockstep.so").write_bytes(b"no library")
-    with pytest.raises(ImportError, match=r"cannot be loaded into TensorFlow.*Build it again"):
+    with pytest.raises(ImportError, match=r"cannot be loaded into TensorFlow.*Install lockstep-tf again"):
         library._load(tmp_path / "liblockstep.so")
+
+
+_WITHOUT_PYARROW = """
+import sys
+from importlib import machinery
+
+found = machinery.PathFinder.find_spec
+machinery.PathFinder.find_spec = lambda name, *rest: None if name == "pyarrow" else found(name, *rest)
+import tensorflow as tf
+import lockstep as ls
+
+loaded = [line.split()[-1].rsplit("/", 1)[-1] for line in open("/proc/self/maps") if ".so" in line]
+print("arrow" if any("arrow" in name for name in loaded) else "no arrow")
+batches = tf.data.Dataset.range(10).batch(3).apply(ls.data.rebatch(5))
+print([batch.numpy().tolist() for batch in batches])
+try:
+    ls.data.ParquetDataset(sys.argv[1], 2)
+except tf.errors.FailedPreconditionError as error:
+    print(error.message)
+"""
+
+
+def test_without_pyarrow_all_but_parquet_works_and_parquet_says_what_to_install():
+    command = [sys.executable, "-c", _WITHOUT_PYARROW, __file__]  # any file
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert said.returncode == 0, said.stderr[-2000:]
+    no_arrow, batches, error = said.stdout.splitlines()
+    assert no_arrow == "no arrow"
+    assert batches == "[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]"
+    assert "needs pyarrow, and none is installed" in error
+    assert "pip install" in error
 
 
 def life_of_an_engine():

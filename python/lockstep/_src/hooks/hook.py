@@ -16,8 +16,8 @@ from lockstep._src.hooks import signatures
 ABSENT = "absent"
 # The versions that the table is tested with.
 VERSIONS = {
-    "TensorFlow": ("2.15.1", "2.21.0"),
-    "Keras 2": ("2.15.0", "2.21.0"),
+    "TensorFlow": ("2.15.1", "2.16.2", "2.17.1", "2.18.1", "2.19.1", "2.20.0", "2.21.0"),
+    "Keras 2": ("2.15.0", "2.16.0", "2.17.0", "2.18.0", "2.19.0", "2.20.1", "2.21.0"),
     "Keras 3": ("3.15.1",),
     "Keras RS": ("0.4.0",),
 }
@@ -129,7 +129,7 @@ class Hook:
     def _error(self, found: str) -> HookError:
         return HookError(
             f"cannot replace {self.symbol}: wanted {self.signature}, {found}; with {_versions()}. Use a tested "
-            f"version: {self.library} {' or '.join(VERSIONS[self.library])}"
+            f"version: {self.library} {', '.join(VERSIONS[self.library])}"
         )
 
 

@@ -21,9 +21,20 @@ struct Buffer {
   }
 };
 
-// Allocates `bytes` uninitialised bytes with 64-byte alignment. The caller writes them through `*data` before it shares
+// The alignment of allocated buffers: a cache line, the width of the widest vector registers, and the alignment that
+// TensorFlow expects of a tensor.
+inline constexpr int64_t kBufferAlignment = 64;
+
+// Allocates `bytes` uninitialised bytes with kBufferAlignment. The caller writes them through `*data` before it shares
 // the buffer. TensorFlow requires this alignment of a tensor, so the buffer can become one without a copy.
-// RESOURCE_EXHAUSTED without memory.
+// RESOURCE_EXHAUSTED without memory. Thread-safe.
 Result<Buffer> AllocateBuffer(int64_t bytes, void** data);
+
+// Allocates with the contract of AllocateBuffer.
+using Allocator = Result<Buffer> (*)(int64_t bytes, void** data);
+
+// Makes AllocateBuffer call `allocator`, which must live as long as the process; buffers that exist keep their own
+// owners. Before the first call, memory comes from the C library. The library for Arrow offers Arrow's pool (files/).
+void UseAllocator(Allocator allocator);
 
 }  // namespace lockstep::columnar

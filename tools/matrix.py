@@ -1,0 +1,198 @@
+"""Runs the reduced tests with the wheels of dist/ on each TensorFlow and Python; writes the table of docs/install.md.
+
+Usage: matrix.py [--only 'tf2.1?*'] [--smoke] [--write] [-- pytest's arguments]
+
+Each row has an environment of its own in build/matrix. There pip installs the pinned TensorFlow, pytest and the wheels,
+as users do. Tests are added beside the installed modules; no module comes from the source tree. Rows of Python 3.11 run
+the reduced tests (conftest.py). The other rows run the programs of the README, and with --smoke all rows do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+MATRIX = ROOT / "build" / "matrix"
+PAGE = ROOT / "docs" / "install.md"
+BEGIN, END = "<!-- begin: make test-matrix -->", "<!-- end: make test-matrix -->"
+_PYTHON_OF_LOCKS = "3.11"
+# The Pythons for which there are wheels of a TensorFlow.
+_PYTHONS = {"2.15": 11, "2.16": 12, "2.17": 12, "2.18": 12, "2.19": 12, "2.20": 13, "2.21": 13}
+_INSTALL_S, _TESTS_S = 3600, 4 * 3600
+_SMOKE = [
+    "tests/scripts/readme_test.py",
+    "tests/scripts/pages_test.py",
+    "-k",
+    "readme_test or (one_after and horovod.md)",
+]
+_PACKAGES = {
+    "lockstep": "python/lockstep",
+    "hybridbackend": "python/hybridbackend/hybridbackend",
+    "horovod": "python/horovod/horovod",
+    "deeprec": "python/deeprec/deeprec",
+}
+
+
+def rows() -> list[tuple[str, str]]:
+    """Returns (TensorFlow, Python) of all rows, in order."""
+    names = [path.name.removeprefix("tf-").removesuffix(".txt") for path in (ROOT / "requirements").glob("tf-*.txt")]
+    versions = sorted(names, key=lambda name: [int(part) for part in name.split(".")])
+    return [
+        (version, f"3.{minor}") for version in versions for minor in range(10, _PYTHONS[version.rpartition(".")[0]] + 1)
+    ]
+
+
+def requirements(tensorflow: str, python: str) -> list[str]:
+    """Returns the arguments of pip that install what tests need. The locks were made for one Python."""
+    pinned = ROOT / "requirements" / f"tf-{tensorflow}.txt"
+    if python == _PYTHON_OF_LOCKS:
+        build = str(ROOT / "requirements" / "build.txt")
+        return ["-r", build, "-r", str(pinned), "-c", str(pinned.with_suffix(".lock"))]
+    lines = [line for line in pinned.read_text().splitlines() if line.startswith(("tensorflow", "tf_keras"))]
+    return [*lines, "pytest", "pytest-timeout"]
+
+
+def _interpreter(python: str) -> str:
+    found = shutil.which(f"python{python}")
+    for path in sorted(Path.home().glob(f".pyenv/versions/{python}.*/bin/python")):
+        found = str(path)
+    if found is None:
+        raise FileNotFoundError(f"no python{python} on this machine")
+    return found
+
+
+def install(row: Path, tensorflow: str, python: str) -> Path:
+    """Makes the row's environment with the wheels, and returns its interpreter."""
+    interpreter = row / "venv" / "bin" / "python"
+    wheels = sorted((ROOT / "dist").glob("lockstep_*.whl"))
+    if not (row / "installed").exists():
+        shutil.rmtree(row, ignore_errors=True)
+        subprocess.run([_interpreter(python), "-m", "venv", row / "venv"], check=True, timeout=_INSTALL_S)
+        pip = [interpreter, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
+        subprocess.run([*pip, *requirements(tensorflow, python)], check=True, timeout=_INSTALL_S)
+        (row / "installed").touch()
+    pip = [interpreter, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
+    subprocess.run([*pip, *wheels], check=True, timeout=_INSTALL_S)
+    subprocess.run([*pip, "--force-reinstall", "--no-deps", *wheels], check=True, timeout=_INSTALL_S)
+    return interpreter
+
+
+def add_tests(row: Path, interpreter: Path) -> Path:
+    """Makes a tree of this repository's tests around the installed packages, and returns it."""
+    tree = row / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    site = subprocess.run(
+        [interpreter, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True, capture_output=True, text=True, timeout=60,
+    ).stdout.strip()  # fmt: skip
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split(
+        "\n"
+    )
+    for name in filter(None, tracked):
+        target = tree / name
+        for package, folder in _PACKAGES.items():
+            if name.startswith(folder + "/"):
+                target = Path(site) / package / Path(name).relative_to(folder)
+        if target.exists() or not (ROOT / name).exists():
+            continue
+        if target.suffix == ".py" and name.startswith("python/") and not _is_for_tests(name):
+            raise FileNotFoundError(f"{name} is not in the wheel")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, target, follow_symlinks=False)
+    for package, folder in _PACKAGES.items():
+        (tree / folder).parent.mkdir(parents=True, exist_ok=True)
+        (tree / folder).symlink_to(Path(site) / package)
+    return tree
+
+
+def _is_for_tests(name: str) -> bool:
+    return name.endswith(("_test.py", "conftest.py")) or "/testing/" in name or name.count("/") < 3
+
+
+def run(tensorflow: str, python: str, smoke: bool, options: list[str]) -> dict[str, str]:
+    """Installs and tests a row; returns its cells."""
+    row = MATRIX / f"tf{tensorflow}-py{python}"
+    cells = {"TensorFlow": tensorflow, "Python": python, "tests": "", "result": ""}
+    started = time.monotonic()
+    try:
+        interpreter = install(row, tensorflow, python)
+        shown = "import pyarrow, keras; print(keras.__version__, pyarrow.__version__)"
+        quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+        versions = subprocess.run([interpreter, "-c", shown], capture_output=True, text=True, timeout=600, env=quiet)
+        cells["Keras"], cells["pyarrow"] = (versions.stdout.split() or ["?", "?"])[-2:]
+        tree = add_tests(row, interpreter)
+    except (subprocess.SubprocessError, FileNotFoundError) as error:
+        return {**cells, "result": f"not installed: {error}"}
+    small = smoke or python != _PYTHON_OF_LOCKS
+    cells["tests"] = "programs of the README" if small else "reduced"
+    if options:
+        cells["tests"] = " ".join(options)
+    arguments = options or (_SMOKE if small else ["--reduced"])
+    log = row / "tests.log"
+    # The commands of the environment, and a home without anything of the user's.
+    environment = {**quiet, "PATH": f"{interpreter.parent}:{os.environ['PATH']}", "HOME": str(row / "home")}
+    (row / "home").mkdir(exist_ok=True)
+    with log.open("w") as to:
+        command = [interpreter, "-m", "pytest", "-q", "--timeout=1200", "--durations=5", "-p", "no:cacheprovider"]
+        subprocess.run([*command, *arguments], cwd=tree, env=environment, stdout=to, stderr=to, timeout=_TESTS_S)
+    last = [line for line in log.read_text().splitlines() if re.search(r"\d+ (passed|failed|error|skipped)", line)]
+    cells["result"] = re.sub(r" in [\d.]+s.*|=+ ?", "", last[-1]).strip() if last else f"no result: {log}"
+    print(f"{row.name}: {cells['result']} ({time.monotonic() - started:.0f} s, {log})", file=sys.stderr, flush=True)
+    return cells
+
+
+def table(results: list[dict[str, str]]) -> str:
+    """Returns the rows as a table of the page."""
+    names = ["TensorFlow", "Python", "Keras", "pyarrow", "tests", "result"]
+    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
+    lines += ["| " + " | ".join(cells.get(name, "") for name in names) + " |" for cells in results]
+    return "\n".join(lines)
+
+
+def write(results: list[dict[str, str]]) -> None:
+    """Replaces the table of the page."""
+    text = PAGE.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, behind = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{table(results)}\n{END}{behind}")
+
+
+def main() -> None:
+    """Runs the chosen rows, and prints the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default="*", help="a pattern of rows, such as tf2.16*-py3.11")
+    parser.add_argument("--smoke", action="store_true", help="the programs of the README on all rows")
+    parser.add_argument("--write", action="store_true", help="write docs/install.md")
+    arguments, options = parser.parse_known_args()
+    chosen = [row for row in rows() if fnmatch.fnmatch("tf{}-py{}".format(*row), arguments.only)]
+    if not chosen:
+        parser.error(
+            f"--only {arguments.only}: no such row; there are " + ", ".join("tf{}-py{}".format(*row) for row in rows())
+        )
+    MATRIX.mkdir(parents=True, exist_ok=True)
+    # Rows of earlier runs stay in the table.
+    kept = MATRIX / "results.json"
+    results = json.loads(kept.read_text()) if kept.exists() else {}
+    for row in chosen:
+        name = "tf{}-py{}".format(*row)
+        results[name] = run(*row, arguments.smoke, [option for option in options if option != "--"])
+        kept.write_text(json.dumps(results, indent=1))
+    ordered = [results[name] for name in ("tf{}-py{}".format(*row) for row in rows()) if name in results]
+    print(table(ordered))
+    if arguments.write:
+        write(ordered)
+    bad = re.compile(r"failed|error|not installed|no result")
+    sys.exit(any(bad.search(results["tf{}-py{}".format(*row)]["result"]) for row in chosen))
+
+
+if __name__ == "__main__":
+    main()

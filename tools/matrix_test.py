@@ -1,0 +1,44 @@
+"""The rows of the matrix are the supported versions, and its table is that of the page."""
+
+import re
+
+import pytest
+
+from tools import matrix
+
+pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+
+
+def test_there_is_a_row_for_each_tensorflow_and_python_with_wheels():
+    rows = matrix.rows()
+    assert rows[0] == ("2.15.1", "3.10") and rows[-1] == ("2.21.0", "3.13")
+    assert sorted({version.rpartition(".")[0] for version, _ in rows}) == [f"2.{minor}" for minor in range(15, 22)]
+    assert ("2.15.1", "3.12") not in rows and ("2.19.1", "3.13") not in rows and ("2.20.0", "3.13") in rows
+    assert len(rows) == len(set(rows)) == 2 + 4 * 3 + 2 * 4
+
+
+def test_the_locked_python_gets_pins_and_the_others_newest_versions():
+    assert [str(word).rpartition("/")[2] for word in matrix.requirements("2.18.1", "3.11")] == [
+        "-r", "build.txt", "-r", "tf-2.18.1.txt", "-c", "tf-2.18.1.lock",
+    ]  # fmt: skip
+    others = matrix.requirements("2.18.1", "3.12")
+    assert others[0] == "tensorflow-cpu==2.18.1" and "pytest" in others
+    assert not [line for line in others if line.startswith(("numpy", "pyarrow"))]
+
+
+def test_the_table_replaces_that_of_the_page_and_nothing_else(tmp_path, monkeypatch):
+    page = tmp_path / "install.md"
+    page.write_text(f"# Install\n\n{matrix.BEGIN}\nold\n{matrix.END}\n\nMore.\n")
+    monkeypatch.setattr(matrix, "PAGE", page)
+    cells = {
+        "TensorFlow": "2.18.1",
+        "Python": "3.12",
+        "Keras": "3.15.1",
+        "pyarrow": "26.0.1",
+        "tests": "a",
+        "result": "4 passed",
+    }
+    matrix.write([cells])
+    text = page.read_text()
+    assert "old" not in text and text.startswith("# Install\n\n") and text.endswith(f"{matrix.END}\n\nMore.\n")
+    assert re.search(r"^\| 2\.18\.1 \| 3\.12 \| 3\.15\.1 \| 26\.0\.1 \| a \| 4 passed \|$", text, re.M)
