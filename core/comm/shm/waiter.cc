@@ -15,6 +15,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/liveness/peer_end.h"
+#include "core/telemetry/clock.h"
 
 // A wait has three stages, from the cheapest to the most patient: a check of the flag (WaitForAll, inline), a spin, and
 // sleeps on a futex with a judgement between them.
@@ -67,14 +68,34 @@ void Waiter::Announce() {
 
 // There is one deadline for all peers; otherwise a wait could last R - 1 times as long as promised. It begins with the
 // first sleep: most waits end before, and need not read the clock.
-Status Waiter::WaitFrom(int first, uint32_t step) {
+//
+// A peer that arrived while this rank waited for another one is not waited for: its wait is not counted.
+Status Waiter::WaitFrom(int first, uint32_t step, LaneCounters* counters) {
   std::optional<Deadline> deadline;
   for (int i = first; i < size_; ++i) {
-    if (Reached(PeerAt(i), step) || Spin(PeerAt(i), step)) continue;
-    if (!deadline) deadline = Deadline::After(policy_.timeout_s + patience_s_);
-    LOCKSTEP_RETURN_IF_ERROR(SleepUntil(PeerAt(i), step, *deadline));
+    const int peer = PeerAt(i);
+    if (Reached(peer, step) || SpinBriefly(peer, step)) continue;
+    const int64_t begin_ns = SteadyNs();
+    Status status;
+    if (!Spin(peer, step)) {
+      if (!deadline) deadline = Deadline::After(policy_.timeout_s + patience_s_);
+      status = SleepUntil(peer, step, *deadline);
+    }
+    if (counters != nullptr) {
+      counters->AddWait(peers_are_late_ ? std::optional(NameOf(peer)) : std::nullopt, begin_ns, SteadyNs() - begin_ns);
+    }
+    LOCKSTEP_RETURN_IF_ERROR(std::move(status));
   }
   return OkStatus();
+}
+
+bool Waiter::SpinBriefly(int peer, uint32_t step) const {
+  constexpr int kLooks = 32;
+  for (int i = 0; i < kLooks; ++i) {
+    if (Reached(peer, step)) return true;
+    __builtin_ia32_pause();
+  }
+  return false;
 }
 
 // The first judgement comes before the first sleep, so that a known end does not cost 50 ms. It does not check for
