@@ -18,7 +18,7 @@ namespace lockstep {
 // contract. A call that is not recorded costs a few additions more, and reads no clock.
 //
 // Calls are numbered from 1 on. All ranks of the communicator make the same calls, so a call has the same number on all
-// of them. A call that returns INVALID_ARGUMENT has no number: it was not exchanged, or was declined, on all ranks.
+// of them. A call that returns INVALID_ARGUMENT is left out of the count: it was not exchanged, or was declined, on all ranks.
 //
 // The bytes of a call are those of its payload, for R > 1 ranks (one rank exchanges nothing). N is the tensor's size:
 //

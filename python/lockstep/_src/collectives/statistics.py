@@ -1,4 +1,4 @@
-"""What this process has exchanged and looked up: the counters of the engine, as a dict."""
+"""Statistics of this process, from the counters of the engine: what it has exchanged and looked up."""
 
 from __future__ import annotations
 

@@ -9,6 +9,11 @@ import tensorflow as tf
 from lockstep._src.collectives import statistics
 from lockstep._src.engine import arguments, steps
 
+# The mark of a scalar. `tf.summary.scalar` writes the same, but needs the package TensorBoard.
+_SCALAR = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"), data_class="DATA_CLASS_SCALAR"
+)
+
 
 class StatsCallback(tf.keras.callbacks.Callback):
     """A callback that writes statistics of the whole job as scalars for TensorBoard.
@@ -58,7 +63,7 @@ class StatsCallback(tf.keras.callbacks.Callback):
             return
         with self._writer.as_default(step=self._step):
             for tag, value in values.items():
-                tf.summary.scalar(tag, value)
+                tf.summary.write(tag, tf.constant(value), metadata=_SCALAR)
         self._writer.flush()
 
     def on_train_end(self, logs: Any = None) -> None:

@@ -38,7 +38,7 @@ def _write(folder: Path, rank: int, events: list[dict[str, Any]], **about: Any) 
 
 
 def _job(folder: Path) -> None:
-    """A job of two ranks of one host: rank 1 comes 30 us late to the second exchange."""
+    """Writes a job of two ranks of one host: rank 1 comes 30 us late to the second exchange."""
     _write(
         folder,
         0,

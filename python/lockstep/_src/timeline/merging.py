@@ -2,7 +2,7 @@
 
 Processes of one machine have one clock. The exchanges compare the clocks of machines: an exchange ends on no rank
 before it has begun on every rank. So each exchange limits the difference of two clocks from both sides, and short
-exchanges limit it best. Clocks drift, so the difference is found anew for every `WINDOW_US` of the job.
+exchanges limit it best. Clocks drift, so there is a difference for every `WINDOW_US` of the job.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW_US = 10e6
 
 @dataclasses.dataclass
 class Clock:
-    """What is added to the times of a machine: by time, with straight lines between.
+    """The difference between the clock of a machine and that of rank 0's: by time, with straight lines between.
 
     Attributes:
       at: Times of the machine, ascending.
