@@ -36,7 +36,8 @@ ObservedCommunicator::ObservedCommunicator(std::unique_ptr<Communicator> inner, 
       rank_(inner_->rank()),
       size_(inner_->size()),
       counters_(telemetry_->OpenLane(lane, rank_, size_)),
-      lane_(telemetry_->LaneNumber(*counters_)) {
+      lane_(telemetry_->LaneNumber(*counters_)),
+      exchanges_(size_ > 1) {
   inner_->CountWaits(counters_.get());
 }
 
@@ -84,10 +85,11 @@ Status ObservedCommunicator::Decline(std::string_view name, const Status& why) {
   return Run(CallKind::kDecline, name, 0, 0, [&] { return inner_->Decline(name, why); });
 }
 
-Status ObservedCommunicator::Record(CallKind kind, std::string_view name, int64_t begin_ns, Status status, int64_t sent,
-                                    int64_t received) {
+// The waits are those since the last recorded call. Nothing records before the timeline begins, which is before the
+// first call of any lane that it has.
+void ObservedCommunicator::Record(CallKind kind, std::string_view name, int64_t begin_ns, int64_t sent,
+                                  int64_t received) {
   const LaneCounters::Waits waits = counters_->TakeWaits();
-  if (status.code() == StatusCode::kInvalidArgument) return status;
   TraceEvent event;
   event.kind = TraceEvent::Kind::kCollective;
   event.lane = lane_;
@@ -96,15 +98,13 @@ Status ObservedCommunicator::Record(CallKind kind, std::string_view name, int64_
   // The named lane counts a wait before the exchange begins.
   event.begin_ns = waits.ns > 0 ? std::min(begin_ns, waits.begin_ns) : begin_ns;
   event.end_ns = SteadyNs();
-  event.number = number_;
+  event.number = counters_->collectives();
   event.wait_begin_ns = waits.begin_ns;
   event.wait_ns = waits.ns;
-  const bool exchanged = status.ok() && size_ > 1;
-  event.first = exchanged ? sent : 0;
-  event.second = exchanged ? received : 0;
+  event.first = sent;
+  event.second = received;
   event.SetName(name);
   telemetry_->Record(event);
-  return status;
 }
 
 }  // namespace lockstep

@@ -18,7 +18,8 @@ namespace lockstep {
 // contract. A call that is not recorded costs a few additions more, and reads no clock.
 //
 // Calls are numbered from 1 on. All ranks of the communicator make the same calls, so a call has the same number on all
-// of them. A call that returns INVALID_ARGUMENT is left out of the count: it was not exchanged, or was declined, on all ranks.
+// of them. A call that returns INVALID_ARGUMENT is left out of the count: it was not exchanged, or was declined, on all
+// ranks.
 //
 // The bytes of a call are those of its payload, for R > 1 ranks (one rank exchanges nothing). N is the tensor's size:
 //
@@ -66,26 +67,19 @@ class ObservedCommunicator final : public Communicator {
   // Runs a call of the inner communicator. `received`: its bytes, known when it has returned.
   template <typename Work>
   Status Run(CallKind kind, std::string_view name, int64_t sent, const int64_t& received, const Work& work) {
-    if (!telemetry_->recording()) [[likely]] {
-      Status status = work();
-      (void)counters_->TakeWaits();
-      return Count(std::move(status), sent, received);
-    }
-    const int64_t begin_ns = SteadyNs();
+    const int64_t begin_ns = telemetry_->recording() ? SteadyNs() : kNotRecorded;
     Status status = work();
-    return Record(kind, name, begin_ns, Count(std::move(status), sent, received), sent, received);
-  }
-  Status Count(Status status, int64_t sent, int64_t received) {
-    if (status.code() == StatusCode::kInvalidArgument) [[unlikely]]
-      return status;
-    ++number_;
-    if (status.ok() && size_ > 1)
-      counters_->AddCall(sent, received);
-    else
-      counters_->AddCall(0, 0);
+    if (status.code() != StatusCode::kInvalidArgument) [[likely]] {
+      const bool exchanged = exchanges_ && status.ok();
+      counters_->AddCall(exchanged ? sent : 0, exchanged ? received : 0);
+      if (begin_ns != kNotRecorded) [[unlikely]]
+        Record(kind, name, begin_ns, exchanged ? sent : 0, exchanged ? received : 0);
+    }
     return status;
   }
-  Status Record(CallKind kind, std::string_view name, int64_t begin_ns, Status status, int64_t sent, int64_t received);
+  void Record(CallKind kind, std::string_view name, int64_t begin_ns, int64_t sent, int64_t received);
+
+  static constexpr int64_t kNotRecorded = -1;
 
   const std::unique_ptr<Communicator> inner_;
   const std::shared_ptr<Telemetry> telemetry_;
@@ -93,7 +87,7 @@ class ObservedCommunicator final : public Communicator {
   const int size_;
   const std::shared_ptr<LaneCounters> counters_;
   const int lane_;
-  int64_t number_ = 0;  // of the last call; used by the thread that calls
+  const bool exchanges_;  // whether there are other ranks
 };
 
 }  // namespace lockstep

@@ -74,28 +74,21 @@ Status Waiter::WaitFrom(int first, uint32_t step, LaneCounters* counters) {
   std::optional<Deadline> deadline;
   for (int i = first; i < size_; ++i) {
     const int peer = PeerAt(i);
-    if (Reached(peer, step) || SpinBriefly(peer, step)) continue;
-    const int64_t begin_ns = SteadyNs();
+    if (Reached(peer, step)) continue;
+    const Spun spun = Spin(peer, step);
+    if (spun.briefly) continue;
     Status status;
-    if (!Spin(peer, step)) {
+    if (!spun.reached) {
       if (!deadline) deadline = Deadline::After(policy_.timeout_s + patience_s_);
       status = SleepUntil(peer, step, *deadline);
     }
     if (counters != nullptr) {
-      counters->AddWait(peers_are_late_ ? std::optional(NameOf(peer)) : std::nullopt, begin_ns, SteadyNs() - begin_ns);
+      const auto late = peers_are_late_ ? std::optional(NameOf(peer)) : std::nullopt;
+      counters->AddWait(late, spun.begin_ns, SteadyNs() - spun.begin_ns);
     }
     LOCKSTEP_RETURN_IF_ERROR(std::move(status));
   }
   return OkStatus();
-}
-
-bool Waiter::SpinBriefly(int peer, uint32_t step) const {
-  constexpr int kLooks = 32;
-  for (int i = 0; i < kLooks; ++i) {
-    if (Reached(peer, step)) return true;
-    __builtin_ia32_pause();
-  }
-  return false;
 }
 
 // The first judgement comes before the first sleep, so that a known end does not cost 50 ms. It does not check for
@@ -115,21 +108,24 @@ Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
   return OkStatus();
 }
 
-bool Waiter::Spin(int peer, uint32_t step) const {
+Waiter::Spun Waiter::Spin(int peer, uint32_t step) const {
   // The clock is read once in this many checks: it costs as much as a check.
   constexpr int kLooks = 64;
-  const auto end = Deadline::Clock::now() + std::chrono::microseconds(policy_.spin_us);
+  const int64_t begin_ns = SteadyNs();
+  const int64_t end_ns = begin_ns + int64_t{policy_.spin_us} * 1000;
+  bool briefly = true;
   do {
     for (int i = 0; i < kLooks; ++i) {
-      if (Reached(peer, step)) return true;
+      if (Reached(peer, step)) return {true, briefly, begin_ns};
       __builtin_ia32_pause();
     }
-  } while (!broken() && Deadline::Clock::now() < end);
+    briefly = false;
+  } while (!broken() && SteadyNs() < end_ns);
   for (int i = 0; i < policy_.yields; ++i) {
-    if (Reached(peer, step)) return true;
+    if (Reached(peer, step)) return {true, false, begin_ns};
     sched_yield();
   }
-  return false;
+  return {false, false, begin_ns};
 }
 
 // Registered in `sleepers` from before the last check until after the wake-up, even if there turns out to be nothing to

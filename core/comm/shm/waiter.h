@@ -139,12 +139,16 @@ class Waiter {
   }
   // The slow way, for PeerAt(first) and those after it: spins, then sleeps, for each.
   Status WaitFrom(int first, uint32_t step, LaneCounters* counters);
-  // Checks a few times, for at most some microseconds, without the clock.
-  bool SpinBriefly(int peer, uint32_t step) const;
   // Sleeps and judges in turn until the peer arrives or the wait has failed.
   Status SleepUntil(int peer, uint32_t step, const Deadline& deadline);
-  // Returns true when the peer arrives. Checks at least a few times, whatever the policy.
-  bool Spin(int peer, uint32_t step) const;
+  // What a spin has seen. A wait that ends within the first checks is brief, and is not counted.
+  struct Spun {
+    bool reached;
+    bool briefly;
+    int64_t begin_ns;
+  };
+  // Ends when the peer arrives. Checks at least a few times, whatever the policy.
+  Spun Spin(int peer, uint32_t step) const;
   // Sleeps until the peer announces something, `seconds` (less than 1) have passed, or for no reason. Returns true if
   // its time passed, false if it was woken.
   bool Sleep(int peer, uint32_t step, double seconds);
