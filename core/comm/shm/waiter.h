@@ -141,7 +141,7 @@ class Waiter {
   Status WaitFrom(int first, uint32_t step, LaneCounters* counters);
   // Sleeps and judges in turn until the peer arrives or the wait has failed.
   Status SleepUntil(int peer, uint32_t step, const Deadline& deadline);
-  // What a spin has seen. A wait that ends within the first checks is brief, and is not counted.
+  // The result of a spin. A wait that ends within the first checks is brief, and is not counted.
   struct Spun {
     bool reached;
     bool briefly;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,8 +19,9 @@ def summarize(traces: list[Trace], clocks: dict[str, Clock]) -> dict[str, Any]:
     together = exchanges(traces)
     late: collections.Counter[int] = collections.Counter()
     late_us: collections.Counter[int] = collections.Counter()
+    begin, end = _training(traces)
     for one in together:
-        if one.late is not None:
+        if one.late is not None and begin <= max(one.begin.values()) <= end:
             late[one.late] += 1
             late_us[one.late] += int(one.late_us)
     return {
@@ -33,16 +35,23 @@ def summarize(traces: list[Trace], clocks: dict[str, Clock]) -> dict[str, Any]:
     }
 
 
+def _training(traces: list[Trace]) -> tuple[float, float]:
+    """Returns the time from the begin of the first recorded step to the end of the last one, or all time."""
+    steps = [event for trace in traces for event in trace.spans("step")]
+    if not steps:
+        return -math.inf, math.inf
+    return min(event["ts"] for event in steps), max(event["ts"] + event["dur"] for event in steps)
+
+
 def _rank(trace: Trace, late: int, late_us: float) -> dict[str, Any]:
     collectives, steps = trace.spans("collective"), trace.spans("step")
     busy = _union([(event["ts"], event["ts"] + event["dur"]) for event in collectives])
-    if steps:
-        spans = _union([(event["ts"], event["ts"] + event["dur"]) for event in steps])
-        exchange_us = _overlap(spans, busy)
-        total_us = sum(end - begin for begin, end in spans)
-    else:
-        exchange_us = sum(end - begin for begin, end in busy)
-        total_us = busy[-1][1] - busy[0][0] if busy else 0.0
+    # Without steps, everything between the first and the last exchange counts.
+    spans = _union([(event["ts"], event["ts"] + event["dur"]) for event in steps])
+    if not steps and busy:
+        spans = [(busy[0][0], busy[-1][1])]
+    exchange_us, total_us = _overlap(spans, busy), sum(end - begin for begin, end in spans)
+    waits = _union([(event["ts"], event["ts"] + event["dur"]) for event in trace.spans("wait")])
     return {
         "rank": trace.rank,
         "host": trace.host,
@@ -52,8 +61,8 @@ def _rank(trace: Trace, late: int, late_us: float) -> dict[str, Any]:
         "steps": len(steps),
         "ms": total_us * _MS,
         "compute_ms": (total_us - exchange_us) * _MS,
-        "exchange_ms": sum(end - begin for begin, end in busy) * _MS,
-        "wait_ms": sum(event["args"]["wait_us"] for event in collectives) * _MS,
+        "exchange_ms": exchange_us * _MS,
+        "wait_ms": _overlap(spans, waits) * _MS,
         "collectives": len(collectives),
         "sent_bytes": sum(event["args"]["sent_bytes"] for event in collectives),
         "received_bytes": sum(event["args"]["received_bytes"] for event in collectives),
