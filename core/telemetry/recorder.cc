@@ -17,7 +17,7 @@ Result<std::unique_ptr<Recorder>> Recorder::Create(std::unique_ptr<TraceFile> fi
   file->Flush();
   std::unique_ptr<Recorder> recorder(new Recorder(std::move(file)));
   try {
-    recorder->writer_ = std::thread([recorder = recorder.get()] { recorder->Run(); });
+    recorder->writer_ = std::thread([state = recorder->state_] { Run(*state); });
   } catch (const std::system_error& error) {
     return ResourceExhausted(StrCat("no thread to write the timeline: ", error.what()));
   }
@@ -32,49 +32,49 @@ Recorder::~Recorder() {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
+    const std::lock_guard lock(state_->mutex);
+    state_->ends = true;
   }
-  wake_.notify_one();
+  state_->wake.notify_one();
   writer_.join();
 }
 
 void Recorder::Record(const TraceEvent& event) {
   if (fork_.InFork()) return;
-  const std::lock_guard lock(mutex_);
-  if (events_.size() < kMostEvents) {
-    events_.push_back(event);
+  const std::lock_guard lock(state_->mutex);
+  if (state_->events.size() < kMostEvents) {
+    state_->events.push_back(event);
   } else {
-    dropped_.fetch_add(1, std::memory_order_relaxed);
+    state_->dropped.fetch_add(1, std::memory_order_relaxed);
   }
 }
 
 void Recorder::NameLane(int lane, std::string name) {
   if (fork_.InFork()) return;
-  const std::lock_guard lock(mutex_);
-  lanes_.emplace_back(lane, std::move(name));
+  const std::lock_guard lock(state_->mutex);
+  state_->lanes.emplace_back(lane, std::move(name));
 }
 
 // The two lists change places, so that neither is allocated again.
-void Recorder::Run() {
+void Recorder::Run(State& state) {
   std::vector<TraceEvent> events;
   std::vector<std::pair<int, std::string>> lanes;
   bool ends = false;
   while (!ends) {
     {
-      std::unique_lock lock(mutex_);
-      wake_.wait_for(lock, kFlush, [this] { return ends_; });
-      ends = ends_;
-      events.swap(events_);
-      lanes.swap(lanes_);
+      std::unique_lock lock(state.mutex);
+      state.wake.wait_for(lock, kFlush, [&] { return state.ends; });
+      ends = state.ends;
+      events.swap(state.events);
+      lanes.swap(state.lanes);
     }
-    for (const auto& [lane, name] : lanes) file_->NameLane(lane, name);
-    for (const TraceEvent& event : events) file_->Write(event);
-    file_->Flush();
+    for (const auto& [lane, name] : lanes) state.file->NameLane(lane, name);
+    for (const TraceEvent& event : events) state.file->Write(event);
+    state.file->Flush();
     events.clear();
     lanes.clear();
   }
-  file_->WriteEnd(dropped());
+  state.file->WriteEnd(state.dropped.load(std::memory_order_relaxed));
 }
 
 }  // namespace lockstep

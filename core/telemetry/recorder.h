@@ -36,21 +36,29 @@ class Recorder {
   void Record(const TraceEvent& event);
   // Names the row of a lane; its events have this number.
   void NameLane(int lane, std::string name);
-  int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
+  int64_t dropped() const { return state_->dropped.load(std::memory_order_relaxed); }
 
  private:
-  explicit Recorder(std::unique_ptr<TraceFile> file) : file_(std::move(file)) {}
-  void Run();
+  // The writer owns a share. So in a fork, which has no writer, nothing of it is destroyed: a condition variable waits
+  // in its destructor for threads that only the parent has.
+  struct State {
+    explicit State(std::unique_ptr<TraceFile> file) : file(std::move(file)) {}
+
+    const std::unique_ptr<TraceFile> file;  // used by the writer
+    std::atomic<int64_t> dropped{0};
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::vector<TraceEvent> events;                  // guarded by mutex
+    std::vector<std::pair<int, std::string>> lanes;  // guarded by mutex: rows to be named
+    bool ends = false;                               // guarded by mutex
+  };
+
+  explicit Recorder(std::unique_ptr<TraceFile> file) : state_(std::make_shared<State>(std::move(file))) {}
+  // The writer's body.
+  static void Run(State& state);
 
   const ForkGuard fork_;
-  const std::unique_ptr<TraceFile> file_;  // used by the writer
-  std::atomic<int64_t> dropped_{0};
-
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::vector<TraceEvent> events_;                  // guarded by mutex_
-  std::vector<std::pair<int, std::string>> lanes_;  // guarded by mutex_: rows to be named
-  bool ends_ = false;                               // guarded by mutex_
+  const std::shared_ptr<State> state_;
   std::thread writer_;
 };
 

@@ -41,6 +41,7 @@ std::shared_ptr<LaneCounters> Telemetry::OpenLane(std::string_view name, int ran
 
 // The recorder writes the end of its file when its last owner, which may be a thread that records, lets go of it.
 void Telemetry::CloseLane(const LaneCounters& lane) {
+  if (fork_.InFork()) return;       // a thread that is not here may hold the lock
   std::shared_ptr<Recorder> ended;  // destroyed after the lock
   const std::lock_guard lock(mutex_);
   bool any_open = false;
@@ -107,6 +108,7 @@ Status Telemetry::StartTimeline(std::unique_ptr<TraceFile> file, const TraceHead
 }
 
 void Telemetry::Record(const TraceEvent& event) {
+  if (fork_.InFork()) return;
   std::shared_ptr<Recorder> recorder;
   {
     const std::lock_guard lock(mutex_);

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/fork_guard.h"
 #include "core/base/status.h"
 #include "core/telemetry/lane_counters.h"
 #include "core/telemetry/recorder.h"
@@ -28,7 +29,8 @@ namespace lockstep {
 //   if (telemetry.recording()) telemetry.Record(event);
 //   telemetry.CloseLane(*lane);                            // the last one ends the timeline
 //
-// Counters are always on and never go back. Thread-safe.
+// Counters are always on and never go back. In a fork of the process, closing lanes and recording do nothing.
+// Thread-safe.
 class Telemetry {
  public:
   // The limit of a trace file: some 800,000 events, which viewers can still open.
@@ -63,6 +65,7 @@ class Telemetry {
   std::string Json() const;
 
  private:
+  const ForkGuard fork_;
   std::atomic<int64_t> steps_{0};
   std::atomic<int64_t> step_ended_ns_{0};  // 0: no step has ended
   std::atomic<bool> recording_{false};
