@@ -157,6 +157,21 @@ TEST_F(TelemetryTest, TheTimelineLastsAsLongAsAnyLane) {
   EXPECT_THAT(Text(0), HasSubstr("\"tid\":2,\"ts\":0.005"));
 }
 
+TEST_F(TelemetryTest, ASecondJobOfAProcessHasAFileOfItsOwn) {
+  Telemetry telemetry;
+  for (int job = 1; job <= 3; ++job) {
+    const auto lane = telemetry.OpenLane("named lane", 0, 2);
+    Start(telemetry);
+    telemetry.Record(Collective(telemetry.LaneNumber(*lane), job, 5, 6));
+    telemetry.CloseLane(*lane);
+  }
+  EXPECT_THAT(Text(0), HasSubstr("\"number\":1,"));
+  std::ostringstream third;
+  third << std::ifstream(StrCat(folder_, "/rank-0-", getpid(), "-3.json")).rdbuf();
+  EXPECT_THAT(third.str(), HasSubstr("\"number\":3,"));
+  EXPECT_THAT(third.str(), HasSubstr("lockstep_end"));
+}
+
 TEST_F(TelemetryTest, AStepLastsFromTheEndOfTheStepBefore) {
   Telemetry telemetry;
   const auto lane = telemetry.OpenLane("ordered", 0, 1);

@@ -20,6 +20,8 @@ namespace {
 
 // Written before a Flush if so much has come.
 constexpr size_t kMostUnwritten = size_t{1} << 20;
+// The most files of one process and rank in a folder.
+constexpr int kMostFiles = 10'000;
 
 // The name as a JSON string. Names of TensorFlow may hold any byte; others than printable ASCII become escapes.
 std::string Quoted(std::string_view text) {
@@ -74,8 +76,14 @@ Result<std::unique_ptr<TraceFile>> TraceFile::Create(const std::string& folder, 
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return InvalidArgument(StrCat("timeline: folder ", folder, " cannot be made: ", error.message()));
-  std::string path = StrCat(folder, "/rank-", rank, "-", getpid(), ".json");
-  UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  const std::string name = StrCat(folder, "/rank-", rank, "-", getpid());
+  std::string path = StrCat(name, ".json");
+  UniqueFd file;
+  for (int number = 2; number < kMostFiles; ++number) {
+    file = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (file.valid() || errno != EEXIST) break;
+    path = StrCat(name, "-", number, ".json");
+  }
   if (!file.valid()) return InvalidArgument(StrCat("timeline: ", path, " cannot be written: ", strerror(errno)));
   return std::unique_ptr<TraceFile>(new TraceFile(std::move(path), std::move(file), most_bytes));
 }

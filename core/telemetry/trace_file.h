@@ -38,8 +38,9 @@ struct TraceHeader {
 // that is killed leaves a file without its end: viewers and `lockstep timeline` read it. Not thread-safe.
 class TraceFile {
  public:
-  // Makes the folder and the file <folder>/rank-<rank>-<process>.json. INVALID_ARGUMENT if that is not possible. After
-  // `most_bytes` no event is written.
+  // Makes the folder and the file <folder>/rank-<rank>-<process>.json; further ones of the same process, as in an
+  // elastic job, end in "-2" and so on. INVALID_ARGUMENT if that is not possible. After `most_bytes` no event is
+  // written.
   static Result<std::unique_ptr<TraceFile>> Create(const std::string& folder, int rank, int64_t most_bytes);
 
   const std::string& path() const { return path_; }
