@@ -61,6 +61,12 @@ Lanes& TheLanes() {
   return *lanes;
 }
 
+// Never destroyed, like the holder. The timeline ends with the last context or lane.
+struct Counted {
+  const ForkGuard fork;
+  const std::shared_ptr<Telemetry> telemetry = std::make_shared<Telemetry>();
+};
+
 thread_local std::string last_error;
 
 // Ends every function that can fail: keeps the text for lockstep_last_error and returns the code.
@@ -140,10 +146,23 @@ ContextOptions OptionsOf(const LockstepContextOptions& options) {
           .end_after_loss_s = TimeOf(options.end_after_loss_s),
           .host = TextOf(options.host),
           .listen = TextOf(options.listen),
-          .listener = ListenerOf(options.listener)};
+          .listener = ListenerOf(options.listener),
+          .timeline = TextOf(options.timeline),
+          .telemetry = ProcessTelemetry()};
 }
 
 }  // namespace
+
+// The parent's locks may be held by threads that a fork does not have.
+const std::shared_ptr<Telemetry>& ProcessTelemetry() {
+  static std::atomic<Counted*> current{new Counted};
+  Counted* counted = current.load(std::memory_order_acquire);
+  if (!counted->fork.InFork()) return counted->telemetry;
+  Counted* const own = new Counted;
+  if (current.compare_exchange_strong(counted, own, std::memory_order_acq_rel)) return own->telemetry;
+  delete own;
+  return counted->telemetry;
+}
 
 Result<std::shared_ptr<Context>> DefaultContext() {
   std::shared_ptr<Context> context = CurrentContext();
@@ -273,6 +292,22 @@ int lockstep_abort(const char* reason) {
   lockstep::AfterLoss::ProgramKnows();
   // Calls the communicator, not the lane, because the collective to be aborted may run there. Abort is for any thread.
   (*context)->communicator().Abort(lockstep::Cancelled(TextOf(reason)));
+  return Report(lockstep::OkStatus());
+}
+
+const char* lockstep_counters() {
+  thread_local std::string counters;
+  counters = lockstep::ProcessTelemetry()->Json();
+  return counters.c_str();  // NOLINT(clang-analyzer-cplusplus.InnerPointer): belongs to the thread, until its next call
+}
+
+int lockstep_end_step() {
+  lockstep::ProcessTelemetry()->EndStep();
+  return Report(lockstep::OkStatus());
+}
+
+int lockstep_set_table_size(const char* table, long long rows, long long bytes) {
+  lockstep::ProcessTelemetry()->Table(TextOf(table)).SetSize(rows, bytes);
   return Report(lockstep::OkStatus());
 }
 

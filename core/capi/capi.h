@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "core/comm/job/context.h"
 #include "core/comm/named/named_lane.h"
+#include "core/telemetry/telemetry.h"
 
 // The few functions that are not TensorFlow ops, for ctypes. Their only caller is lockstep/_src/engine/library.py,
 // which declares their types a second time. They are the only symbols that the op library exports (tf/exports.map).
@@ -38,6 +39,7 @@ typedef struct {
   const char* interface;
   const char* host;
   const char* listen;
+  const char* timeline;
   double rendezvous_timeout_s;
   double stall_timeout_s;
   double stopped_timeout_s;
@@ -119,6 +121,16 @@ int lockstep_lane_is_broken(int group);
 int lockstep_start_timeline(int group, const char* path, int mark_cycles);
 int lockstep_stop_timeline(int group);
 
+// Returns the counters of this process since its start, as Telemetry::Json. The text belongs to the calling thread and
+// is valid until its next call.
+const char* lockstep_counters();
+
+// Counts a training step that has ended (Telemetry::EndStep).
+int lockstep_end_step();
+
+// Sets the size of this rank's part of a table (TableCounters::SetSize).
+int lockstep_set_table_size(const char* table, long long rows, long long bytes);
+
 // Calls CrashAt (base/crash_point.h), for tests that kill their own process in the middle of its work.
 int lockstep_crash_at(const char* point, int passes);
 
@@ -135,6 +147,10 @@ namespace lockstep {
 // Hold it only during a call: the last owner ends the engine and waits for the work that is posted on its lane. Holds a
 // mutex during a copy; thread-safe.
 Result<std::shared_ptr<Context>> DefaultContext();
+
+// Returns the telemetry of this process, which all its contexts and lanes share. A fork of the process has its own.
+// Never null. Thread-safe; takes some nanoseconds.
+const std::shared_ptr<Telemetry>& ProcessTelemetry();
 
 // Returns the named lane of a group, to be held like DefaultContext's result. FAILED_PRECONDITION if there is none,
 // which includes a fork of the process that has it.

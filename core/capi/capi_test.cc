@@ -21,6 +21,7 @@ LockstepContextOptions OptionsOf(int rank, int size) {
           .interface = nullptr,
           .host = nullptr,
           .listen = nullptr,
+          .timeline = nullptr,
           .rendezvous_timeout_s = 10,
           .stall_timeout_s = 10,
           .stopped_timeout_s = LOCKSTEP_NEVER_S,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -19,6 +20,8 @@
 //   collective/     the interface Communicator, and the parts that all backends share
 
 namespace lockstep {
+
+class Telemetry;  // core/telemetry/telemetry.h
 
 // The most ranks of a job: the largest answer of a rendezvous has room for as many.
 inline constexpr int kMaxRanksPerJob = 512;
@@ -74,6 +77,10 @@ struct ContextOptions {
   std::string listen;
   // On rank 0, the caller's socket that already listens at `rendezvous`; no value: rank 0 opens one.
   std::optional<int> listener;
+  // The folder for the timeline of each rank (telemetry/trace_file.h), the same or none on all ranks; "": no timeline.
+  std::string timeline;
+  // Counts what this process does; null: a telemetry of the communicator's own.
+  std::shared_ptr<Telemetry> telemetry;
 
   // Returns INVALID_ARGUMENT with the field, its value and the allowed values. It checks only the values. Create calls
   // it first, and then finds out whether an address can be reached.

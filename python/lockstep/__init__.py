@@ -17,12 +17,14 @@ _EXPORTS = {
     "buildinfo": "lockstep._src.engine.build",
     "context": "lockstep._src.engine.context",
     "embedding_scope": "lockstep.train",
+    "end_step": "lockstep._src.engine.steps",
     "init": "lockstep._src.engine.context",
     "rank": "lockstep._src.engine.context",
     "reducescatter": "lockstep._src.collectives.ordered",
     "scope": "lockstep.train",
     "shutdown": "lockstep._src.engine.context",
     "size": "lockstep._src.engine.context",
+    "stats": "lockstep._src.collectives.statistics",
 }
 
 # Public modules, which programs also use without an import of their own: `lockstep.data.ParquetDataset`.

@@ -3,6 +3,7 @@
     lockstep run -n 2 python main.py
     lockstep doctor
     lockstep inspect checkpoints/
+    lockstep timeline traces/
     lockstep completion bash
 
 `docs/command.md` is the manual. A subcommand is a row of `SUBCOMMANDS`. Its module is imported only when it is used, so
@@ -84,6 +85,7 @@ SUBCOMMANDS = {
     "inspect": _module(
         "describe a checkpoint, an export, or Parquet and ORC files", "lockstep._src.inspection.command"
     ),
+    "timeline": _module("merge and summarize the timelines of a job's ranks", "lockstep._src.timeline.command"),
     "completion": Subcommand(
         "print a script for a shell, which completes this command", _completion_parser, _completion
     ),

@@ -25,6 +25,7 @@ from lockstep._src.saving.saved_models import export, export_all
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.sessions.policies import Policy
 from lockstep._src.sessions.session_config import get_session_config, wraps_session_config
+from lockstep._src.sessions.stats_hook import StatsHook
 from lockstep._src.sessions.step_statistics import StepStatHook
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Policy",
     "Saver",
     "Server",
+    "StatsHook",
     "StepStatHook",
     "SyncReplicasOptimizer",
     "device_setter",

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/capi/capi.h"
+#include "core/telemetry/clock.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/platform/env.h"
 
@@ -114,7 +115,9 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback d
   Communicator& communicator = (*engine)->communicator();
   (*engine)->lane().Post(
       [context, guard = std::move(guard), exchange = *std::move(exchange), done = std::move(done), &communicator] {
+        const int64_t begin_ns = SteadyNs();
         const Status status = exchange(communicator);
+        if (LaneCounters* const counters = communicator.counters()) counters->AddExchange(SteadyNs() - begin_ns);
         guard->Finish();
         if (!status.ok()) context->SetStatus(ToTensorFlow(status));
         done();

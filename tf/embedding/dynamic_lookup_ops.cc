@@ -7,18 +7,23 @@
 //   values     [N, D]           float                  of rows or slots
 //
 // The gradient of rows, together with `numbers`, is the table's tf.IndexedSlices (registered in Python).
+#include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/capi/capi.h"
+#include "core/telemetry/clock.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/bridge/convert.h"
 #include "tf/bridge/parallel.h"
+#include "tf/embedding/lookup_counts.h"
 #include "tf/embedding/table_kernel.h"
 
 namespace lockstep {
@@ -26,6 +31,14 @@ namespace {
 
 namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
+
+// On the only rank of a job, lookups have no route that would count them.
+void CountWithoutRoute(TableCounters& counters, const tf::Tensor& keys) {
+  const Result<std::shared_ptr<Context>> engine = DefaultContext();
+  if (engine.ok() && (*engine)->communicator().size() > 1) return;
+  counters.AddLookup(keys.NumElements());
+  counters.AddServed(keys.NumElements());
+}
 
 class ResolveKernel : public TableKernelBase {
  public:
@@ -36,7 +49,16 @@ class ResolveKernel : public TableKernelBase {
     const tf::Tensor& keys = context->input(1);
     LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, keys.shape(), table.dim()));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, Allocate(context, 1, {keys.NumElements()}));
-    return table.Resolve(keys, context->input(2), rows, static_cast<int64_t*>(Data(*numbers)), ParallelForOf(context));
+    const int64_t begin_ns = SteadyNs();
+    const int64_t before = table.table().total_count();
+    LOCKSTEP_RETURN_IF_ERROR(
+        table.Resolve(keys, context->input(2), rows, static_cast<int64_t*>(Data(*numbers)), ParallelForOf(context)));
+    // Exact as long as lookups of the same table do not run at the same time.
+    const int64_t after = table.table().total_count();
+    CountKeys(table.counters(), keys.NumElements(), std::max<int64_t>(0, after - before), begin_ns);
+    table.counters().SetSize(after, table.table().bytes());
+    CountWithoutRoute(table.counters(), keys);
+    return OkStatus();
   }
 };
 
@@ -48,7 +70,9 @@ class LookupKernel : public TableKernelBase {
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     const tf::Tensor& keys = context->input(1);
     LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, keys.shape(), table.dim()));
-    return table.Lookup(keys, rows, ParallelForOf(context));
+    LOCKSTEP_RETURN_IF_ERROR(table.Lookup(keys, rows, ParallelForOf(context)));
+    CountWithoutRoute(table.counters(), keys);
+    return OkStatus();
   }
 };
 

@@ -27,6 +27,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,9 +36,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/capi/capi.h"
 #include "core/sharding/lookup.h"
+#include "core/telemetry/clock.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tf/comm/collective_kernel.h"
+#include "tf/embedding/lookup_counts.h"
 #include "tf/embedding/stage.h"
 
 namespace lockstep {
@@ -66,6 +70,7 @@ struct TableAttributes {
   std::string name;
   std::optional<int64_t> rows;  // nothing for a dynamic table
   bool counted = false;
+  TableCounters* counters = nullptr;
 };
 
 // Reads the attributes of `count` lookups. INVALID_ARGUMENT if the lists do not fit together: num_rows has the number
@@ -90,6 +95,7 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
   for (size_t i = 0; i < count; ++i) {
     TableAttributes& table = tables->emplace_back();
     table.name = std::move(names[i]);
+    table.counters = &ProcessTelemetry()->Table(table.name);
     if (ids_are[i] == kRows) table.rows = *next_rows++;
     table.counted = ids_are[i] == kCountedKeys;
   }
@@ -166,6 +172,7 @@ class RouteKernel : public CollectiveKernel {
     plan.widths.resize(count);
     std::vector<int64_t*> recv(count);
     LOCKSTEP_RETURN_IF_ERROR(ForEachLookup(context, count, [&](int i) -> Status {
+      const int64_t begin_ns = SteadyNs();
       const tf::Tensor& ids = context->input(i);
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(context, count + i, ids.shape()));
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(context, 2 * count + i, {size}));
@@ -176,6 +183,11 @@ class RouteKernel : public CollectiveKernel {
         LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(context->input(*seen_[i]), ids, tables_[i].name));
       }
       LOCKSTEP_ASSIGN_OR_RETURN(RoutePlan own, PlanRoute(size, {&lookup, 1}));
+      // The second of two stages looks up ids that were counted in the first.
+      if (stage_ != Stage::kOwner) {
+        const int64_t distinct = std::accumulate(own.send[0].begin(), own.send[0].end(), int64_t{0});
+        CountLookup(*tables_[i].counters, ids.NumElements(), distinct, begin_ns);
+      }
       std::copy(own.send[0].begin(), own.send[0].end(), send_splits->flat<int64_t>().data());
       recv[i] = recv_splits->flat<int64_t>().data();
       plan.local_rows[i] = std::move(own.local_rows[0]);
@@ -195,7 +207,11 @@ class RouteKernel : public CollectiveKernel {
             LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * local_rows, Allocate(context, static_cast<int>(i), shape));
             return static_cast<int64_t*>(Data(*local_rows));
           }));
-      for (size_t i = 0; i < recv.size(); ++i) std::copy(splits[i].recv.begin(), splits[i].recv.end(), recv[i]);
+      for (size_t i = 0; i < recv.size(); ++i) {
+        std::copy(splits[i].recv.begin(), splits[i].recv.end(), recv[i]);
+        if (stage_ == Stage::kHost) continue;
+        tables_[i].counters->AddServed(std::accumulate(splits[i].recv.begin(), splits[i].recv.end(), int64_t{0}));
+      }
       return OkStatus();
     });
   }
@@ -322,11 +338,14 @@ class CheckIdsKernel : public tf::OpKernel {
   explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("table", &table_.name));
     OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &table_.rows.emplace()));
+    table_.counters = &ProcessTelemetry()->Table(table_.name);
   }
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& ids = context->input(0);
     OP_REQUIRES_OK(context, ToTensorFlow(CheckIds(table_.Lookup(ids, nullptr))));
+    table_.counters->AddLookup(ids.NumElements());
+    table_.counters->AddServed(ids.NumElements());
     context->set_output(0, ids);
   }
 

@@ -12,15 +12,19 @@
 // programs with string keys make this exchange, and the rows of all tables still share one exchange.
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/capi/capi.h"
 #include "core/sharding/string_route.h"
+#include "core/telemetry/clock.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_kernel.h"
+#include "tf/embedding/lookup_counts.h"
 #include "tf/embedding/stage.h"
 
 namespace lockstep {
@@ -47,6 +51,7 @@ class RouteStringsKernel : public CollectiveKernel {
   explicit RouteStringsKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("tables", &tables_));
     OP_REQUIRES_OK(construction, ReadStage(construction, &stage_));
+    for (const std::string& table : tables_) counters_.push_back(&ProcessTelemetry()->Table(table));
     const int lookups = construction->num_outputs() / 5;
     const int seen = construction->num_inputs() - lookups;
     OP_REQUIRES(construction, static_cast<int>(tables_.size()) == lookups && (seen == 0 || seen == lookups),
@@ -70,7 +75,10 @@ class RouteStringsKernel : public CollectiveKernel {
       LOCKSTEP_ASSIGN_OR_RETURN(const ServedStrings served,
                                 ExchangeStrings(communicator, collective_name(), *plans, *message));
       const int lookups = static_cast<int>(served.lookups.size());
-      for (int i = 0; i < lookups; ++i) LOCKSTEP_RETURN_IF_ERROR(Serve(context, lookups, i, served.lookups[i]));
+      for (int i = 0; i < lookups; ++i) {
+        LOCKSTEP_RETURN_IF_ERROR(Serve(context, lookups, i, served.lookups[i]));
+        if (stage_ != Stage::kHost) counters_[i]->AddServed(static_cast<int64_t>(served.lookups[i].strings.size()));
+      }
       return OkStatus();
     });
   }
@@ -84,6 +92,7 @@ class RouteStringsKernel : public CollectiveKernel {
 
   // Prepares lookup `i` without the other ranks, and writes the outputs that are already known.
   Status Plan(const Call& call, int i, StringPlan* plan) const {
+    const int64_t begin_ns = SteadyNs();
     const int count = static_cast<int>(tables_.size());
     const tf::Tensor& ids = call.context->input(i);
     const int size = call.engine.communicator().size();
@@ -101,6 +110,11 @@ class RouteStringsKernel : public CollectiveKernel {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(*plan, PlanStrings(size, lookup));
     std::copy(plan->send.begin(), plan->send.end(), send_splits->flat<int64_t>().data());
+    // The second of two stages looks up ids that were counted in the first.
+    if (stage_ != Stage::kOwner) {
+      const int64_t distinct = std::accumulate(plan->send.begin(), plan->send.end(), int64_t{0});
+      CountLookup(*counters_[i], ids.NumElements(), distinct, begin_ns);
+    }
     return OkStatus();
   }
 
@@ -121,6 +135,7 @@ class RouteStringsKernel : public CollectiveKernel {
 
   Stage stage_ = Stage::kOnly;
   std::vector<std::string> tables_;
+  std::vector<TableCounters*> counters_;  // of each table
 };
 
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepRouteStrings", RouteStringsKernel);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/strings.h"
+#include "core/capi/capi.h"
 #include "tf/bridge/convert.h"
 
 namespace lockstep {
@@ -42,6 +43,9 @@ Result<DynamicTableResource*> DynamicTableResource::Create(const DynamicTableOpt
   }
   return new DynamicTableResource(std::move(table), std::move(strings));
 }
+
+DynamicTableResource::DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings)
+    : table_(std::move(table)), strings_(std::move(strings)), counters_(ProcessTelemetry()->Table(name())) {}
 
 Status DynamicTableResource::CheckKeys(const tf::Tensor& keys) const {
   if ((keys.dtype() == tf::DT_STRING) == (strings_ != nullptr)) return OkStatus();

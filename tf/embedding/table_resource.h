@@ -14,6 +14,7 @@
 #include "core/embedding/dynamic_table.h"
 #include "core/embedding/snapshot.h"
 #include "core/embedding/string_keys.h"
+#include "core/telemetry/table_counters.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -50,6 +51,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   DynamicTable& table() const { return *table_; }
   int64_t dim() const { return table_->options().dim; }
   const std::string& name() const { return table_->options().name; }
+  TableCounters& counters() const { return counters_; }
   // Returns the string keys, or null for a table of numbers.
   StringKeys* strings() const { return strings_.get(); }
 
@@ -123,8 +125,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
  private:
   static constexpr size_t kMostBatches = 256;
 
-  DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings)
-      : table_(std::move(table)), strings_(std::move(strings)) {}
+  DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings);
 
   // Calls use(keys as int64). Strings are searched, not added.
   template <typename Use>
@@ -134,6 +135,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
 
   const std::unique_ptr<DynamicTable> table_;
   const std::unique_ptr<StringKeys> strings_;
+  TableCounters& counters_;  // those of the process for the table's name
   std::atomic<int64_t> step_{0};
   std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws new numbers for each change
 

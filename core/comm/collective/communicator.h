@@ -9,6 +9,7 @@
 
 #include "core/base/dtype.h"
 #include "core/base/status.h"
+#include "core/telemetry/lane_counters.h"
 
 // Folder collective/: the interface that all backends implement, and the parts that they share: checks of arguments,
 // descriptions of calls, reductions of elements, Adasum.
@@ -181,6 +182,12 @@ class Communicator {
   // Returns whether peers read such memory in place. If not, nothing is gained by copying data into it before an
   // exchange.
   virtual bool peers_read_shared() const = 0;
+
+  // Adds the waits of the following calls for ranks that have not begun them to `counters`, which has to outlive the
+  // communicator. To be called before the first call. An implementation that does not know its waits does nothing.
+  virtual void CountWaits(LaneCounters* counters) {}
+  // Returns the counters of this rank's calls; null if they are not counted.
+  virtual LaneCounters* counters() { return nullptr; }
 };
 
 }  // namespace lockstep

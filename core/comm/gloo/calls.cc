@@ -5,6 +5,7 @@
 
 #include "core/base/bytes.h"
 #include "core/base/strings.h"
+#include "core/telemetry/clock.h"
 
 namespace lockstep::gloo {
 
@@ -14,7 +15,7 @@ Status Calls::Begin(const Call& call, const std::function<Part(int peer)>& part_
   streams_.SetOperation(CallKindName(shown_.value_or(call.kind)), call.name);
   const uint64_t fingerprint = FingerprintOf(call);
   LOCKSTEP_RETURN_IF_ERROR(Send(fingerprint, part_for));
-  LOCKSTEP_RETURN_IF_ERROR(Receive());
+  LOCKSTEP_RETURN_IF_ERROR(Receive(counters_));
   for (int peer = 0; peer < streams_.size(); ++peer) {
     if (peer == streams_.index() || head(peer).fingerprint == fingerprint) continue;
     return Explain(fingerprint, StatusCode::kOk, DescribeCall(call));
@@ -27,7 +28,7 @@ Status Calls::Decline(std::string_view name, const Status& why, bool verbatim) {
   ++number_;
   streams_.SetOperation(CallKindName(shown_.value_or(CallKind::kDecline)), name);
   LOCKSTEP_RETURN_IF_ERROR(Send(kDeclinedCall, [](int) { return Part{}; }));
-  LOCKSTEP_RETURN_IF_ERROR(Receive());
+  LOCKSTEP_RETURN_IF_ERROR(Receive(counters_));
   const std::string prefix = verbatim ? "" : StrCat("rank ", streams_.ranks()[streams_.index()], ": ");
   return Explain(kDeclinedCall, why.code(), StrCat(prefix, why.message()));
 }
@@ -47,11 +48,14 @@ Status Calls::Send(uint64_t fingerprint, const std::function<Part(int peer)>& pa
   return OkStatus();
 }
 
-Status Calls::Receive() {
+// A message of a peer that is here is not waited for. Between hosts a wait contains the message's way.
+Status Calls::Receive(LaneCounters* counters) {
   const int size = streams_.size();
   for (int i = 1; i < size; ++i) {
     const int peer = (streams_.index() + i) % size;
+    const int64_t begin_ns = counters == nullptr ? 0 : SteadyNs();
     LOCKSTEP_ASSIGN_OR_RETURN(received_[peer], streams_.Await(peer));
+    if (counters != nullptr) counters->AddWait(streams_.ranks()[peer], begin_ns, SteadyNs() - begin_ns);
     const Head& got = head(peer);
     if (got.number != number_ || got.bytes < 0 || got.bytes > kMostBytes || got.count < 0) {
       return streams_.Break(
@@ -73,7 +77,7 @@ Status Calls::End() {
 Status Calls::ExchangeMore(const std::function<Part(int peer)>& part_for) {
   LOCKSTEP_RETURN_IF_ERROR(End());
   LOCKSTEP_RETURN_IF_ERROR(Send(/*fingerprint=*/1, part_for));
-  return Receive();
+  return Receive(nullptr);
 }
 
 Status Calls::Explain(uint64_t fingerprint, StatusCode code, std::string_view text) {

@@ -53,6 +53,8 @@ class Calls {
   Status Decline(std::string_view name, const Status& why, bool verbatim);
   // Sets the name that errors use for the following calls; without a value each call has its own name.
   void SetNameInErrors(std::optional<CallKind> kind) { shown_ = kind; }
+  // Adds the waits for the peers' first messages to `counters`, which has to outlive this object.
+  void CountWaits(LaneCounters* counters) { counters_ = counters; }
   // Releases the memory that head and data refer to.
   Status End();
 
@@ -65,13 +67,14 @@ class Calls {
  private:
   Status Send(uint64_t fingerprint, const std::function<Part(int peer)>& part_for);
   // Receives one message of each peer, with this call's number.
-  Status Receive();
+  Status Receive(LaneCounters* counters);
   // Exchanges the second message of ranks that disagree. text: this rank's call, or its reason to decline.
   Status Explain(uint64_t fingerprint, StatusCode code, std::string_view text);
 
   Streams& streams_;
   int64_t number_ = 0;
   std::optional<CallKind> shown_;
+  LaneCounters* counters_ = nullptr;
   std::vector<const char*> received_;  // [n], windows of the streams
 };
 

@@ -51,6 +51,7 @@ class GlooCommunicator final : public Communicator {
   std::optional<int> Link(int) const override { return std::nullopt; }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t) override { return nullptr; }
   bool peers_read_shared() const override { return false; }
+  void CountWaits(LaneCounters* counters) override { calls_.CountWaits(counters); }
 
   // For the communicator that combines backends:
   //

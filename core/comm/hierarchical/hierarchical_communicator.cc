@@ -247,7 +247,16 @@ Status HierarchicalCommunicator::PublishResult(std::string_view name, const Stat
   if (!end_.ok()) return end_;
   local_->set_patience(2 * kPatience_s);
   if (!outcome.ok() && leads()) return FoldError(local_->Decline(name, outcome, /*verbatim=*/true));
-  return FoldError(local_->Broadcast(name, 0, bytes, data));
+  // All ranks of this host have come: the leader is late only because another host is.
+  local_->set_peers_are_late(false);
+  const Status status = local_->Broadcast(name, 0, bytes, data);
+  local_->set_peers_are_late(true);
+  return FoldError(status);
+}
+
+void HierarchicalCommunicator::CountWaits(LaneCounters* counters) {
+  local_->CountWaits(counters);
+  if (across_ != nullptr) across_->CountWaits(counters);
 }
 
 Result<std::vector<int64_t>> HierarchicalCommunicator::Agree(const Call& call, std::span<const int64_t> mine) {

@@ -86,6 +86,7 @@ class HierarchicalCommunicator final : public Communicator {
   Status StoppedPeer() override { return local_->StoppedPeer(); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return local_->AllocateShared(bytes); }
   bool peers_read_shared() const override { return !one_each_; }
+  void CountWaits(LaneCounters* counters) override;
 
  private:
   // The objects that a verdict ends. These are the backends, as soon as they exist. A running call gets a moment first:

@@ -25,7 +25,8 @@ namespace {
 std::string SettingsLine(const ContextOptions& options) {
   static_assert(std::endian::native == std::endian::little);
   return StrCat(options.purpose, ", backend ", options.backend, ", layout ", shm::kLayoutVersion, ", ",
-                options.shared_bytes_per_rank, " shared bytes per rank");
+                options.shared_bytes_per_rank, " shared bytes per rank",
+                options.timeline.empty() ? "" : ", with a timeline");
 }
 
 // A rank's description of itself.

@@ -61,6 +61,7 @@ void Write(const NamedBatch& batch, ByteWriter& writer) {
     for (const auto& from : entry.splits) {
       for (const int64_t rows : from) writer.Number(static_cast<uint64_t>(rows));
     }
+    writer.Number(static_cast<uint32_t>(entry.last_rank));
   }
 }
 
@@ -84,6 +85,9 @@ NamedBatch ReadNamedBatch(ByteReader& reader, int ranks) {
         for (int64_t& rows : from) rows = read_rows();
       }
     }
+    const auto last_rank = reader.Number<uint32_t>();
+    if (last_rank >= static_cast<uint32_t>(ranks)) reader.MarkDamaged();
+    entry.last_rank = static_cast<int>(last_rank);
     if (batch.error.ok() && reader.good() && !CanBeDone(batch, entry)) reader.MarkDamaged();
     batch.entries.push_back(std::move(entry));
   }

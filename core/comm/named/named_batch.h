@@ -23,6 +23,8 @@ struct NamedBatch {
     std::vector<int64_t> rows;
     // For an all-to-all: the rows from each rank (outer) to each rank, [R][R]; otherwise empty.
     std::vector<std::vector<int64_t>> splits;
+    // The rank that asked last, in the order in which the requests came to rank 0. For statistics; it is not compared.
+    int last_rank = 0;
 
     bool operator==(const Entry& other) const;
   };

@@ -34,6 +34,7 @@ struct NamedWork {
   // The end of the request. Called once, by the thread that drives the lane or within Submit. It may submit more
   // requests to lanes, but must not destroy one.
   std::function<void(const Status& status, const Outcome& outcome)> done;
+  int64_t submitted_ns = 0;  // set by the lane: SteadyNs
 };
 
 // Executes batches with the collectives of a communicator. Small tensors of a batch are packed one after the other and

@@ -10,6 +10,7 @@
 #include "core/comm/job/context.h"
 #include "core/comm/liveness/after_loss.h"
 #include "core/comm/named/named_messages.h"
+#include "core/telemetry/clock.h"
 
 namespace lockstep {
 namespace {
@@ -90,6 +91,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
       request.splits.clear();
     }
   }
+  const int64_t submitted_ns = SteadyNs();
   std::vector<uint64_t> tickets;
   std::vector<Status> refusals;
   bool wake = false, drives = false;
@@ -102,6 +104,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
     requests.reserve(works.size());
     for (size_t i = 0; i < works.size(); ++i) {
       works[i].request.ticket = tickets.emplace_back(next_ticket_++);
+      works[i].submitted_ns = submitted_ns;
       if (!refusals[i].ok()) continue;
       requests.push_back(works[i].request);
       // To where its answer will find it.

@@ -156,6 +156,8 @@ class NamedLane {
   // All of the following without mutex_.
   void DoAll();
   void Do(const NamedBatch& batch);
+  // Counts how long these requests of this rank have waited for other ranks; returns since when, in SteadyNs.
+  int64_t CountWait(const NamedBatch& batch, const std::vector<NamedWork*>& works);
   // The cause of this status of an exchange: a rank that fails says more over its link than the communicator does.
   Status CauseOf(const Status& status);
   // Ends all requests of this rank with `cause`, and tells the others.
@@ -165,10 +167,11 @@ class NamedLane {
   const std::unique_ptr<Communicator> communicator_;
   const int64_t shared_bytes_;
   const NamedLaneOptions options_;
-  ControlLinks links_;      // awaited by the driver
-  NamedExchange exchange_;  // used by the driver
-  Timeline timeline_;       // used by any thread; only on rank 0
-  StallWatch stalls_;       // used only by the thread
+  ControlLinks links_;       // awaited by the driver
+  NamedExchange exchange_;   // used by the driver
+  int64_t last_end_ns_ = 0;  // used by the driver: the end of the last batch
+  Timeline timeline_;        // used by any thread; only on rank 0
+  StallWatch stalls_;        // used only by the thread
 
   mutable std::mutex mutex_;
   Sequencer sequencer_;                                             // guarded by mutex_

@@ -7,6 +7,7 @@
 #include "core/comm/liveness/peer_end.h"
 #include "core/comm/named/named_lane.h"
 #include "core/comm/named/named_messages.h"
+#include "core/telemetry/clock.h"
 
 // The part of the lane for its driver, which is its thread or a caller: what it receives and what it does. The part for
 // callers that do not drive is in named_lane.cc.
@@ -282,9 +283,29 @@ void NamedLane::Do(const NamedBatch& batch) {
     return;
   }
   timeline_.Begin(batch);
+  const int64_t begin_ns = CountWait(batch, works);
   const Status status = exchange_.Run(batch, works, [this](const Status& error) { return CauseOf(error); });
+  last_end_ns_ = SteadyNs();
+  if (LaneCounters* const counters = communicator_->counters()) counters->AddExchange(last_end_ns_ - begin_ns);
   timeline_.End(batch);
   if (!status.ok()) Break(status);
+}
+
+// A request waits for the last rank's. While the lane is busy with another batch it would wait in any case, so only the
+// time after that counts. If this rank came last, the wait is the way to rank 0 and back, and nobody's.
+int64_t NamedLane::CountWait(const NamedBatch& batch, const std::vector<NamedWork*>& works) {
+  const int64_t now_ns = SteadyNs();
+  int64_t first_ns = now_ns;
+  for (const NamedWork* const work : works) {
+    if (work != nullptr) first_ns = std::min(first_ns, work->submitted_ns);
+  }
+  const int64_t begin_ns = std::max(first_ns, last_end_ns_);
+  LaneCounters* const counters = communicator_->counters();
+  if (counters == nullptr || begin_ns >= now_ns || batch.entries.front().request.kind == NamedKind::kJoin)
+    return now_ns;
+  const int last = batch.entries.back().last_rank;
+  counters->AddWait(last == rank() ? std::nullopt : std::optional(last), begin_ns, now_ns - begin_ns);
+  return begin_ns;
 }
 
 // A rank that fails sends the reason over its links before it aborts the communicator; the others get it from rank 0.

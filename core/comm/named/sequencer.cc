@@ -63,6 +63,7 @@ Status Sequencer::Add(int rank, NamedRequest request, double now) {
   }
   pending.requests[rank] = std::move(request);
   pending.made[rank] = true;
+  pending.last_rank = rank;
   if (!pending.complete && IsComplete(pending)) {
     pending.complete = true;
     complete_.push_back(name);
@@ -374,6 +375,7 @@ NamedBatch::Entry Sequencer::EntryOf(const Pending& pending) const {
     }
   }
   entry.request.ticket = 0;
+  entry.last_rank = pending.last_rank;
   return entry;
 }
 

@@ -71,6 +71,7 @@ class Sequencer {
     std::vector<bool> made;              // [R]
     double since;
     bool complete = false;
+    int last_rank = 0;  // the one that has made it last
   };
   // All of its members are pending.
   struct Group {

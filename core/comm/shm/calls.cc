@@ -81,7 +81,7 @@ Status Calls::Exchange(const Call& call, uint64_t fingerprint, const void* paylo
 
   waiter_.SetOperation(call.kind, call.name);
   waiter_.Announce();
-  LOCKSTEP_RETURN_IF_ERROR(waiter_.WaitForAll(waiter_.announced()));
+  LOCKSTEP_RETURN_IF_ERROR(waiter_.AwaitArrivals(waiter_.announced()));
 
   bool agreed = fingerprint != kDeclinedCall;
   for (int rank = 0; rank < size_; ++rank) agreed &= this->announcement(rank).fingerprint == fingerprint;

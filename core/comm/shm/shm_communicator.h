@@ -63,6 +63,7 @@ class ShmCommunicator final : public Communicator {
   Status StoppedPeer() override { return waiter_->JudgeStopped(); }
   std::shared_ptr<SharedBuffer> AllocateShared(int64_t bytes) override { return heap_->Allocate(bytes); }
   bool peers_read_shared() const override { return size_ > 1; }
+  void CountWaits(LaneCounters* counters) override { waiter_->CountWaits(counters); }
 
   // For the communicator that combines backends (hierarchical/hierarchical_communicator.h):
   //
@@ -77,6 +78,8 @@ class ShmCommunicator final : public Communicator {
   // Set the name that errors use for the following calls, and the additional time that they wait.
   void SetNameInErrors(std::optional<CallKind> kind) { waiter_->SetNameInErrors(kind); }
   void set_patience(double seconds) { waiter_->set_patience(seconds); }
+  // Sets whether peers that are waited for are late themselves, or only wait for other hosts.
+  void set_peers_are_late(bool value) { waiter_->set_peers_are_late(value); }
   // Ends all calls; `error` is returned from then on. If it is already broken, it has no effect.
   void Break(const Status& error) { waiter_->End(error); }
   bool broken() const { return waiter_->broken(); }

@@ -15,6 +15,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/liveness/peer_end.h"
+#include "core/telemetry/clock.h"
 
 // A wait has three stages, from the cheapest to the most patient: a check of the flag (WaitForAll, inline), a spin, and
 // sleeps on a futex with a judgement between them.
@@ -67,12 +68,25 @@ void Waiter::Announce() {
 
 // There is one deadline for all peers; otherwise a wait could last R - 1 times as long as promised. It begins with the
 // first sleep: most waits end before, and need not read the clock.
-Status Waiter::WaitFrom(int first, uint32_t step) {
+//
+// A peer that arrived while this rank waited for another one is not waited for: its wait is not counted.
+Status Waiter::WaitFrom(int first, uint32_t step, LaneCounters* counters) {
   std::optional<Deadline> deadline;
   for (int i = first; i < size_; ++i) {
-    if (Reached(PeerAt(i), step) || Spin(PeerAt(i), step)) continue;
-    if (!deadline) deadline = Deadline::After(policy_.timeout_s + patience_s_);
-    LOCKSTEP_RETURN_IF_ERROR(SleepUntil(PeerAt(i), step, *deadline));
+    const int peer = PeerAt(i);
+    if (Reached(peer, step)) continue;
+    const Spun spun = Spin(peer, step);
+    if (spun.briefly) continue;
+    Status status;
+    if (!spun.reached) {
+      if (!deadline) deadline = Deadline::After(policy_.timeout_s + patience_s_);
+      status = SleepUntil(peer, step, *deadline);
+    }
+    if (counters != nullptr) {
+      const auto late = peers_are_late_ ? std::optional(NameOf(peer)) : std::nullopt;
+      counters->AddWait(late, spun.begin_ns, SteadyNs() - spun.begin_ns);
+    }
+    LOCKSTEP_RETURN_IF_ERROR(std::move(status));
   }
   return OkStatus();
 }
@@ -94,21 +108,24 @@ Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
   return OkStatus();
 }
 
-bool Waiter::Spin(int peer, uint32_t step) const {
+Waiter::Spun Waiter::Spin(int peer, uint32_t step) const {
   // The clock is read once in this many checks: it costs as much as a check.
   constexpr int kLooks = 64;
-  const auto end = Deadline::Clock::now() + std::chrono::microseconds(policy_.spin_us);
+  const int64_t begin_ns = SteadyNs();
+  const int64_t end_ns = begin_ns + int64_t{policy_.spin_us} * 1000;
+  bool briefly = true;
   do {
     for (int i = 0; i < kLooks; ++i) {
-      if (Reached(peer, step)) return true;
+      if (Reached(peer, step)) return {true, briefly, begin_ns};
       __builtin_ia32_pause();
     }
-  } while (!broken() && Deadline::Clock::now() < end);
+    briefly = false;
+  } while (!broken() && SteadyNs() < end_ns);
   for (int i = 0; i < policy_.yields; ++i) {
-    if (Reached(peer, step)) return true;
+    if (Reached(peer, step)) return {true, false, begin_ns};
     sched_yield();
   }
-  return false;
+  return {false, false, begin_ns};
 }
 
 // Registered in `sleepers` from before the last check until after the wake-up, even if there turns out to be nothing to

@@ -15,6 +15,7 @@
 #include "core/comm/shm/layout.h"
 #include "core/comm/shm/peers.h"
 #include "core/comm/shm/segment.h"
+#include "core/telemetry/lane_counters.h"
 
 namespace lockstep::shm {
 
@@ -90,13 +91,15 @@ class Waiter {
   // Waits until all peers have announced `step`; then all their earlier writes are visible here. Begins with the next
   // rank, so that not all ranks check the same flag. The policy's time counts for all peers together, from the first
   // sleep on. A single rank never waits. After an error here the rank is broken.
-  Status WaitForAll(uint32_t step) {
-    for (int i = 1; i < size_; ++i) {
-      if (!Reached(PeerAt(i), step)) [[unlikely]]
-        return WaitFrom(i, step);
-    }
-    return OkStatus();
-  }
+  Status WaitForAll(uint32_t step) { return WaitForAll(step, nullptr); }
+  // The same for the start of a call: the waits are counted (CountWaits).
+  Status AwaitArrivals(uint32_t step) { return WaitForAll(step, counters_); }
+
+  // Adds the waits for late ranks to `counters`, which has to outlive this object; null: to nothing. Waits that end
+  // within the first checks, a microsecond or two, do not count.
+  void CountWaits(LaneCounters* counters) { counters_ = counters; }
+  // Sets whether the peer for which this rank waits is the late one; false if it only waits for others itself.
+  void set_peers_are_late(bool value) { peers_are_late_ = value; }
 
   // Returns UNAVAILABLE with the first peer that has been stopped for too long, missing or not. For code that waits
   // outside of collectives: call it some times per second, on the waiting thread.
@@ -127,12 +130,25 @@ class Waiter {
   }
   // Returns the i-th rank after this one, from 1 on.
   int PeerAt(int i) const { return rank_ + i < size_ ? rank_ + i : rank_ + i - size_; }
+  Status WaitForAll(uint32_t step, LaneCounters* counters) {
+    for (int i = 1; i < size_; ++i) {
+      if (!Reached(PeerAt(i), step)) [[unlikely]]
+        return WaitFrom(i, step, counters);
+    }
+    return OkStatus();
+  }
   // The slow way, for PeerAt(first) and those after it: spins, then sleeps, for each.
-  Status WaitFrom(int first, uint32_t step);
+  Status WaitFrom(int first, uint32_t step, LaneCounters* counters);
   // Sleeps and judges in turn until the peer arrives or the wait has failed.
   Status SleepUntil(int peer, uint32_t step, const Deadline& deadline);
-  // Returns true when the peer arrives. Checks at least a few times, whatever the policy.
-  bool Spin(int peer, uint32_t step) const;
+  // The result of a spin. A wait that ends within the first checks is brief, and is not counted.
+  struct Spun {
+    bool reached;
+    bool briefly;
+    int64_t begin_ns;
+  };
+  // Ends when the peer arrives. Checks at least a few times, whatever the policy.
+  Spun Spin(int peer, uint32_t step) const;
   // Sleeps until the peer announces something, `seconds` (less than 1) have passed, or for no reason. Returns true if
   // its time passed, false if it was woken.
   bool Sleep(int peer, uint32_t step, double seconds);
@@ -165,6 +181,8 @@ class Waiter {
   CallKind kind_ = CallKind::kBarrier;
   std::optional<CallKind> shown_;
   std::string_view name_;
+  LaneCounters* counters_ = nullptr;
+  bool peers_are_late_ = true;
   // The observed stop of a peer: the time of the last check, the peer's progress, and the duration of the stop.
   struct Stop {
     Deadline::Clock::time_point looked = {};

@@ -4,7 +4,7 @@
 model; in graphs of TensorFlow 1, it is a model of tensors that needs no Keras. `LazyAdam` is a Keras 3 optimizer, and
 `DynamicEmbedding` a Keras 3 layer; `export` writes a SavedModel of a model with such layers. `DistributedEmbedding` is
 the layer of Keras RS whose tables may be dynamic, by `TableConfig(vocabulary_size=None)`. It needs the package
-keras-rs.
+keras-rs. `StatsCallback` writes the job's statistics for TensorBoard.
 
 After this module has been imported, `keras.models.load_model` can load models with `LazyAdam` and `DynamicEmbedding`.
 """
@@ -19,7 +19,16 @@ import tensorflow as _tf
 import lockstep._assembly  # noqa: F401
 from lockstep.keras import layers
 
-__all__ = ["DistributedEmbedding", "DynamicEmbedding", "LazyAdam", "Model", "TableConfig", "export", "layers"]
+__all__ = [
+    "DistributedEmbedding",
+    "DynamicEmbedding",
+    "LazyAdam",
+    "Model",
+    "StatsCallback",
+    "TableConfig",
+    "export",
+    "layers",
+]
 
 # Public name -> the module that holds it. All of them import Keras 3.
 _EXPORTS = {
@@ -36,6 +45,8 @@ def __getattr__(name: str) -> Any:
         value = _import_with_keras_3(_EXPORTS[name], name)
         globals()[name] = value
         return value
+    if name == "StatsCallback":  # of any version of Keras
+        return importlib.import_module("lockstep._src.keras.stats_callback").StatsCallback
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The class is not stored in globals(), because a program may still disable eager execution.

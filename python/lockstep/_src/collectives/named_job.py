@@ -98,7 +98,7 @@ def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]],
         # If all ranks take part, the launcher's local rank is kept, because it may stand for a device.
         local = cluster.local_rank if len(ranks) == cluster.world_size else rank
         own = {"host": _host(cluster), "local": local, "sets": list(sets.values()), "wrong": wrong}
-        all_ranks = _gather_values(own, "start")
+        all_ranks = gather_values(own, "start")
         _check_right([one["wrong"] for one in all_ranks])
         _check_alike([one["sets"] for one in all_ranks])
         hosts, local_ranks = ([one[what] for one in all_ranks] for what in ("host", "local"))
@@ -253,7 +253,7 @@ def add_process_set(ranks: Sequence[int]) -> int:
             members = _checked_set(ranks, job.sets)
         except ValueError as error:
             wrong = str(error)
-        of_ranks = _gather_values([wrong, members], "add_process_set")
+        of_ranks = gather_values([wrong, members], "add_process_set")
         _check_right([one for one, _ in of_ranks])
         _check_alike([one for _, one in of_ranks])
         number = next(n for n in range(1, len(job.sets) + 1) if n not in job.sets)
@@ -274,7 +274,7 @@ def remove_process_set(group: int) -> bool:
         if group == named.ALL or group not in job.sets:
             return False
         # No rank leaves the lane before all ranks have the results that they wait for.
-        _check_alike(_gather_values(group, "remove_process_set"))
+        _check_alike(gather_values(group, "remove_process_set"))
         members = job.sets.pop(group)
         if job.rank in members:
             named.close_lane(group)
@@ -303,7 +303,7 @@ def _checked_set(ranks: Sequence[int], sets: dict[int, list[int]]) -> list[int]:
     return members
 
 
-def _gather_values(value: Any, name: str) -> list[Any]:
+def gather_values(value: Any, name: str) -> list[Any]:
     """Returns the values of all ranks, which JSON can represent, by rank."""
     return [json.loads(data) for data in gather_bytes(json.dumps(value).encode(), name=name)]
 
@@ -328,7 +328,7 @@ def _open_set(number: int, members: list[int], settings: dict[str, float]) -> No
     is_first, failure = job.rank == members[0], ""
     with _listener(job) if is_first and len(members) > 1 else contextlib.nullcontext() as listener:
         address = "" if listener is None else f"{_address_host(job)}:{listener.getsockname()[1]}"
-        address = _gather_values(address, f"process_set.{number}.address")[members[0]]
+        address = gather_values(address, f"process_set.{number}.address")[members[0]]
         if job.rank in members:
             place = {"rank": members.index(job.rank), "size": len(members), "rendezvous": address}
             label = f"process set {number} of the ranks {members}"
@@ -336,7 +336,7 @@ def _open_set(number: int, members: list[int], settings: dict[str, float]) -> No
                 named.open_lane(number, **place, listener=listener, label=label, **settings)
             except Exception as error:  # sent to all ranks, which raise it
                 failure = str(error) or type(error).__name__
-    outcomes = _gather_values(failure, f"process_set.{number}.opened")
+    outcomes = gather_values(failure, f"process_set.{number}.opened")
     failures = [f"rank {r}: {outcome}" for r, outcome in enumerate(outcomes) if outcome]
     if not failures:
         job.sets[number] = members

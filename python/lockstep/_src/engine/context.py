@@ -44,6 +44,7 @@ def connection_options(cluster: Cluster, options: Options) -> Any:
         silence_timeout_s=options.silence_timeout_s,
         end_after_loss_s=None if elastic_wire.ADDRESS in os.environ else options.end_after_loss_s or None,
         shared_bytes_per_rank=options.shared_bytes_per_rank,
+        timeline=options.timeline,
     )
 
 

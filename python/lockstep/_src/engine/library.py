@@ -70,6 +70,8 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     capi.lockstep_lane_is_broken.argtypes = [ctypes.c_int]
     capi.lockstep_start_timeline.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int]
     capi.lockstep_stop_timeline.argtypes = [ctypes.c_int]
+    capi.lockstep_counters.restype = ctypes.c_char_p
+    capi.lockstep_set_table_size.argtypes = [ctypes.c_char_p, ctypes.c_longlong, ctypes.c_longlong]
     capi.lockstep_abort.argtypes = [ctypes.c_char_p]
     capi.lockstep_last_error.restype = ctypes.c_char_p
     capi.lockstep_lost_peer.argtypes = [ctypes.c_char_p]
@@ -92,6 +94,7 @@ class _ContextOptions(ctypes.Structure):
         ("interface", ctypes.c_char_p),
         ("host", ctypes.c_char_p),
         ("listen", ctypes.c_char_p),
+        ("timeline", ctypes.c_char_p),
         ("rendezvous_timeout_s", ctypes.c_double),
         ("stall_timeout_s", ctypes.c_double),
         ("stopped_timeout_s", ctypes.c_double),
@@ -129,13 +132,14 @@ class ConnectionOptions:
     shared_bytes_per_rank: int
     listener: int | None = None
     listen: str = ""
+    timeline: str = ""
 
     def _as_c(self) -> _ContextOptions:
         values = dataclasses.asdict(self)
         values["stopped_timeout_s"] = _time_as_c(self.stopped_timeout_s)
         values["end_after_loss_s"] = _time_as_c(self.end_after_loss_s)
         values["listener"] = _NO_LISTENER if self.listener is None else self.listener
-        return _ContextOptions(**{k: v.encode() if isinstance(v, str) else v for k, v in values.items()})
+        return _ContextOptions(**{k: os.fsencode(v) if isinstance(v, str) else v for k, v in values.items()})
 
 
 def _time_as_c(seconds: float | None) -> float:
@@ -260,6 +264,21 @@ def start_timeline(group: int, path: str, mark_cycles: bool) -> None:
 def stop_timeline(group: int) -> None:
     """Ends the recording; does nothing if none runs. Raises ResourceExhaustedError if a part was not written."""
     _check(capi.lockstep_stop_timeline(group))
+
+
+def counters() -> dict[str, Any]:
+    """Returns the counters of this process, as `Telemetry::Json` writes them (core/telemetry/telemetry.h)."""
+    return json.loads(capi.lockstep_counters().decode("utf-8", "surrogateescape"))
+
+
+def end_step() -> None:
+    """Counts a training step that has ended, and records it in the timeline."""
+    _check(capi.lockstep_end_step())
+
+
+def set_table_size(table: str, rows: int, size_bytes: int) -> None:
+    """Sets the size of this rank's part of a table, for the counters."""
+    _check(capi.lockstep_set_table_size(table.encode(), rows, size_bytes))
 
 
 def abort(reason: str) -> None:

@@ -178,6 +178,7 @@ class Options:
         '': the interface by which worker 0 is reached.
       comm_host: name that tells hosts apart: workers with the same name share memory. '': found automatically.
       rendezvous_timeout_s: seconds to wait at the start until all workers are there.
+      timeline: folder in which each worker records its timeline (docs/timeline.md); '': none.
       shared_bytes_per_rank: bytes of address space of shared memory for each worker. Memory is taken only when it is
         used.
     """
@@ -224,6 +225,8 @@ class Options:
     shared_bytes_per_rank: int = _option(
         1 << 30, _at_least(1 << 16), "LOCKSTEP_SHARED_BYTES_PER_RANK", fixed_once_connected=True
     )
+
+    timeline: str = _option("", _to_path, "LOCKSTEP_TIMELINE", fixed_once_connected=True)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Options:
@@ -298,6 +301,7 @@ class OptionValues(TypedDict, total=False):
     comm_host: str
     rendezvous_timeout_s: float
     shared_bytes_per_rank: int
+    timeline: str
 
 
 def _convert(name: str, value: Any) -> Any:

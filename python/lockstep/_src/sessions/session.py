@@ -22,7 +22,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.saving import data_positions, incremental, latest
-from lockstep._src.sessions import job_hooks, policies
+from lockstep._src.sessions import job_hooks, policies, stats_hook
 from lockstep._src.sessions.session_config import get_session_config
 
 _SAVER_HOOK = tf.compat.v1.train.CheckpointSaverHook
@@ -182,6 +182,7 @@ def wrap_monitored_session(original: Callable[..., Any]) -> Callable[..., Any]:
         given = policies.with_triggers(given)
         if given.get("config") is None:
             given["config"] = get_session_config()
+        given["hooks"] += [stats_hook.StepMarks()]
         if context.world_size > 1:
             given["hooks"] += [sharing.FirstBatchHook(), job_hooks.LastStepHook()]
             sync.warn_of_unsynchronized_iterators(tf.compat.v1.get_default_graph())

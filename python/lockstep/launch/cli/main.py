@@ -15,7 +15,14 @@ from lockstep.launch.cli import tf1_command
 from lockstep.launch.cli.arguments import CommandLine, ShowVersion
 from lockstep.launch.cli.host_options import add_hosts, add_restarts, hosts_asked_for, interfaces_of
 from lockstep.launch.cli.job_factory import CommandJobs, Environments
-from lockstep.launch.cli.output_options import add_log_folder, add_shown_ranks, folder_of, ranks_of
+from lockstep.launch.cli.output_options import (
+    add_log_folder,
+    add_shown_ranks,
+    add_timeline,
+    folder_of,
+    ranks_of,
+    set_timeline,
+)
 from lockstep.launch.local import attempts
 from lockstep.launch.local.attempts import check_restarts, run_attempts
 from lockstep.launch.local.process import not_executable
@@ -50,6 +57,7 @@ def command_line(spelling: str) -> CommandLine:
     output = line.group("output")
     add_shown_ranks(line, output)
     add_log_folder(line, output)
+    add_timeline(line, output)
     add_hosts(line, default="this machine; in an allocation of Slurm's, its hosts")
     return line
 
@@ -92,6 +100,7 @@ def _console(options: Any, environment: Mapping[str, str]) -> Console:
 
 def _jobs(options: Any, environment: dict[str, str], console: Console) -> CommandJobs:
     """Returns the jobs that the options ask for; sets variables of the environment."""
+    set_timeline(options, environment)
     if choices := interfaces_of(options):  # Connections between hosts use the first one.
         environment[interfaces.VARIABLE] = choices[0]
     _check_numbers(options.workers, options.num_proc)

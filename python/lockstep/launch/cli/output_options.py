@@ -1,5 +1,7 @@
 """The options for the workers' output, which all launchers share."""
 
+import os
+from collections.abc import MutableMapping
 from typing import Any
 
 from lockstep.launch.cli.arguments import CommandLine
@@ -27,6 +29,20 @@ def add_log_folder(line: CommandLine, group: Any) -> None:
         "--log-dir", to=group, metavar="DIR",
         help="a folder that also gets the output, as lines of text: rank.RANK/stdout and stderr",
     )  # fmt: skip
+
+
+def add_timeline(line: CommandLine, group: Any) -> None:
+    """Adds the option for the workers' timeline, which `set_timeline` reads, to a group of the line."""
+    line.add(
+        "--timeline", to=group, metavar="DIR",
+        help="a folder in which each worker records its steps, exchanges and lookups; `lockstep timeline DIR` reads it",
+    )  # fmt: skip
+
+
+def set_timeline(options: Any, environment: MutableMapping[str, str]) -> None:
+    """Passes the folder of the timeline on to the workers."""
+    if options.timeline is not None:
+        environment["LOCKSTEP_TIMELINE"] = os.path.abspath(options.timeline)
 
 
 def ranks_of(options: Any) -> frozenset[int] | None:

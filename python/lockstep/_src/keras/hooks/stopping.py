@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.collectives import ordered
+from lockstep._src.engine import steps
 from lockstep._src.engine.context import context
 
 # Method of a model -> the attribute by which callbacks end it.
@@ -51,6 +52,7 @@ class Passes(threading.local):
 
     def __init__(self) -> None:
         self.innermost: Pass | None = None
+        self._batches = steps.Batches()
 
     def begin(self, name: str) -> Callable[..., Any]:
         """Returns a model's `fit`, `evaluate` or `predict`; the latter two process all data of all workers."""
@@ -71,6 +73,13 @@ class Passes(threading.local):
         tell(*args, **kwargs)
         if self.innermost is not None:
             self.innermost.take_back()
+
+    def end_train_batch(self, tell: Callable[..., Any], callbacks: Any, batch: int, *args: Any, **kwargs: Any) -> Any:
+        """Does the same in training, and marks the steps unless a callback has done so."""
+        count, marked = self._batches.since_last(batch), steps.marked()
+        self.end_batch(tell, callbacks, batch, *args, **kwargs)
+        for _ in range(count if steps.marked() == marked else 0):
+            steps.end_step()
 
     def end_epoch(self, tell: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Informs all callbacks about the end of an epoch; all workers agree on their requests."""

@@ -55,7 +55,8 @@ def intercept_training(interception: Interception) -> None:
         interception.replace(hook, around(step.passes.begin(hook.name)))
         interception.replace(hook, around(step.run_pass))
     for hook in symbols.BATCH_ENDS:
-        interception.replace(hook, around(step.passes.end_batch))
+        in_training = hook.name == "on_train_batch_end"
+        interception.replace(hook, around(step.passes.end_train_batch if in_training else step.passes.end_batch))
     interception.replace(symbols.EPOCH_END, around(step.passes.end_epoch))
     interception.replace(symbols.METRICS_RESULT, around(_results))
     interception.replace(symbols.BATCH_MOMENTS, lambda _: _moments_of_all)

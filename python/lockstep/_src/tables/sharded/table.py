@@ -10,6 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.sharded import initial_values, lookup_steps, scatters, shard
@@ -145,6 +146,8 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         )
         # The handle has only a weak reference to the stock variable.
         self._local = local
+        row_bytes = self._logical_shape[1:].num_elements() * local.dtype.size
+        library.set_table_size(self.logical_name, self._shard.local_rows, self._shard.local_rows * row_bytes)
         if self._in_graph_mode:
             with ops.init_scope():
                 self._join_graph(collections)

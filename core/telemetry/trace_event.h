@@ -1,0 +1,44 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace lockstep {
+
+// Something that took time, as the timeline records it. Plain memory of fixed size, so that recording copies it and
+// allocates nothing. Times are SteadyNs.
+struct TraceEvent {
+  enum class Kind : uint8_t {
+    kStep,        // a training step; `number`
+    kCollective,  // `what` is its kind, `number` its number in the lane
+    kLookup,      // of a table: duplicates dropped, ids sorted by owner
+    kResolve,     // of a dynamic table: keys found or taken in
+  };
+  static constexpr int32_t kNobody = -1;   // `late`: no rank was waited for
+  static constexpr int32_t kUnknown = -2;  // `late`: some rank that is not known here
+  static constexpr size_t kMostName = 95;
+
+  Kind kind = Kind::kStep;
+  int32_t lane = 0;  // of a collective: the number of its lane
+  int32_t late = kNobody;
+  const char* what = "";  // a literal
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+  int64_t number = 0;
+  int64_t wait_begin_ns = 0;
+  int64_t wait_ns = 0;
+  int64_t first = 0;   // collective: bytes sent; lookup: ids; resolve: keys
+  int64_t second = 0;  // collective: bytes received; lookup: distinct ids; resolve: keys taken in
+  char name[kMostName + 1] = {};
+
+  // Copies a name; longer names are cut off.
+  void SetName(std::string_view text) {
+    const size_t length = std::min(text.size(), kMostName);
+    std::memcpy(name, text.data(), length);
+    name[length] = '\0';
+  }
+};
+
+}  // namespace lockstep

@@ -1,0 +1,66 @@
+"""The command line of `lockstep timeline`. It needs neither TensorFlow nor the op library."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from lockstep._src.timeline import merging, picture, summary, traces
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the options."""
+    line = argparse.ArgumentParser(
+        prog="lockstep timeline",
+        description="Merges the timelines that the ranks of a job have recorded in a folder (lockstep run --timeline "
+        "FOLDER, or LOCKSTEP_TIMELINE=FOLDER), and prints a summary: the time of steps, exchanges and waits of each "
+        "rank, who came last, the rows of each table, and the slowest exchanges.",
+    )
+    line.add_argument("folder", help="the folder")
+    line.add_argument("-o", "--output", metavar="FILE", help="write one trace, for chrome://tracing or ui.perfetto.dev")
+    line.add_argument("--svg", metavar="FILE", help="draw some steps")
+    line.add_argument("--steps", metavar="A:B", help="the first and the last step to draw")
+    line.add_argument("--job", help="the job, if it is not the last one in the folder")
+    line.add_argument("--json", action="store_true", help="print the summary as one JSON object")
+    return line
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Prints the summary; returns 1 if a trace is missing, damaged or foreign, else 0."""
+    line = parser()
+    options = line.parse_args(arguments)
+    steps = _steps(line, options.steps)
+    if options.steps and not options.svg:
+        line.error("--steps is for --svg")
+    try:
+        mine, others = traces.read_folder(options.folder, options.job)
+        clocks = merging.align(mine)
+        found = summary.summarize(mine, clocks)
+        if options.output:
+            _write(options.output, json.dumps(merging.merged(mine), separators=(",", ":")) + "\n")
+        if options.svg:
+            _write(options.svg, picture.svg(mine, *steps))
+    except traces.TimelineError as error:
+        print(f"lockstep timeline: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found) if options.json else "\n".join(summary.lines_of(found, len(others))))
+    return 0
+
+
+def _steps(line: argparse.ArgumentParser, text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    first, _, last = text.partition(":")
+    if not (first.isdigit() and (last or first).isdigit()):
+        line.error(f"--steps: got {text!r}, wanted two steps like 20:22")
+    return int(first), int(last or first)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise traces.TimelineError(f"{path}: {error.strerror or error}") from None
