@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/json_text.h"
 #include "core/columnar/column/parquet_file.h"
 #include "core/columnar/files/files.h"
 #include "core/columnar/paths.h"
@@ -10,30 +11,13 @@
 namespace lockstep {
 namespace {
 
-// Appends a JSON string. Quotes, backslashes and control characters are escaped, as JSON demands. All other bytes are
-// copied, so that a path in an encoding other than UTF-8 reaches Python unchanged. So little output needs no library.
-void AppendJson(const std::string& text, std::string* out) {
-  *out += '"';
-  for (unsigned char c : text) {
-    if (c == '"' || c == '\\') {
-      (*out += '\\') += static_cast<char>(c);
-    } else if (c < 0x20) {
-      constexpr char kHex[] = "0123456789abcdef";
-      ((*out += "\\u00") += kHex[c >> 4]) += kHex[c & 15];
-    } else {
-      *out += static_cast<char>(c);
-    }
-  }
-  *out += '"';
-}
-
 // Appends one entry of "columns": its type, or the reason why it has none.
 void AppendColumn(const columnar::FileColumn& column, std::string* out) {
   *out += "{\"name\": ";
-  AppendJson(column.name, out);
+  *out += JsonText(column.name);
   if (column.type.ok()) {
     *out += ", \"dtype\": ";
-    AppendJson(std::string(columnar::ValueTypeName(column.type->value)), out);
+    *out += JsonText(columnar::ValueTypeName(column.type->value));
     *out += ", \"ragged_rank\": " + std::to_string(column.type->ragged_rank) + ", \"shape\": [";
     for (size_t i = 0; i < column.type->shape.size(); ++i) {
       *out += (i == 0 ? "" : ", ") + std::to_string(column.type->shape[i]);
@@ -41,7 +25,7 @@ void AppendColumn(const columnar::FileColumn& column, std::string* out) {
     *out += "]}";
   } else {
     *out += ", \"error\": ";
-    AppendJson(column.type.status().message(), out);
+    *out += JsonText(column.type.status().message());
     *out += '}';
   }
 }
@@ -52,7 +36,7 @@ Result<std::string> Describe(const std::vector<std::string>& names) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<columnar::ParquetFile> file,
                             columnar::OpenParquetFile(files.front()));
   std::string text = "{\"file\": ";
-  AppendJson(file->path(), &text);
+  text += JsonText(file->path());
   text += ", \"columns\": [";
   for (size_t i = 0; i < file->columns().size(); ++i) {
     if (i > 0) text += ", ";
@@ -63,9 +47,9 @@ Result<std::string> Describe(const std::vector<std::string>& names) {
 
 std::string ErrorText(const Status& status) {
   std::string text = "{\"code\": ";
-  AppendJson(std::string(StatusCodeName(status.code())), &text);
+  text += JsonText(StatusCodeName(status.code()));
   text += ", \"error\": ";
-  AppendJson(status.message(), &text);
+  text += JsonText(status.message());
   return text + '}';
 }
 

@@ -3,33 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <sstream>
 #include <utility>
 
-#include "core/base/strings.h"
+#include "core/base/json_text.h"
 #include "core/telemetry/clock.h"
 
 namespace lockstep {
-namespace {
-
-std::string Quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\u%04x", c);
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
-
-}  // namespace
 
 std::shared_ptr<LaneCounters> Telemetry::OpenLane(std::string_view name, int rank, int size) {
   auto lane = std::make_shared<LaneCounters>(std::string(name), rank, size);
@@ -123,7 +103,7 @@ std::string Telemetry::Json() const {
   out << "{\"ns\":" << SteadyNs() << ",\"steps\":" << steps_.load(std::memory_order_relaxed) << ",\"lanes\":[";
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const LaneCounters& lane = *lanes_[i].counters;
-    out << (i > 0 ? "," : "") << "{\"lane\":" << Quoted(lane.lane()) << ",\"rank\":" << lane.rank()
+    out << (i > 0 ? "," : "") << "{\"lane\":" << JsonText(lane.lane()) << ",\"rank\":" << lane.rank()
         << ",\"size\":" << lane.size() << ",\"collectives\":" << lane.collectives()
         << ",\"sent_bytes\":" << lane.sent_bytes() << ",\"received_bytes\":" << lane.received_bytes()
         << ",\"exchange_ns\":" << lane.exchange_ns() << ",\"wait_ns\":" << lane.wait_ns() << ",\"waited_for_ns\":[";
@@ -133,7 +113,7 @@ std::string Telemetry::Json() const {
   out << "],\"tables\":[";
   bool first = true;
   for (const auto& [name, table] : tables_) {
-    out << (std::exchange(first, false) ? "" : ",") << "{\"name\":" << Quoted(name)
+    out << (std::exchange(first, false) ? "" : ",") << "{\"name\":" << JsonText(name)
         << ",\"lookups\":" << table->lookups() << ",\"ids\":" << table->ids()
         << ",\"compared_ids\":" << table->compared_ids() << ",\"distinct_ids\":" << table->distinct_ids()
         << ",\"served_rows\":" << table->served_rows() << ",\"inserted_keys\":" << table->inserted_keys()

@@ -254,6 +254,19 @@ TEST_F(TelemetryTest, AForkRecordsNothingAndEnds) {
   EXPECT_EQ(CountOf(Text(0), "lockstep_end"), 1);
 }
 
+TEST_F(TelemetryTest, LongNamesAreCutBetweenCharacters) {
+  TraceEvent event;
+  event.SetName(std::string(200, 'x'));
+  EXPECT_EQ(std::string(event.name), std::string(TraceEvent::kMostName, 'x'));
+  // Characters of two bytes, of which the last one would be cut in half.
+  std::string umlauts;
+  for (int i = 0; i < 100; ++i) umlauts += "\xc3\xa4";
+  event.SetName(umlauts);
+  EXPECT_EQ(std::string(event.name), umlauts.substr(0, TraceEvent::kMostName - 1));
+  event.SetName("\xc3\xa4");
+  EXPECT_EQ(std::string(event.name), "\xc3\xa4");
+}
+
 TEST_F(TelemetryTest, AFullFileEndsAndSaysSo) {
   Result<std::unique_ptr<TraceFile>> file = TraceFile::Create(folder_, 0, 2000);
   ASSERT_TRUE(file.ok());

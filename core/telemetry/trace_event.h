@@ -33,9 +33,11 @@ struct TraceEvent {
   int64_t second = 0;  // collective: bytes received; lookup: distinct ids; resolve: keys taken in
   char name[kMostName + 1] = {};
 
-  // Copies a name; longer names are cut off.
+  // Copies a name. Longer names are cut off, between two characters of UTF-8.
   void SetName(std::string_view text) {
-    const size_t length = std::min(text.size(), kMostName);
+    size_t length = std::min(text.size(), kMostName);
+    const auto continues = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80; };
+    while (length > 0 && length < text.size() && continues(length)) --length;
     std::memcpy(name, text.data(), length);
     name[length] = '\0';
   }

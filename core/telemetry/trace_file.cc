@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/json_text.h"
 #include "core/base/strings.h"
 
 namespace lockstep {
@@ -22,24 +23,6 @@ namespace {
 constexpr size_t kMostUnwritten = size_t{1} << 20;
 // The most files of one process and rank in a folder.
 constexpr int kMostFiles = 10'000;
-
-// The name as a JSON string. Names of TensorFlow may hold any byte; others than printable ASCII become escapes.
-std::string Quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += {'\\', c};
-    } else if (byte < 0x20 || byte > 0x7e) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\u%04x", byte);
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 // The boot of this machine: processes with the same one have the same monotonic clock.
 std::string BootId() {
@@ -94,7 +77,7 @@ void TraceFile::WriteHeader(const TraceHeader& header) {
   std::snprintf(job, sizeof(job), "%016llx", static_cast<unsigned long long>(header.job));
   Append(StrCat("[\n{\"ph\":\"M\",\"name\":\"lockstep\",\"pid\":", rank_,
                 ",\"tid\":0,\"args\":{\"format\":1,\"rank\":", rank_, ",\"size\":", header.size, ",\"job\":\"", job,
-                "\",\"process\":", getpid(), ",\"host\":", Quoted(HostName()), ",\"boot\":", Quoted(BootId()),
+                "\",\"process\":", getpid(), ",\"host\":", JsonText(HostName()), ",\"boot\":", JsonText(BootId()),
                 ",\"unix_s\":", std::time(nullptr), "}}"));
   Append(StrCat(",\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", rank_, ",\"tid\":0,\"args\":{\"name\":\"rank ",
                 rank_, "\"}}"));
@@ -107,7 +90,7 @@ void TraceFile::NameLane(int lane, std::string_view name) { NameRow(lane, StrCat
 
 void TraceFile::NameRow(int row, std::string_view name) {
   Append(StrCat(",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", rank_, ",\"tid\":", row,
-                ",\"args\":{\"name\":", Quoted(name), "}}"));
+                ",\"args\":{\"name\":", JsonText(name), "}}"));
   Append(StrCat(",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":", rank_, ",\"tid\":", row,
                 ",\"args\":{\"sort_index\":", row, "}}"));
 }
@@ -127,7 +110,7 @@ int TraceFile::RowOf(const TraceEvent& event) {
 
 void TraceFile::Begin(const TraceEvent& event, int row, std::string_view category, std::string_view name) {
   unwritten_ += ",\n{\"ph\":\"X\",\"name\":";
-  unwritten_ += Quoted(name);
+  unwritten_ += JsonText(name);
   unwritten_ += ",\"cat\":\"";
   unwritten_ += category;
   unwritten_ += "\",\"pid\":" + std::to_string(rank_) + ",\"tid\":" + std::to_string(row) + ",\"ts\":";
@@ -160,13 +143,13 @@ void TraceFile::Write(const TraceEvent& event) {
       break;
     case TraceEvent::Kind::kLookup:
       Begin(event, RowOf(event), "lookup", "lookup");
-      unwritten_ += "\"table\":" + Quoted(event.name);
+      unwritten_ += "\"table\":" + JsonText(event.name);
       AppendField(unwritten_, "ids", event.first);
       AppendField(unwritten_, "distinct_ids", event.second);
       break;
     case TraceEvent::Kind::kResolve:
       Begin(event, RowOf(event), "keys", "keys");
-      unwritten_ += "\"table\":" + Quoted(event.name);
+      unwritten_ += "\"table\":" + JsonText(event.name);
       AppendField(unwritten_, "keys", event.first);
       AppendField(unwritten_, "inserted_keys", event.second);
       break;

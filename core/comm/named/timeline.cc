@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
 #include <utility>
 
 #include "core/base/dtype.h"
+#include "core/base/json_text.h"
 #include "core/base/strings.h"
 
 namespace lockstep {
@@ -21,22 +21,6 @@ constexpr char kCycles[] = "cycles";
 
 // Written before the end of an exchange if none ends for a long time.
 constexpr size_t kMostUnwritten = size_t{1} << 20;
-
-std::string Quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\u%04x", c);
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 std::string PartName(NamedKind kind) {
   std::string name(NamedKindName(kind));
@@ -173,8 +157,8 @@ Timeline::Row& Timeline::RowOf(const NamedRequest& request) {
 
 Timeline::Row Timeline::NewRow(const std::string& title) {
   const int number = rows_++;
-  Write(
-      StrCat("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", number, ",\"args\":{\"name\":", Quoted(title), "}}"));
+  Write(StrCat("{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", number, ",\"args\":{\"name\":", JsonText(title),
+               "}}"));
   Write(StrCat("{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":", number, ",\"args\":{\"sort_index\":", number,
                "}}"));
   return {number, title};

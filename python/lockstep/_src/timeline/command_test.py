@@ -171,7 +171,7 @@ def test_a_missing_rank_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (None, "has no file rank-*.json; ranks write them with LOCKSTEP_TIMELINE="),
         ("", "is no trace of a rank: its first event is not named 'lockstep'"),
         ('[\n{"ph":"B","name":"x","args":{}}\n]\n', "is no trace of a rank"),
-        (b"\xff\xfe\x00", "is no text"),
+        (b"\xff\xfe\x00", "is no trace of a rank"),
         (
             '[\n{"name":"lockstep","args":{"format":2}}\n]\n',
             "has format 2, wanted 1: written by another version",

@@ -56,12 +56,10 @@ def read(path: str) -> Trace:
       TimelineError: the file cannot be read, is no trace of a rank, or is damaged.
     """
     try:
-        with open(path, encoding="utf-8", errors="strict") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
     except OSError as error:
         raise TimelineError(f"{path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise TimelineError(f"{path}: is no text, wanted a trace that a rank has written") from None
     head = _event(lines[1]) if len(lines) > 1 and lines[0] == "[" else None
     if head is None or head.get("name") != "lockstep":
         raise TimelineError(f"{path}: is no trace of a rank: its first event is not named 'lockstep'")
