@@ -30,23 +30,27 @@ __all__ = [
     "layers",
 ]
 
-# Public name -> the module that holds it. All of them import Keras 3.
+# Public name -> the module that holds it. All of them import Keras 3, except for those in _OF_ANY_KERAS.
 _EXPORTS = {
     "DistributedEmbedding": "lockstep._src.keras.distributed_embedding",
     "DynamicEmbedding": "lockstep._src.keras.dynamic_embedding",
     "LazyAdam": "lockstep._src.tables.updates.lazy_adam_keras",
+    "StatsCallback": "lockstep._src.keras.stats_callback",
     "TableConfig": "lockstep._src.keras.distributed_embedding",
     "export": "lockstep._src.keras.saved_model_export",
 }
 
 
+_OF_ANY_KERAS = frozenset({"StatsCallback"})
+
+
 def __getattr__(name: str) -> Any:
+    if name in _OF_ANY_KERAS:
+        return getattr(importlib.import_module(_EXPORTS[name]), name)
     if name in _EXPORTS:
         value = _import_with_keras_3(_EXPORTS[name], name)
         globals()[name] = value
         return value
-    if name == "StatsCallback":  # of any version of Keras
-        return importlib.import_module("lockstep._src.keras.stats_callback").StatsCallback
     if name != "Model":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     # The class is not stored in globals(), because a program may still disable eager execution.
