@@ -4,7 +4,8 @@ Usage: matrix.py [--only 'tf2.1?*'] [--smoke] [--write] [-- pytest's arguments]
 
 Each row has an environment of its own in build/matrix. There pip installs the pinned TensorFlow, pytest and the wheels,
 as users do. Tests are added beside the installed modules; no module comes from the source tree. Rows of Python 3.11 run
-the reduced tests (conftest.py). The other rows run the programs of the README, and with --smoke all rows do.
+the reduced tests (conftest.py). The other rows run the programs of the README
+and of two pages, and with --smoke all rows do.
 """
 
 from __future__ import annotations
@@ -28,12 +29,8 @@ _PYTHON_OF_LOCKS = "3.11"
 # The Pythons for which there are wheels of a TensorFlow.
 _PYTHONS = {"2.15": 11, "2.16": 12, "2.17": 12, "2.18": 12, "2.19": 12, "2.20": 13, "2.21": 13}
 _INSTALL_S, _TESTS_S = 3600, 4 * 3600
-_SMOKE = [
-    "tests/scripts/readme_test.py",
-    "tests/scripts/pages_test.py",
-    "-k",
-    "readme_test or (one_after and horovod.md)",
-]
+_PAGES = "tests/scripts/pages_test.py::test_the_programs_of_a_page_run_one_after_another"
+_SMOKE = ["tests/scripts/readme_test.py", f"{_PAGES}[horovod]", f"{_PAGES}[input]"]
 _PACKAGES = {
     "lockstep": "python/lockstep",
     "hybridbackend": "python/hybridbackend/hybridbackend",
@@ -57,7 +54,7 @@ def requirements(tensorflow: str, python: str) -> list[str]:
     if python == _PYTHON_OF_LOCKS:
         build = str(ROOT / "requirements" / "build.txt")
         return ["-r", build, "-r", str(pinned), "-c", str(pinned.with_suffix(".lock"))]
-    lines = [line for line in pinned.read_text().splitlines() if line.startswith(("tensorflow", "tf_keras"))]
+    lines = [line for line in pinned.read_text().splitlines() if line.startswith(("tensorflow", "tf_keras", "protobuf"))]
     return [*lines, "pytest", "pytest-timeout"]
 
 
@@ -133,7 +130,7 @@ def run(tensorflow: str, python: str, smoke: bool, options: list[str]) -> dict[s
     except (subprocess.SubprocessError, FileNotFoundError) as error:
         return {**cells, "result": f"not installed: {error}"}
     small = smoke or python != _PYTHON_OF_LOCKS
-    cells["tests"] = "programs of the README" if small else "reduced"
+    cells["tests"] = "programs of pages" if small else "reduced"
     if options:
         cells["tests"] = " ".join(options)
     arguments = options or (_SMOKE if small else ["--reduced"])
@@ -145,7 +142,11 @@ def run(tensorflow: str, python: str, smoke: bool, options: list[str]) -> dict[s
         command = [interpreter, "-m", "pytest", "-q", "--timeout=1200", "--durations=5", "-p", "no:cacheprovider"]
         subprocess.run([*command, *arguments], cwd=tree, env=environment, stdout=to, stderr=to, timeout=_TESTS_S)
     last = [line for line in log.read_text().splitlines() if re.search(r"\d+ (passed|failed|error|skipped)", line)]
-    cells["result"] = re.sub(r" in [\d.]+s.*|=+ ?", "", last[-1]).strip() if last else f"no result: {log}"
+    cells["result"] = (
+        re.sub(r",? \d+ (deselected|warnings?)| in [\d.]+s.*|=+ ?", "", last[-1]).strip()
+        if last
+        else f"no result: {log}"
+    )
     print(f"{row.name}: {cells['result']} ({time.monotonic() - started:.0f} s, {log})", file=sys.stderr, flush=True)
     return cells
 
@@ -181,10 +182,11 @@ def main() -> None:
     MATRIX.mkdir(parents=True, exist_ok=True)
     # Rows of earlier runs stay in the table.
     kept = MATRIX / "results.json"
-    results = json.loads(kept.read_text()) if kept.exists() else {}
+    results: dict[str, dict[str, str]] = {}
     for row in chosen:
-        name = "tf{}-py{}".format(*row)
-        results[name] = run(*row, arguments.smoke, [option for option in options if option != "--"])
+        cells = run(*row, arguments.smoke, [option for option in options if option != "--"])
+        results = json.loads(kept.read_text()) if kept.exists() else {}
+        results["tf{}-py{}".format(*row)] = cells
         kept.write_text(json.dumps(results, indent=1))
     ordered = [results[name] for name in ("tf{}-py{}".format(*row) for row in rows()) if name in results]
     print(table(ordered))
