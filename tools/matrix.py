@@ -26,6 +26,8 @@ MATRIX = ROOT / "build" / "matrix"
 PAGE = ROOT / "docs" / "install.md"
 BEGIN, END = "<!-- begin: make test-matrix -->", "<!-- end: make test-matrix -->"
 _PYTHON_OF_LOCKS = "3.11"
+# Newer versions of pyarrow have no wheels for it, so pip chooses.
+_OLDEST_PYTHON = "3.10"
 # The Pythons for which there are wheels of a TensorFlow.
 _PYTHONS = {"2.15": 11, "2.16": 12, "2.17": 12, "2.18": 12, "2.19": 12, "2.20": 13, "2.21": 13}
 _INSTALL_S, _TESTS_S = 3600, 4 * 3600
@@ -54,7 +56,10 @@ def requirements(tensorflow: str, python: str) -> list[str]:
     if python == _PYTHON_OF_LOCKS:
         build = str(ROOT / "requirements" / "build.txt")
         return ["-r", build, "-r", str(pinned), "-c", str(pinned.with_suffix(".lock"))]
-    lines = [line for line in pinned.read_text().splitlines() if line.startswith(("tensorflow", "tf_keras", "protobuf"))]
+    names = ("tensorflow", "tf_keras", "protobuf", "pyarrow")
+    lines = [line for line in pinned.read_text().splitlines() if line.startswith(names)]
+    if python == _OLDEST_PYTHON:
+        lines = [line for line in lines if not line.startswith("pyarrow")]
     return [*lines, "pytest", "pytest-timeout"]
 
 
