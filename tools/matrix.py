@@ -33,6 +33,8 @@ _PYTHONS = {"2.15": 11, "2.16": 12, "2.17": 12, "2.18": 12, "2.19": 12, "2.20": 
 _INSTALL_S, _TESTS_S = 3600, 4 * 3600
 _PAGES = "tests/scripts/pages_test.py::test_the_programs_of_a_page_run_one_after_another"
 _SMOKE = ["tests/scripts/readme_test.py", f"{_PAGES}[horovod]", f"{_PAGES}[input]"]
+# What auditwheel added.
+_LIBRARIES = "lockstep_tf.libs"
 _PACKAGES = {
     "lockstep": "python/lockstep",
     "hybridbackend": "python/hybridbackend/hybridbackend",
@@ -82,6 +84,9 @@ def install(row: Path, tensorflow: str, python: str) -> Path:
         pip = [interpreter, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
         subprocess.run([*pip, *requirements(tensorflow, python)], check=True, timeout=_INSTALL_S)
         (row / "installed").touch()
+    for package in _PACKAGES:  # of an earlier run
+        if (_site_packages(interpreter) / package).is_symlink():
+            (_site_packages(interpreter) / package).unlink()
     pip = [interpreter, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
     subprocess.run([*pip, *wheels], check=True, timeout=_INSTALL_S)
     subprocess.run([*pip, "--force-reinstall", "--no-deps", *wheels], check=True, timeout=_INSTALL_S)
@@ -89,35 +94,39 @@ def install(row: Path, tensorflow: str, python: str) -> Path:
 
 
 def add_tests(row: Path, interpreter: Path) -> Path:
-    """Makes a tree of this repository's tests around the installed packages, and returns it."""
+    """Makes a tree of this repository with the installed packages in their places, and returns it.
+
+    The packages move into the tree, and links take their places in the environment: tests find files of the repository
+    by their own places.
+    """
     tree = row / "tree"
     shutil.rmtree(tree, ignore_errors=True)
-    site = subprocess.run(
-        [interpreter, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        check=True, capture_output=True, text=True, timeout=60,
-    ).stdout.strip()  # fmt: skip
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split(
-        "\n"
-    )
-    for name in filter(None, tracked):
-        target = tree / name
-        for package, folder in _PACKAGES.items():
-            if name.startswith(folder + "/"):
-                target = Path(site) / package / Path(name).relative_to(folder)
-        if target.exists() or not (ROOT / name).exists():
-            continue
-        if target.suffix == ".py" and name.startswith("python/") and not _is_for_tests(name):
-            raise FileNotFoundError(f"{name} is not in the wheel")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, target, follow_symlinks=False)
+    site = _site_packages(interpreter)
     for package, folder in _PACKAGES.items():
         (tree / folder).parent.mkdir(parents=True, exist_ok=True)
-        (tree / folder).symlink_to(Path(site) / package)
+        (site / package).rename(tree / folder)
+        (site / package).symlink_to(tree / folder)
+    (tree / "python" / _LIBRARIES).symlink_to(site / _LIBRARIES)
+    for name in subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60
+    ).stdout.split():
+        if (tree / name).exists() or not (ROOT / name).exists():
+            continue
+        if name.endswith(".py") and name.startswith(tuple(_PACKAGES.values())) and not _is_for_tests(name):
+            raise FileNotFoundError(f"{name} is not in the wheel")
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tree / name, follow_symlinks=False)
     return tree
 
 
+def _site_packages(interpreter: Path) -> Path:
+    program = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    done = subprocess.run([interpreter, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    return Path(done.stdout.strip())
+
+
 def _is_for_tests(name: str) -> bool:
-    return name.endswith(("_test.py", "conftest.py")) or "/testing/" in name or name.count("/") < 3
+    return name.endswith(("_test.py", "conftest.py")) or "/testing/" in name
 
 
 def run(tensorflow: str, python: str, smoke: bool, options: list[str]) -> dict[str, str]:
