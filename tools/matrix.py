@@ -33,7 +33,7 @@ _PYTHONS = {"2.15": 11, "2.16": 12, "2.17": 12, "2.18": 12, "2.19": 12, "2.20": 
 _INSTALL_S, _TESTS_S = 3600, 4 * 3600
 _PAGES = "tests/scripts/pages_test.py::test_the_programs_of_a_page_run_one_after_another"
 _SMOKE = ["tests/scripts/readme_test.py", f"{_PAGES}[horovod]", f"{_PAGES}[input]"]
-# What auditwheel added.
+# The folder of the libraries that auditwheel adds.
 _LIBRARIES = "lockstep_tf.libs"
 _PACKAGES = {
     "lockstep": "python/lockstep",
