@@ -9,7 +9,7 @@ from lockstep._src.engine import libraries
 
 
 def buildinfo() -> str:
-    """Returns in one line the version, the TensorFlows and pyarrows for which there are libraries, and the compiler."""
+    """Returns in one line the version, the TensorFlows and pyarrows of the libraries, and the compiler."""
     build_info = importlib.import_module("lockstep._build_info")
     version = importlib.metadata.version("lockstep-tf")
-    return f"lockstep {version}, {libraries.supported()}, {build_info.COMPILER}"
+    return f"lockstep {version}, {libraries.described()}, {build_info.COMPILER}"

@@ -10,8 +10,8 @@ from lockstep import _build_info
 
 def test_names_the_version_and_tensorflows():
     assert lockstep.buildinfo().startswith("lockstep ")
-    minor = ".".join(tf.__version__.split(".")[:2])
-    assert minor in {version.rpartition(".")[0] for version in _build_info.TENSORFLOW_VERSIONS}
-    assert re.search(
-        r", TensorFlow [2.0-9]+( (or|to) [2.0-9]+)?, pyarrow \d+( (or|to) \d+)?, GNU", lockstep.buildinfo()
-    )
+    assert tf.__version__ in _build_info.TENSORFLOW_VERSIONS
+    number = r"\d+(\.\d+)*"
+    versions = rf"({number}, )*{number}( or {number})?"
+    assert re.search(rf", TensorFlow {versions}, pyarrow {versions}, GNU {number}$", lockstep.buildinfo())
+    assert re.search(rf"\b{re.escape(tf.__version__)}\b", lockstep.buildinfo().partition(", pyarrow")[0])

@@ -32,8 +32,8 @@ def op_library(tensorflow_version: str, tensorflow_folder: Path) -> Path:
     wanted = _minor(tensorflow_version)
     if wanted not in built:
         raise ImportError(
-            f"lockstep's op library is built for TensorFlow {_range(built)}, but TensorFlow {tensorflow_version} is "
-            f"imported (from {tensorflow_folder}). Install another TensorFlow: pip install "
+            f"lockstep's op library is built against TensorFlow {_range(built)}, but TensorFlow {tensorflow_version} "
+            f"is imported (from {tensorflow_folder}). Install another TensorFlow: pip install "
             f'"tensorflow-cpu=={built[-1]}.*", or build lockstep for this one: {_REBUILD}'
         )
     path = Path(build_info.__file__).with_name(f"liblockstep_tf{wanted}.so")
@@ -83,11 +83,10 @@ def arrow_place(search: Iterable[str] | None = None) -> ArrowPlace:
     return ArrowPlace(library, tuple(path for path in needed if path.exists()))
 
 
-def supported() -> str:
-    """Returns "TensorFlow 2.15 to 2.21, pyarrow 25 or 26": the versions for which there are libraries."""
+def described() -> str:
+    """Returns "TensorFlow 2.20.0 or 2.21.0, pyarrow 25 or 26": the versions against which the libraries were built."""
     build_info = _build_info()
-    minors = [_minor(version) for version in build_info.TENSORFLOW_VERSIONS]
-    return f"TensorFlow {_range(minors)}, pyarrow {_range(build_info.PYARROW_MAJORS)}"
+    return f"TensorFlow {_list(build_info.TENSORFLOW_VERSIONS)}, pyarrow {_list(build_info.PYARROW_MAJORS)}"
 
 
 def _build_info() -> ModuleType:
@@ -107,7 +106,13 @@ def _range(versions: Iterable[object]) -> str:
     numbers = [int(text.rpartition(".")[2]) for text in texts]
     if len(texts) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{texts[0]} to {texts[-1]}"
-    return " or ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)
+    return _list(texts)
+
+
+def _list(versions: Iterable[object]) -> str:
+    """Returns "2.15, 2.17 or 2.21"."""
+    *most, last = map(str, versions)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _pyarrow_version(folder: Path) -> str | None:

@@ -51,7 +51,7 @@ def test_the_minor_version_of_tensorflow_chooses(installation, version, name):
 @pytest.mark.parametrize("version", ["2.14.1", "2.2.0", "2.22.0", "3.15.0", "2.17.0"])
 def test_another_tensorflow_is_one_error_that_names_both_and_says_what_to_do(installation, version):
     expected = (
-        rf"for TensorFlow 2\.15, 2\.16 or 2\.21, but TensorFlow {version} is imported \(from {HERE}\).*pip install"
+        rf"against TensorFlow 2\.15, 2\.16 or 2\.21, but TensorFlow {version} is imported \(from {HERE}\).*pip install"
     )
     with pytest.raises(ImportError, match=expected):
         libraries.op_library(version, HERE)
@@ -112,9 +112,13 @@ def test_a_missing_library_for_arrow_is_named(installation, tmp_path):
     assert f"{installation}/liblockstep_arrow26.so is missing" in place.missing
 
 
-def test_the_supported_versions_are_one_line(installation):
-    assert libraries.supported() == "TensorFlow 2.15, 2.16 or 2.21, pyarrow 25 or 26"
-    libraries._build_info().TENSORFLOW_VERSIONS[2:] = ["2.17.1", "2.18.1"]
-    assert libraries.supported() == "TensorFlow 2.15 to 2.18, pyarrow 25 or 26"
+def test_the_versions_are_one_line(installation):
+    assert libraries.described() == "TensorFlow 2.15.1, 2.16.2 or 2.21.0, pyarrow 25 or 26"
     libraries._build_info().TENSORFLOW_VERSIONS[1:] = []
-    assert libraries.supported() == "TensorFlow 2.15, pyarrow 25 or 26"
+    assert libraries.described() == "TensorFlow 2.15.1, pyarrow 25 or 26"
+
+
+def test_a_range_of_versions_is_named_by_its_ends(installation):
+    libraries._build_info().TENSORFLOW_VERSIONS[2:] = ["2.17.1", "2.18.1"]
+    with pytest.raises(ImportError, match=r"against TensorFlow 2\.15 to 2\.18, but TensorFlow 2\.21\.0"):
+        libraries.op_library("2.21.0", HERE)
