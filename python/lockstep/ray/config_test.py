@@ -66,4 +66,4 @@ def test_a_missing_ray_is_an_error_that_names_the_package(monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"lockstep.ray needs Ray Train .*: pip install 'ray\[train\]'"):
-        importlib.import_module("lockstep.ray")
+        from lockstep.ray import LockstepConfig  # noqa: F401
