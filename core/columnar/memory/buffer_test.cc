@@ -19,7 +19,9 @@ TEST(BufferTest, MemoryIsAlignedWritableAndOutlivesACopy) {
     std::memset(data, 7, static_cast<size_t>(bytes));
     const Buffer copy = *buffer;
     *buffer = Buffer();
-    if (bytes > 0) EXPECT_EQ(copy.as<char>()[bytes - 1], 7);
+    if (bytes > 0) {
+      EXPECT_EQ(copy.as<char>()[bytes - 1], 7);
+    }
   }
 }
 
