@@ -13,7 +13,8 @@ shift 2
 options=(--output-on-failure --no-tests=error -j "$((2 * JOBS))")
 if [ -n "$filter" ]; then
   names=()
-  for binary in "$folder"/core/*/lockstep_*_test; do
+  shopt -s globstar # folders lie in folders, such as core/columnar/memory
+  for binary in "$folder"/core/**/lockstep_*_test; do
     # It lists tests with two spaces in front, below their suites. (grep -q would end the list early, and with it the
     # binary by SIGPIPE: the pipe then failed.)
     if "$binary" --gtest_filter="$filter" --gtest_list_tests | grep '^  ' >/dev/null; then

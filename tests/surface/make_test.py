@@ -59,6 +59,7 @@ def test_a_filter_runs_the_folders_of_the_core_that_have_such_tests(tmp_path):
     listed = 'if [ "$1" = "--gtest_filter=Rendezvous*" ]; then printf "RendezvousTest.\\n  IsKept\\n"; fi\n'
     _program(tmp_path / "core/comm/lockstep_comm_test", 'echo "Running main()"\n' + listed)
     _program(tmp_path / "core/base/lockstep_base_test", 'echo "Running main()"\n')
+    _program(tmp_path / "core/columnar/memory/lockstep_memory_test", listed.replace("Rendezvous*", "Buffer*"))
     _program(tmp_path / "bin/ctest", 'echo "$GTEST_FILTER" "$@"\n')
 
     def run(pattern: str) -> subprocess.CompletedProcess[str]:
@@ -69,6 +70,7 @@ def test_a_filter_runs_the_folders_of_the_core_that_have_such_tests(tmp_path):
     selected = run("Rendezvous*")
     assert selected.stdout.startswith("Rendezvous* --test-dir")
     assert "-R ^(comm)(_[0-9]+)?$" in selected.stdout
+    assert "-R ^(memory)(_[0-9]+)?$" in run("Buffer*").stdout
     nothing = run("Nothing*")
     assert nothing.returncode == 2
     assert nothing.stderr == "make test-core: FILTER=Nothing*: no test of the core has such a name\n"
