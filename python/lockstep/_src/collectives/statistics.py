@@ -58,11 +58,12 @@ def stats(since: Stats | None = None, *, all_ranks: bool = False) -> Stats | lis
       | `wait_s` | the part of them in which other workers had not come yet |
       | `waited_for_s` | seconds by the rank for which this worker waited, [R] |
       | `ids` | ids and keys that this worker looked up |
-      | `distinct_ids` | the distinct ones of each lookup, which were sent to their owners |
-      | `unique_id_ratio` | distinct ids per id, in lookups that drop duplicates; None: there was none |
+      | `compared_ids` | those of them in lookups that drop duplicates |
+      | `distinct_ids` | the distinct ones of each such lookup, which were sent to their owners |
+      | `unique_id_ratio` | distinct ids per compared id; None: there was no such lookup |
       | `tables` | a dict of tables by name |
 
-      A table is a dict with `lookups`, `ids`, `distinct_ids` and `unique_id_ratio` as above, and:
+      A table is a dict with `lookups`, `ids`, `compared_ids`, `distinct_ids` and `unique_id_ratio` as above, and:
 
       | key | value |
       | --- | --- |
