@@ -19,19 +19,6 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
-std::string_view CallKindName(CallKind kind) {
-  switch (kind) {
-    case CallKind::kAllReduce: return "allreduce";
-    case CallKind::kReduceScatter: return "reducescatter";
-    case CallKind::kBroadcast: return "broadcast";
-    case CallKind::kAllGatherV: return "allgather";
-    case CallKind::kAllToAllV: return "alltoall";
-    case CallKind::kBarrier: return "barrier";
-    case CallKind::kDecline: return "decline";
-  }
-  return "unknown";
-}
-
 // The name is hashed in words of 8 bytes, after its length, because the last word is filled up with zeros. The result
 // is made odd at the end, so that it differs from kDeclinedCall.
 uint64_t FingerprintOf(const Call& call) {

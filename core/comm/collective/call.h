@@ -8,17 +8,12 @@
 
 #include "core/base/dtype.h"
 #include "core/base/status.h"
+#include "core/comm/collective/call_kind.h"
 #include "core/comm/collective/communicator.h"
 
 // The comparison of calls, the same for every backend. Each rank describes its call by a fingerprint and sees those of
 // all ranks. So all ranks come to the same result: they agree, they disagree, or a rank declined.
 namespace lockstep {
-
-// The kind of collective, part of the fingerprint. kDecline replaces any of the others.
-enum class CallKind : uint8_t { kAllReduce, kReduceScatter, kBroadcast, kAllGatherV, kAllToAllV, kBarrier, kDecline };
-
-// Returns "allreduce", ..., for messages.
-std::string_view CallKindName(CallKind kind);
 
 // A rank's call in the form that ranks compare. The members are views: name and counts have to outlive it. Members that
 // a kind does not use keep their defaults, equal on all ranks.

@@ -1,5 +1,8 @@
 #include "core/comm/collective/communicator.h"
 
+#include <numeric>
+#include <utility>
+
 namespace lockstep {
 
 std::string_view ReduceOpName(ReduceOp op) {
@@ -11,6 +14,19 @@ std::string_view ReduceOpName(ReduceOp op) {
     case ReduceOp::kProduct: return "product";
   }
   return "unknown";
+}
+
+void Communicator::ObserveCalls(std::shared_ptr<Telemetry> telemetry, std::string_view lane) {
+  observer_.emplace(std::move(telemetry), lane, rank(), size());
+  CountWaits(&observer_->counters());
+}
+
+// Captures one pointer, which std::function holds without an allocation.
+Allocate Communicator::ReceivedBytes::Counting() {
+  return [this](std::span<const int64_t> counts) {
+    bytes_ = (std::accumulate(counts.begin(), counts.end(), int64_t{0}) - counts[rank_]) * item_.bytes();
+    return allocate_(counts);
+  };
 }
 
 }  // namespace lockstep

@@ -9,7 +9,9 @@
 
 #include "core/base/dtype.h"
 #include "core/base/status.h"
-#include "core/telemetry/lane_counters.h"
+#include "core/comm/collective/call_kind.h"
+#include "core/comm/collective/call_observer.h"
+#include "core/telemetry/telemetry.h"
 
 // Folder collective/: the interface that all backends implement, and the parts that they share: checks of arguments,
 // descriptions of calls, reductions of elements, Adasum.
@@ -183,11 +185,39 @@ class Communicator {
   // exchange.
   virtual bool peers_read_shared() const = 0;
 
-  // Adds the waits of the following calls for ranks that have not begun them to `counters`, which has to outlive the
-  // communicator. To be called before the first call. An implementation that does not know its waits does nothing.
-  virtual void CountWaits(LaneCounters* counters) {}
+  // Counts the calls from now on, and records them in the timeline of `telemetry`, as the lane of this name. To be
+  // called once, before the first call. Calls of communicators that this one consists of are not counted.
+  void ObserveCalls(std::shared_ptr<Telemetry> telemetry, std::string_view lane);
   // Returns the counters of this rank's calls; null if they are not counted.
-  virtual LaneCounters* counters() { return nullptr; }
+  LaneCounters* counters() { return observer_ ? &observer_->counters() : nullptr; }
+  // Adds the waits of the following calls for ranks that have not begun them to `counters`, which has to outlive the
+  // communicator. An implementation that does not know its waits does nothing.
+  virtual void CountWaits(LaneCounters* counters) {}
+
+ protected:
+  // Runs a collective's work, and counts it if calls are observed. `received` is read at the end.
+  template <typename Work>
+  Status Observe(CallKind kind, std::string_view name, int64_t sent, const int64_t& received, const Work& work) {
+    return observer_ ? observer_->Run(kind, name, sent, received, work) : work();
+  }
+
+  // The bytes that a call receives from other ranks, which are known when memory for them is allocated.
+  class ReceivedBytes {
+   public:
+    ReceivedBytes(const Allocate& allocate, int rank, Item item) : allocate_(allocate), rank_(rank), item_(item) {}
+    // Returns an Allocate that notes the bytes and calls the given one. This object has to outlive it.
+    Allocate Counting();
+    const int64_t& bytes() const { return bytes_; }
+
+   private:
+    const Allocate& allocate_;
+    const int rank_;
+    const Item item_;
+    int64_t bytes_ = 0;
+  };
+
+ private:
+  std::optional<CallObserver> observer_;
 };
 
 }  // namespace lockstep

@@ -18,7 +18,7 @@
 #include "core/comm/job/context.h"
 #include "core/testing/job.h"
 
-// The counters and the timeline of whole jobs (comm/job/observed_communicator.h), on every backend.
+// The counters and the timeline of whole jobs (comm/collective/call_observer.h), on every backend.
 namespace lockstep {
 namespace {
 

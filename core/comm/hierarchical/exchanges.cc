@@ -62,54 +62,61 @@ void HierarchicalCommunicator::ToRankOrder(std::span<const int64_t> counts, int6
 
 // On the root's host the root sends; between hosts its leader; on the other hosts their leaders.
 Status HierarchicalCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
-  const Calling calling(*this, CallKind::kBroadcast, name);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  const int root_host = host_of_[root];
-  const std::vector<int>& with_root = place_.hosts[root_host];
-  const auto root_index = static_cast<int>(std::find(with_root.begin(), with_root.end(), root) - with_root.begin());
-  if (one_each_) return FoldError(across_->Broadcast(name, root_host, bytes, data));
-  LOCKSTEP_RETURN_IF_ERROR(Agree({.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes}).status());
-  const bool on_roots_host = place_.host == root_host;
-  if (on_roots_host) LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->Broadcast(name, root_index, bytes, data)));
-  if (leads()) LOCKSTEP_RETURN_IF_ERROR(FoldError(across_->Broadcast(name, root_host, bytes, data)));
-  return on_roots_host ? OkStatus() : FoldError(local_->Broadcast(name, 0, bytes, data));
+  const bool sends = rank_ == root;
+  return Observe(CallKind::kBroadcast, name, sends ? bytes : 0, sends ? 0 : bytes, [&]() -> Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
+    const Calling calling(*this, CallKind::kBroadcast, name);
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    const int root_host = host_of_[root];
+    const std::vector<int>& with_root = place_.hosts[root_host];
+    const auto root_index = static_cast<int>(std::find(with_root.begin(), with_root.end(), root) - with_root.begin());
+    if (one_each_) return FoldError(across_->Broadcast(name, root_host, bytes, data));
+    LOCKSTEP_RETURN_IF_ERROR(
+        Agree({.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes}).status());
+    const bool on_roots_host = place_.host == root_host;
+    if (on_roots_host) LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->Broadcast(name, root_index, bytes, data)));
+    if (leads()) LOCKSTEP_RETURN_IF_ERROR(FoldError(across_->Broadcast(name, root_host, bytes, data)));
+    return on_roots_host ? OkStatus() : FoldError(local_->Broadcast(name, 0, bytes, data));
+  });
 }
 
 // First to the leader, then between the leaders, then from the leader to all.
 Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
                                             const Allocate& allocate) {
-  const Calling calling(*this, CallKind::kAllGatherV, name);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return FoldError(across_->AllGatherV(name, item, count, in, allocate));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAllGather(name, item, count, in));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, Agree({.kind = CallKind::kAllGatherV,
-                                                                      .name = name,
-                                                                      .dtype = item.dtype,
-                                                                      .width = item.width,
-                                                                      .count = count,
-                                                                      .count_agrees = false},
-                                                                     std::span(&count, 1)));
-  Output output(CallKind::kAllGatherV, name, counts, item.bytes(), allocate);
-  const Scratch by_host = AllocateScratch(ranks_follow_hosts_ ? 0 : SumOf(counts) * item.bytes());
-  char* const all = ranks_follow_hosts_ ? output.data : by_host.data;
-  Scratch of_host;
-  std::vector<int64_t> to_leader(locals().size());
-  to_leader[0] = count;
-  LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->AllToAllV(name, item, to_leader, in, Into(item, of_host))));
-  if (leads()) {
-    std::vector<int64_t> of_hosts;
-    for (const std::vector<int>& ranks : place_.hosts) {
-      of_hosts.push_back(0);
-      for (const int rank : ranks) of_hosts.back() += counts[rank];
+  ReceivedBytes from_peers(allocate, rank_, item);
+  return Observe(CallKind::kAllGatherV, name, count * item.bytes(), from_peers.bytes(), [&]() -> Status {
+    const Calling calling(*this, CallKind::kAllGatherV, name);
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    if (one_each_) return FoldError(across_->AllGatherV(name, item, count, in, from_peers.Counting()));
+    LOCKSTEP_RETURN_IF_ERROR(CheckAllGather(name, item, count, in));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, Agree({.kind = CallKind::kAllGatherV,
+                                                                        .name = name,
+                                                                        .dtype = item.dtype,
+                                                                        .width = item.width,
+                                                                        .count = count,
+                                                                        .count_agrees = false},
+                                                                       std::span(&count, 1)));
+    Output output(CallKind::kAllGatherV, name, counts, item.bytes(), from_peers.Counting());
+    const Scratch by_host = AllocateScratch(ranks_follow_hosts_ ? 0 : SumOf(counts) * item.bytes());
+    char* const all = ranks_follow_hosts_ ? output.data : by_host.data;
+    Scratch of_host;
+    std::vector<int64_t> to_leader(locals().size());
+    to_leader[0] = count;
+    LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->AllToAllV(name, item, to_leader, in, Into(item, of_host))));
+    if (leads()) {
+      std::vector<int64_t> of_hosts;
+      for (const std::vector<int>& ranks : place_.hosts) {
+        of_hosts.push_back(0);
+        for (const int rank : ranks) of_hosts.back() += counts[rank];
+      }
+      const int64_t own = of_hosts[place_.host];
+      LOCKSTEP_RETURN_IF_ERROR(
+          FoldError(across_->AllGatherV(name, item, own, of_host.data, Expecting(std::move(of_hosts), all))));
     }
-    const int64_t own = of_hosts[place_.host];
-    LOCKSTEP_RETURN_IF_ERROR(
-        FoldError(across_->AllGatherV(name, item, own, of_host.data, Expecting(std::move(of_hosts), all))));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->Broadcast(name, 0, SumOf(counts) * item.bytes(), all)));
-  if (!ranks_follow_hosts_) ToRankOrder(counts, item.bytes(), all, output.data);
-  return output.received.status;
+    LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->Broadcast(name, 0, SumOf(counts) * item.bytes(), all)));
+    if (!ranks_follow_hosts_) ToRankOrder(counts, item.bytes(), all, output.data);
+    return output.received.status;
+  });
 }
 
 // Inside of the host to the relay rank for the receiver, then over the rail to the receiver's host, and there from the
@@ -118,48 +125,54 @@ Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, in
 // to rank t.
 Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
                                            const void* in, const Allocate& allocate) {
-  const Calling calling(*this, CallKind::kAllToAllV, name);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return FoldError(across_->AllToAllV(name, item, send_counts, in, allocate));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::vector<int64_t> sent,
-      Agree(
-          {.kind = CallKind::kAllToAllV, .name = name, .dtype = item.dtype, .width = item.width, .count_agrees = false},
-          send_counts));
-  std::vector<int64_t> incoming(size_);
-  for (int s = 0; s < size_; ++s) incoming[s] = sent[s * size_ + rank_];
-  Output output(CallKind::kAllToAllV, name, incoming, item.bytes(), allocate);
-  Scratch first, second;
-  LOCKSTEP_RETURN_IF_ERROR(ToRelays(name, item, send_counts, static_cast<const char*>(in), first));
-  if (LeavesHosts(sent)) {
-    LOCKSTEP_RETURN_IF_ERROR(OverRails(name, item, sent, first, second));
-    if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromRelays(name, item, sent, second));
-  }
-
-  // By sender: items of this host's ranks are in `first`, each before the items to be relayed; the others are in
-  // `second`, host by host.
-  std::vector<const char*> from(size_);
-  const char* next = first.data;
-  for (const int s : locals()) {
-    from[s] = next;
-    next += (incoming[s] + (on_rail() ? RelayedBy(index_, s, sent) : 0)) * item.bytes();
-  }
-  next = second.data;
-  for (int host = 0; host < num_hosts(); ++host) {
-    if (host == place_.host) continue;
-    for (const int s : place_.hosts[host]) {
-      from[s] = next;
-      next += incoming[s] * item.bytes();
+  const int64_t own = send_counts.size() == static_cast<size_t>(size_) ? send_counts[rank_] : 0;
+  const int64_t to_peers = (SumOf(send_counts) - own) * item.bytes();
+  ReceivedBytes from_peers(allocate, rank_, item);
+  return Observe(CallKind::kAllToAllV, name, to_peers, from_peers.bytes(), [&]() -> Status {
+    const Calling calling(*this, CallKind::kAllToAllV, name);
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    if (one_each_) return FoldError(across_->AllToAllV(name, item, send_counts, in, from_peers.Counting()));
+    LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> sent, Agree({.kind = CallKind::kAllToAllV,
+                                                                      .name = name,
+                                                                      .dtype = item.dtype,
+                                                                      .width = item.width,
+                                                                      .count_agrees = false},
+                                                                     send_counts));
+    std::vector<int64_t> incoming(size_);
+    for (int s = 0; s < size_; ++s) incoming[s] = sent[s * size_ + rank_];
+    Output output(CallKind::kAllToAllV, name, incoming, item.bytes(), from_peers.Counting());
+    Scratch first, second;
+    LOCKSTEP_RETURN_IF_ERROR(ToRelays(name, item, send_counts, static_cast<const char*>(in), first));
+    if (LeavesHosts(sent)) {
+      LOCKSTEP_RETURN_IF_ERROR(OverRails(name, item, sent, first, second));
+      if (static_cast<int>(locals().size()) > rails_) LOCKSTEP_RETURN_IF_ERROR(FromRelays(name, item, sent, second));
     }
-  }
-  char* to = output.data;
-  for (int s = 0; s < size_; ++s) {
-    const int64_t bytes = incoming[s] * item.bytes();
-    if (bytes > 0) std::memcpy(to, from[s], static_cast<size_t>(bytes));
-    to += bytes;
-  }
-  return output.received.status;
+
+    // By sender: items of this host's ranks are in `first`, each before the items to be relayed; the
+    // others are in `second`, host by host.
+    std::vector<const char*> from(size_);
+    const char* next = first.data;
+    for (const int s : locals()) {
+      from[s] = next;
+      next += (incoming[s] + (on_rail() ? RelayedBy(index_, s, sent) : 0)) * item.bytes();
+    }
+    next = second.data;
+    for (int host = 0; host < num_hosts(); ++host) {
+      if (host == place_.host) continue;
+      for (const int s : place_.hosts[host]) {
+        from[s] = next;
+        next += incoming[s] * item.bytes();
+      }
+    }
+    char* to = output.data;
+    for (int s = 0; s < size_; ++s) {
+      const int64_t bytes = incoming[s] * item.bytes();
+      if (bytes > 0) std::memcpy(to, from[s], static_cast<size_t>(bytes));
+      to += bytes;
+    }
+    return output.received.status;
+  });
 }
 
 // Returns the number of items from rank s of this host for the other hosts' ranks that rank l of a host relays for.

@@ -307,19 +307,23 @@ Status HierarchicalCommunicator::Break(const Status& why) {
 }
 
 Status HierarchicalCommunicator::Barrier(std::string_view name) {
-  const Calling calling(*this, CallKind::kBarrier, name);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return FoldError(across_->Barrier(name));
-  return Agree({.kind = CallKind::kBarrier, .name = name}).status();
+  return Observe(CallKind::kBarrier, name, 0, 0, [&]() -> Status {
+    const Calling calling(*this, CallKind::kBarrier, name);
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    if (one_each_) return FoldError(across_->Barrier(name));
+    return Agree({.kind = CallKind::kBarrier, .name = name}).status();
+  });
 }
 
 Status HierarchicalCommunicator::Decline(std::string_view name, const Status& why) {
-  if (why.ok()) return InvalidArgument("Decline needs an error that says why");
-  const Calling calling(*this, CallKind::kDecline, name);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return FoldError(across_->Decline(name, why));
-  const Status status = RunAsLeader(name, FoldError(local_->Decline(name, why)), [] { return OkStatus(); });
-  return PublishResult(name, status, 0, nullptr);
+  return Observe(CallKind::kDecline, name, 0, 0, [&]() -> Status {
+    if (why.ok()) return InvalidArgument("Decline needs an error that says why");
+    const Calling calling(*this, CallKind::kDecline, name);
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    if (one_each_) return FoldError(across_->Decline(name, why));
+    const Status status = RunAsLeader(name, FoldError(local_->Decline(name, why)), [] { return OkStatus(); });
+    return PublishResult(name, status, 0, nullptr);
+  });
 }
 
 // Only the first end has an effect, with the text of the rank that saw it.

@@ -22,14 +22,17 @@ ReduceOp WithinParts(ReduceOp op) { return op == ReduceOp::kMean ? ReduceOp::kSu
 
 Status HierarchicalCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count,
                                            const void* in, void* out) {
-  const Calling calling(*this, CallKind::kAllReduce, name);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return FoldError(across_->AllReduce(name, op, dtype, count, in, out));
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduction("allreduce", name, op, dtype).status());
-  LOCKSTEP_RETURN_IF_ERROR(CheckAllReduce(name, count, in, out));
-  const Call call = {.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count};
-  const bool small = count * DTypeSize(dtype) <= kMostSmallBytes;
-  return small ? AllReduceSmall(call, op, in, out) : AllReduceLarge(call, op, in, out);
+  const int64_t bytes = count * DTypeSize(dtype);
+  return Observe(CallKind::kAllReduce, name, bytes, bytes, [&]() -> Status {
+    const Calling calling(*this, CallKind::kAllReduce, name);
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    if (one_each_) return FoldError(across_->AllReduce(name, op, dtype, count, in, out));
+    LOCKSTEP_RETURN_IF_ERROR(CheckReduction("allreduce", name, op, dtype).status());
+    LOCKSTEP_RETURN_IF_ERROR(CheckAllReduce(name, count, in, out));
+    const Call call = {.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count};
+    const bool small = count * DTypeSize(dtype) <= kMostSmallBytes;
+    return small ? AllReduceSmall(call, op, in, out) : AllReduceLarge(call, op, in, out);
+  });
 }
 
 Status HierarchicalCommunicator::AllReduceSmall(const Call& call, ReduceOp op, const void* in, void* out) {
@@ -74,41 +77,49 @@ Status HierarchicalCommunicator::AllReduceLarge(const Call& call, ReduceOp op, c
 // Goes through the leaders: each has the sum of its host, and receives the other hosts' data for its ranks.
 Status HierarchicalCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype,
                                                std::span<const int64_t> counts, const void* in, void* out) {
-  const Calling calling(*this, CallKind::kReduceScatter, name);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
-  if (one_each_) return FoldError(across_->ReduceScatter(name, op, dtype, counts, in, out));
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduction("reducescatter", name, op, dtype).status());
-  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[rank_], out));
-  const int64_t total = SumOf(counts);
-  LOCKSTEP_RETURN_IF_ERROR(
-      Agree(
-          {.kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = total, .counts = counts})
-          .status());
-  const int64_t width = DTypeSize(dtype);
-  const Scratch packed = AllocateScratch(ranks_follow_hosts_ ? 0 : total * width);
-  const char* from = static_cast<const char*>(in);
-  if (!ranks_follow_hosts_) {
-    ToHostOrder(counts, width, from, packed.data);
-    from = packed.data;
-  }
-  std::vector<int64_t> to_leader(locals().size()), to_hosts(num_hosts()), to_locals(locals().size());
-  to_leader[0] = total;
-  for (int host = 0; host < num_hosts(); ++host) {
-    for (const int rank : place_.hosts[host]) to_hosts[host] += counts[rank];
-  }
-  const ReduceOp part = WithinParts(op);
-  const Scratch sums = AllocateScratch(leads() ? total * width : 0);
-  const Scratch for_host = AllocateScratch(leads() ? to_hosts[place_.host] * width : 0);
-  LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->ReduceScatter(name, part, dtype, to_leader, from, sums.data)));
-  if (leads()) {
-    LOCKSTEP_RETURN_IF_ERROR(FoldError(across_->ReduceScatter(name, part, dtype, to_hosts, sums.data, for_host.data)));
-    for (size_t l = 0; l < locals().size(); ++l) to_locals[l] = counts[locals()[l]];
-  }
-  LOCKSTEP_RETURN_IF_ERROR(
-      FoldError(local_->AllToAllV(name, {dtype, 1}, to_locals, for_host.data, [&](auto) { return out; })));
-  if (op == ReduceOp::kMean) Divide(dtype, size_, out, counts[rank_], out);
-  return OkStatus();
+  const int64_t own = counts.size() == static_cast<size_t>(size_) ? counts[rank_] : 0;
+  const int64_t to_peers = SumOf(counts) * DTypeSize(dtype), from_peers = own * DTypeSize(dtype);
+  return Observe(CallKind::kReduceScatter, name, to_peers, from_peers, [&]() -> Status {
+    const Calling calling(*this, CallKind::kReduceScatter, name);
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    if (one_each_) return FoldError(across_->ReduceScatter(name, op, dtype, counts, in, out));
+    LOCKSTEP_RETURN_IF_ERROR(CheckReduction("reducescatter", name, op, dtype).status());
+    LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
+    LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[rank_], out));
+    const int64_t total = SumOf(counts);
+    LOCKSTEP_RETURN_IF_ERROR(Agree({.kind = CallKind::kReduceScatter,
+                                    .name = name,
+                                    .dtype = dtype,
+                                    .op = op,
+                                    .count = total,
+                                    .counts = counts})
+                                 .status());
+    const int64_t width = DTypeSize(dtype);
+    const Scratch packed = AllocateScratch(ranks_follow_hosts_ ? 0 : total * width);
+    const char* from = static_cast<const char*>(in);
+    if (!ranks_follow_hosts_) {
+      ToHostOrder(counts, width, from, packed.data);
+      from = packed.data;
+    }
+    std::vector<int64_t> to_leader(locals().size()), to_hosts(num_hosts()), to_locals(locals().size());
+    to_leader[0] = total;
+    for (int host = 0; host < num_hosts(); ++host) {
+      for (const int rank : place_.hosts[host]) to_hosts[host] += counts[rank];
+    }
+    const ReduceOp part = WithinParts(op);
+    const Scratch sums = AllocateScratch(leads() ? total * width : 0);
+    const Scratch for_host = AllocateScratch(leads() ? to_hosts[place_.host] * width : 0);
+    LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->ReduceScatter(name, part, dtype, to_leader, from, sums.data)));
+    if (leads()) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          FoldError(across_->ReduceScatter(name, part, dtype, to_hosts, sums.data, for_host.data)));
+      for (size_t l = 0; l < locals().size(); ++l) to_locals[l] = counts[locals()[l]];
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        FoldError(local_->AllToAllV(name, {dtype, 1}, to_locals, for_host.data, [&](auto) { return out; })));
+    if (op == ReduceOp::kMean) Divide(dtype, size_, out, counts[rank_], out);
+    return OkStatus();
+  });
 }
 
 }  // namespace lockstep::hierarchical

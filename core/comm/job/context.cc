@@ -5,7 +5,6 @@
 
 #include "core/base/cores.h"
 #include "core/comm/job/bootstrap.h"
-#include "core/comm/job/observed_communicator.h"
 
 namespace lockstep {
 namespace {
@@ -19,13 +18,13 @@ int LaneSpinUs(int ranks) {
   return AvailableCores() >= kCoresPerRank * ranks ? kSpinUs : 0;
 }
 
-// Starts the timeline of this rank, together with all ranks. If a rank cannot write its file, all get its error.
-Status StartTimeline(const ContextOptions& options, Telemetry& telemetry, Communicator& communicator,
-                     std::unique_ptr<TraceFile> file) {
+// Returns a random number, the same on all ranks, by which the files of their timelines know each other. Ends with the
+// error of a rank that declined.
+Result<uint64_t> AgreeOnJob(Communicator& communicator) {
   std::random_device random;
   uint64_t job = (uint64_t{random()} << 32) + random();
   LOCKSTEP_RETURN_IF_ERROR(communicator.Broadcast("timeline", 0, sizeof(job), &job));
-  return telemetry.StartTimeline(std::move(file), {options.rank, options.size, job});
+  return job;
 }
 
 }  // namespace
@@ -33,18 +32,18 @@ Status StartTimeline(const ContextOptions& options, Telemetry& telemetry, Commun
 Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(options.Validate());
   const auto telemetry = options.telemetry != nullptr ? options.telemetry : std::make_shared<Telemetry>();
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> inner, Assemble(options));
-  const bool is_ordered = options.purpose == ContextOptions().purpose;
-  // From here on counted: the timeline has the lanes that are open.
-  const auto observed = [&](std::unique_ptr<Communicator> made) {
-    return std::make_unique<ObservedCommunicator>(std::move(made), telemetry, is_ordered ? "ordered" : options.purpose);
-  };
-  if (options.timeline.empty()) return std::unique_ptr<Communicator>(observed(std::move(inner)));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Assemble(options));
+  const std::string_view lane = options.purpose == ContextOptions().purpose ? "ordered" : options.purpose;
+  if (options.timeline.empty()) {
+    communicator->ObserveCalls(telemetry, lane);
+    return communicator;
+  }
   Result<std::unique_ptr<TraceFile>> file = telemetry->OpenTimeline(options.timeline, options.rank);
-  if (!file.ok()) return inner->Decline("timeline", file.status());
-  Communicator& plain = *inner;
-  std::unique_ptr<Communicator> communicator = observed(std::move(inner));
-  LOCKSTEP_RETURN_IF_ERROR(StartTimeline(options, *telemetry, plain, *std::move(file)));
+  if (!file.ok()) return communicator->Decline("timeline", file.status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t job, AgreeOnJob(*communicator));
+  // The timeline has the lanes that are open.
+  communicator->ObserveCalls(telemetry, lane);
+  LOCKSTEP_RETURN_IF_ERROR(telemetry->StartTimeline(*std::move(file), {options.rank, options.size, job}));
   return communicator;
 }
 

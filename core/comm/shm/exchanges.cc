@@ -99,33 +99,39 @@ Status ShmCommunicator::Stream(int64_t longest_flow, int64_t piece_bytes, const 
 
 // Only the root has a source. The others announce an empty slot, so they count neither as staged nor as in place.
 Status ShmCommunicator::Broadcast(std::string_view name, int root, int64_t bytes, void* data) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
-  const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
-  Source source = {Source::kInSlotMark, 0};
-  if (rank_ == root) {
-    LOCKSTEP_ASSIGN_OR_RETURN(source, Locate(data, bytes, 0));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
-  if (const char* direct = DirectData(root)) {
-    if (rank_ != root) Deliver(data, direct, bytes);
-  } else if (size_ > 1) {
-    const std::vector<Flow> flow = {{root, static_cast<char*>(data), bytes, 0}};
-    LOCKSTEP_RETURN_IF_ERROR(rank_ == root ? Stream(bytes, kChunkBytes, flow, {})
-                                           : Stream(bytes, kChunkBytes, {}, flow));
-  }
-  return AnyInPlace() ? AwaitReaders() : OkStatus();
+  const bool sends = rank_ == root;
+  return Observe(CallKind::kBroadcast, name, sends ? bytes : 0, sends ? 0 : bytes, [&]() -> Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckBroadcast(name, size_, root, bytes, data));
+    const Call call = {.kind = CallKind::kBroadcast, .name = name, .root = root, .count = bytes};
+    Source source = {Source::kInSlotMark, 0};
+    if (rank_ == root) {
+      LOCKSTEP_ASSIGN_OR_RETURN(source, Locate(data, bytes, 0));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
+    if (const char* direct = DirectData(root)) {
+      if (rank_ != root) Deliver(data, direct, bytes);
+    } else if (size_ > 1) {
+      const std::vector<Flow> flow = {{root, static_cast<char*>(data), bytes, 0}};
+      LOCKSTEP_RETURN_IF_ERROR(rank_ == root ? Stream(bytes, kChunkBytes, flow, {})
+                                             : Stream(bytes, kChunkBytes, {}, flow));
+    }
+    return AnyInPlace() ? AwaitReaders() : OkStatus();
+  });
 }
 
 // All peers read a staged contribution from the same outbox: the sender copies it once, for any R.
 Status ShmCommunicator::AllGatherV(std::string_view name, Item item, int64_t count, const void* in,
                                    const Allocate& allocate) {
-  return AllGatherAs({.kind = CallKind::kAllGatherV,
-                      .name = name,
-                      .dtype = item.dtype,
-                      .width = item.width,
-                      .count = count,
-                      .count_agrees = false},
-                     item, count, in, allocate);
+  ReceivedBytes from_peers(allocate, rank_, item);
+  return Observe(CallKind::kAllGatherV, name, count * item.bytes(), from_peers.bytes(), [&]() -> Status {
+    return AllGatherAs({.kind = CallKind::kAllGatherV,
+                        .name = name,
+                        .dtype = item.dtype,
+                        .width = item.width,
+                        .count = count,
+                        .count_agrees = false},
+                       item, count, in, from_peers.Counting());
+  });
 }
 
 Status ShmCommunicator::AllGatherAs(const Call& call, Item item, int64_t count, const void* in,
@@ -169,47 +175,52 @@ Status ShmCommunicator::AllGatherAs(const Call& call, Item item, int64_t count, 
 // first), and the length of the longest flow between any two ranks.
 Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
                                   const void* in, const Allocate& allocate) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
-  const int64_t width = item.bytes();
-  const Call call = {.kind = CallKind::kAllToAllV,
-                     .name = name,
-                     .dtype = item.dtype,
-                     .width = item.width,
-                     .counts = send_counts,
-                     .count_agrees = false};
-  LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, SumOf(send_counts) * width, 0));
-  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
+  const int64_t own = send_counts.size() == static_cast<size_t>(size_) ? send_counts[rank_] : 0;
+  const int64_t to_peers = (SumOf(send_counts) - own) * item.bytes();
+  ReceivedBytes from_peers(allocate, rank_, item);
+  return Observe(CallKind::kAllToAllV, name, to_peers, from_peers.bytes(), [&]() -> Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckAllToAll(name, item, size_, send_counts, in));
+    const int64_t width = item.bytes();
+    const Call call = {.kind = CallKind::kAllToAllV,
+                       .name = name,
+                       .dtype = item.dtype,
+                       .width = item.width,
+                       .counts = send_counts,
+                       .count_agrees = false};
+    LOCKSTEP_ASSIGN_OR_RETURN(const Source source, Locate(in, SumOf(send_counts) * width, 0));
+    LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &source, sizeof(source)));
 
-  std::array<int64_t, kMaxRanks> counts;
-  for (int rank = 0; rank < size_; ++rank) counts[rank] = calls_.record(rank).counts[rank_];
-  const Received received = AllocateFor("alltoall", name, std::span(counts).first(size_), allocate);
-  const int64_t piece = kChunkBytes / size_ / kCacheLineBytes * kCacheLineBytes;
-  std::vector<Flow> incoming, outgoing;
-  int64_t longest = 0;
-  char* to = received.data;
-  for (int rank = 0; rank < size_; ++rank) {
-    const std::span<const int64_t> theirs(calls_.record(rank).counts, static_cast<size_t>(size_));
-    const char* data = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
-    const int64_t bytes = counts[rank] * width;
-    if (data != nullptr)
-      Deliver(to, data + SumOf(theirs.first(rank_)) * width, bytes);
-    else if (rank != rank_)
-      incoming.push_back({rank, to, bytes, rank_ * piece});
-    if (to != nullptr) to += bytes;
-    // The flows of all staged senders count for the length, not only those to this rank. A rank sends nothing to
-    // itself.
-    if (SourceOf(rank).way() != Way::kStaged) continue;
-    for (int to_rank = 0; to_rank < size_; ++to_rank) {
-      if (to_rank == rank) continue;
-      longest = std::max(longest, theirs[to_rank] * width);
-      if (rank != rank_) continue;
-      char* from = static_cast<char*>(const_cast<void*>(in)) + SumOf(theirs.first(to_rank)) * width;
-      outgoing.push_back({to_rank, from, theirs[to_rank] * width, to_rank * piece});
+    std::array<int64_t, kMaxRanks> counts;
+    for (int rank = 0; rank < size_; ++rank) counts[rank] = calls_.record(rank).counts[rank_];
+    const Received received = AllocateFor("alltoall", name, std::span(counts).first(size_), from_peers.Counting());
+    const int64_t piece = kChunkBytes / size_ / kCacheLineBytes * kCacheLineBytes;
+    std::vector<Flow> incoming, outgoing;
+    int64_t longest = 0;
+    char* to = received.data;
+    for (int rank = 0; rank < size_; ++rank) {
+      const std::span<const int64_t> theirs(calls_.record(rank).counts, static_cast<size_t>(size_));
+      const char* data = rank == rank_ ? static_cast<const char*>(in) : DirectData(rank);
+      const int64_t bytes = counts[rank] * width;
+      if (data != nullptr)
+        Deliver(to, data + SumOf(theirs.first(rank_)) * width, bytes);
+      else if (rank != rank_)
+        incoming.push_back({rank, to, bytes, rank_ * piece});
+      if (to != nullptr) to += bytes;
+      // The flows of all staged senders count for the length, not only those to this rank. A rank sends nothing to
+      // itself.
+      if (SourceOf(rank).way() != Way::kStaged) continue;
+      for (int to_rank = 0; to_rank < size_; ++to_rank) {
+        if (to_rank == rank) continue;
+        longest = std::max(longest, theirs[to_rank] * width);
+        if (rank != rank_) continue;
+        char* from = static_cast<char*>(const_cast<void*>(in)) + SumOf(theirs.first(to_rank)) * width;
+        outgoing.push_back({to_rank, from, theirs[to_rank] * width, to_rank * piece});
+      }
     }
-  }
-  if (longest > 0) LOCKSTEP_RETURN_IF_ERROR(Stream(longest, piece, outgoing, incoming));
-  if (AnyInPlace()) LOCKSTEP_RETURN_IF_ERROR(AwaitReaders());
-  return received.status;
+    if (longest > 0) LOCKSTEP_RETURN_IF_ERROR(Stream(longest, piece, outgoing, incoming));
+    if (AnyInPlace()) LOCKSTEP_RETURN_IF_ERROR(AwaitReaders());
+    return received.status;
+  });
 }
 
 }  // namespace lockstep::shm

@@ -69,34 +69,36 @@ Places PlacesOf(const Announcement& announcement) {
 // Checks, and chooses the way. Small data comes first: its time is that of moving a few cache lines.
 Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
                                   void* out) {
-  const ReduceFunction reduce = FindReduce(op, dtype);
-  if (reduce == nullptr) [[unlikely]]
-    return CheckReduction("allreduce", name, op, dtype).status();
-  if (const Status status = CheckAllReduce(name, count, in, out); !status.ok()) [[unlikely]]
-    return status;
-  const Call call = {.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count};
   const int64_t bytes = count * DTypeSize(dtype);
-  if (bytes <= kSlotBytes) return AllReduceInSlot(call, reduce, in, out);
+  return Observe(CallKind::kAllReduce, name, bytes, bytes, [&]() -> Status {
+    const ReduceFunction reduce = FindReduce(op, dtype);
+    if (reduce == nullptr) [[unlikely]]
+      return CheckReduction("allreduce", name, op, dtype).status();
+    if (const Status status = CheckAllReduce(name, count, in, out); !status.ok()) [[unlikely]]
+      return status;
+    const Call call = {.kind = CallKind::kAllReduce, .name = name, .dtype = dtype, .op = op, .count = count};
+    if (bytes <= kSlotBytes) return AllReduceInSlot(call, reduce, in, out);
 
-  const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivateMark),
-                         heap_->OffsetOf(out, bytes).value_or(Places::kPrivateMark)};
-  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
-  // With one rank every operation is the identity, including a mean; except for bools, which become 0 or 1.
-  if (size_ == 1) {
-    if (dtype == DType::kBool)
-      reduce(&in, 1, count, out);
-    else
-      std::memmove(out, in, static_cast<size_t>(bytes));
-    return OkStatus();
-  }
-  // One private buffer on one rank is enough: then all go staged, because in place each rank writes to all outputs.
-  for (int rank = 0; rank < size_; ++rank) {
-    const Places theirs = PlacesOf(calls_.announcement(rank));
-    if (!theirs.is_in_shared() || !theirs.is_out_shared()) {
-      return AllReduceStaged(call, reduce, static_cast<const char*>(in), static_cast<char*>(out));
+    const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivateMark),
+                           heap_->OffsetOf(out, bytes).value_or(Places::kPrivateMark)};
+    LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
+    // With one rank every operation is the identity, including a mean; except for bools, which become 0 or 1.
+    if (size_ == 1) {
+      if (dtype == DType::kBool)
+        reduce(&in, 1, count, out);
+      else
+        std::memmove(out, in, static_cast<size_t>(bytes));
+      return OkStatus();
     }
-  }
-  return AllReduceInPlace(call, reduce);
+    // One private buffer on one rank is enough: then all go staged, because in place each rank writes to all outputs.
+    for (int rank = 0; rank < size_; ++rank) {
+      const Places theirs = PlacesOf(calls_.announcement(rank));
+      if (!theirs.is_in_shared() || !theirs.is_out_shared()) {
+        return AllReduceStaged(call, reduce, static_cast<const char*>(in), static_cast<char*>(out));
+      }
+    }
+    return AllReduceInPlace(call, reduce);
+  });
 }
 
 // Every rank reads all slots and reduces everything. There is no second wait: this rank reads the slots before it
@@ -207,23 +209,27 @@ Status ShmCommunicator::AllReduceStaged(const Call& call, ReduceFunction reduce,
 // To go in place, only the inputs have to be shared: every rank writes only its own output.
 Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
                                       const void* in, void* out) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
-  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
-  LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[rank_], out));
-  const int64_t count = StartsOf(counts)[size_];
-  const Call call = {
-      .kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = count, .counts = counts};
-  const int64_t bytes = count * DTypeSize(dtype);
-  if (bytes <= kSlotBytes) return ReduceScatterInSlot(call, reduce, in, out);
+  const int64_t own = counts.size() == static_cast<size_t>(size_) ? counts[rank_] : 0;
+  const int64_t to_peers = SumOf(counts) * DTypeSize(dtype), from_peers = own * DTypeSize(dtype);
+  return Observe(CallKind::kReduceScatter, name, to_peers, from_peers, [&]() -> Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
+    LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
+    LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[rank_], out));
+    const int64_t count = StartsOf(counts)[size_];
+    const Call call = {
+        .kind = CallKind::kReduceScatter, .name = name, .dtype = dtype, .op = op, .count = count, .counts = counts};
+    const int64_t bytes = count * DTypeSize(dtype);
+    if (bytes <= kSlotBytes) return ReduceScatterInSlot(call, reduce, in, out);
 
-  const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivateMark), Places::kPrivateMark};
-  LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
-  for (int rank = 0; rank < size_; ++rank) {
-    if (!PlacesOf(calls_.announcement(rank)).is_in_shared()) {
-      return ReduceScatterStaged(call, reduce, static_cast<const char*>(in), static_cast<char*>(out));
+    const Places places = {heap_->OffsetOf(in, bytes).value_or(Places::kPrivateMark), Places::kPrivateMark};
+    LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, &places, sizeof(places)));
+    for (int rank = 0; rank < size_; ++rank) {
+      if (!PlacesOf(calls_.announcement(rank)).is_in_shared()) {
+        return ReduceScatterStaged(call, reduce, static_cast<const char*>(in), static_cast<char*>(out));
+      }
     }
-  }
-  return ReduceScatterInPlace(call, reduce, out);
+    return ReduceScatterInPlace(call, reduce, out);
+  });
 }
 
 // The whole input goes into the slot, including this rank's own part: it is small.

@@ -39,7 +39,8 @@ Status ShmCommunicator::FillSlot(const void* data, int64_t bytes) {
 
 // Makes only the start of a collective.
 Status ShmCommunicator::Barrier(std::string_view name) {
-  return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0);
+  return Observe(CallKind::kBarrier, name, 0, 0,
+                 [&]() -> Status { return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0); });
 }
 
 Status ShmCommunicator::Decline(std::string_view name, const Status& why, bool verbatim) {

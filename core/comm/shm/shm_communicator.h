@@ -54,7 +54,9 @@ class ShmCommunicator final : public Communicator {
   Status AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts, const void* in,
                    const Allocate& allocate) override;
   Status Barrier(std::string_view name) override;
-  Status Decline(std::string_view name, const Status& why) override { return Decline(name, why, /*verbatim=*/false); }
+  Status Decline(std::string_view name, const Status& why) override {
+    return Observe(CallKind::kDecline, name, 0, 0, [&] { return Decline(name, why, /*verbatim=*/false); });
+  }
   void Abort(const Status& why) override { waiter_->Abort(why); }
   // Does nothing in a fork of the process that made the communicator.
   void Leave(std::string_view how) override;
