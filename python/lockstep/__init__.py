@@ -1,10 +1,12 @@
 """Lockstep: synchronous distributed training of deep recommenders on TensorFlow.
 
-Names are imported at their first use, so that `lockstep.launch` does not import TensorFlow.
+Names are imported at their first use, so that `lockstep.launch` does not import TensorFlow. Under a launcher, this
+module also begins to watch for the error that ends the program.
 """
 
-import importlib
-from typing import Any
+import importlib as _importlib
+import os as _os
+from typing import Any as _Any
 
 # Public name -> the module that holds it.
 _EXPORTS = {
@@ -36,14 +38,14 @@ __all__ = sorted({*_EXPORTS, *_MODULES})
 __version__: str
 
 
-def __getattr__(name: str) -> Any:
-    value: Any
+def __getattr__(name: str) -> _Any:
+    value: _Any
     if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return _importlib.import_module(f"{__name__}.{name}")
     if name == "__version__":
-        value = importlib.import_module("importlib.metadata").version("lockstep-tf")
+        value = _importlib.import_module("importlib.metadata").version("lockstep-tf")
     elif name in _EXPORTS:
-        value = getattr(importlib.import_module(_EXPORTS[name]), name)
+        value = getattr(_importlib.import_module(_EXPORTS[name]), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
@@ -51,4 +53,11 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return sorted({*(name for name in globals() if not name.startswith("_")), *__all__, "__version__"})
+
+
+# A launcher shows each error once. For errors before the program has joined its job, the watch begins here.
+if "LOCKSTEP_NOTES" in _os.environ:
+    from lockstep._src.engine import program_end as _program_end
+
+    _program_end.watch()

@@ -1,9 +1,14 @@
 """The report of a failed worker's program to its launcher.
 
-Most errors of a job are consequences of another error: one rank fails and leaves, and the other ranks' collectives end
-with an error that names it. Such a rank sends its traceback to the launcher. The launcher shows the traceback if no
-other rank is the cause, and one line of it otherwise. A rank that the user has interrupted does the same.
-LOCKSTEP_TRACEBACKS=1 shows all tracebacks. Any other error is the program's own, and is shown whole.
+A rank sends the traceback of the error that ends it to the launcher, which shows each error once.
+
+- Most errors of a job are consequences of another error: one rank fails and leaves, and the other ranks' collectives
+  end with an error that names it. The launcher shows one line of such an error, and the traceback only if no other rank
+  is the cause. A rank that the user has interrupted does the same.
+- Any other error is the program's own. The launcher shows the traceback of the first rank, and one line for each other
+  rank with the same error.
+
+LOCKSTEP_TRACEBACKS=1 shows all tracebacks, with the frames of replaced symbols.
 """
 
 from __future__ import annotations
@@ -13,19 +18,19 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-import tensorflow as tf
-
-from lockstep._src.engine import library
+from lockstep._src.engine import tracebacks
 from lockstep.launch.base import notes
 
 SHOWS_ALL = "LOCKSTEP_TRACEBACKS"
+_RANK = "LOCKSTEP_RANK"
 # The errors that TensorFlow may raise if an interrupt ends an operation that waits.
-_INTERRUPT_ERRORS = (tf.errors.CancelledError, tf.errors.UnavailableError, tf.errors.InternalError)
+_INTERRUPT_ERRORS = ("CancelledError", "UnavailableError", "InternalError")
+# The errors of TensorFlow that its start-up lines may explain, for example those of a GPU that cannot be used.
+_DEVICE_ERRORS = ("InternalError", "UnknownError")
 # The text with which pybind11 reports an interrupt that came while an error of TensorFlow was created.
 _REPLACED = "REPLACED BY KeyboardInterrupt"
 # The time after which an interrupt is repeated. Destructors are over by then.
@@ -60,13 +65,18 @@ def _interrupt_again(show: Callable[[Any], None], lost: Any) -> None:
 
 
 def tell(error: BaseException) -> bool:
-    """Reports the error that ends the program to the launcher; returns whether the launcher shows it, in one line."""
+    """Reports the error that ends the program to the launcher; returns whether the launcher shows it."""
     if notes.VARIABLE not in os.environ:
         return False
-    note = {"is": "failed", **_reason(error)}
-    if note["because"] != notes.ITSELF and os.environ.get(SHOWS_ALL) != "1":
-        whole = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        if notes.say({**note, "trace": whole[-notes.MOST_TRACE_CHARACTERS :]}):
+    note: dict[str, Any] = {"is": "failed", **_reason(error)}
+    if note["because"] == notes.ITSELF:
+        note["same"] = tracebacks.identity(error, os.environ.get(_RANK, ""))
+        note["start_up"] = _is_of_start_up(error)
+    if os.environ.get(SHOWS_ALL) != "1":
+        whole = tracebacks.text_of(error)
+        if notes.say({**note, "trace": whole}):
+            return True
+        if note["because"] != notes.ITSELF and notes.say({**note, "trace": whole[-notes.MOST_TRACE_CHARACTERS :]}):
             return True
     notes.say(note)
     return False
@@ -85,10 +95,11 @@ def is_of_a_peer(error: BaseException) -> bool:
 def _reason(error: BaseException) -> dict[str, str]:
     """Returns why the program failed, and the line that stands for its traceback."""
     causes = list(_causes(error))
-    ends = (KeyboardInterrupt, *(_INTERRUPT_ERRORS if _was_interrupted else ()))
+    ends = (KeyboardInterrupt, *(_errors_of_tensorflow(*_INTERRUPT_ERRORS) if _was_interrupted else ()))
     if any(isinstance(cause, ends) or _REPLACED in str(cause) for cause in causes):
         return {"because": notes.INTERRUPT, "error": "interrupted"}
-    for cause in causes:
+    library = sys.modules.get("lockstep._src.engine.library")
+    for cause in causes if library is not None else ():  # without the library, the program has joined no job
         if _is_of_engine(cause) and (lost := library.lost_peer(str(cause))):
             return {"because": notes.PEER, "error": lost}
     return {"because": notes.ITSELF}
@@ -110,4 +121,16 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 def _is_of_engine(error: BaseException) -> bool:
     """Returns whether an error is one of TensorFlow's operations, or the one that Horovod raises for them."""
-    return isinstance(error, tf.errors.OpError) or type(error).__name__ == "HorovodInternalError"
+    return isinstance(error, _errors_of_tensorflow("OpError")) or type(error).__name__ == "HorovodInternalError"
+
+
+def _is_of_start_up(error: BaseException) -> bool:
+    """Returns whether TensorFlow's start-up lines may explain an error: something was not loaded, or a device fails."""
+    kinds = (ImportError, *_errors_of_tensorflow(*_DEVICE_ERRORS))
+    return any(isinstance(cause, kinds) for cause in _causes(error))
+
+
+def _errors_of_tensorflow(*names: str) -> tuple[type[BaseException], ...]:
+    """Returns classes of `tf.errors`; none of them if the program has not imported TensorFlow, or not wholly."""
+    errors = getattr(sys.modules.get("tensorflow"), "errors", None)
+    return tuple(getattr(errors, name) for name in names) if errors is not None else ()

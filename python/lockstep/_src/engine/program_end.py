@@ -35,7 +35,10 @@ _step: int | None = None  # the global step at which a session has ended
 
 
 def watch() -> None:
-    """Watches for the end of this process's program from now on. Further calls do nothing."""
+    """Watches for the end of this process's program from now on. Further calls do nothing.
+
+    Loads neither TensorFlow nor the op library: a program may fail before it needs them.
+    """
     global _former_hook, _former_exit, _watcher
     if _watcher == os.getpid():
         return
@@ -43,6 +46,7 @@ def watch() -> None:
     if _former_hook is None:  # a fork has both already
         _former_hook, sys.excepthook = sys.excepthook, _show
         _former_exit, sys.exit = sys.exit, _exit
+        atexit.register(_tell_code)
     from lockstep._src.engine import failure_report
 
     failure_report.watch()
@@ -84,9 +88,7 @@ def _steps() -> str:
 def farewell() -> str:
     """Returns a sentence about how the program ended, for other workers that wait for this one."""
     if _error is None and _code:
-        from lockstep._src.engine import failure_report
-
-        failure_report.tell_code()
+        _tell_code()
         return f"its program ended with sys.exit({_code!r:.{_MOST_CHARACTERS}}){_steps()}"
     if _error is None:
         return (
@@ -106,17 +108,29 @@ def _exit(code: Any = None, /) -> NoReturn:
     _former_exit(code)
 
 
+def _tell_code() -> None:
+    """Tells the launcher that the program itself has chosen to end with an exit code other than 0."""
+    if _watcher == os.getpid() and _error is None and _code:
+        from lockstep._src.engine import failure_report
+
+        failure_report.tell_code()
+
+
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Shows an error, here or by the launcher; if the error ends the program, also ends the process."""
     if _watcher != os.getpid() or not (error is _error or _is_last(error)):
         _former_hook(kind, error, trace)
         return
-    from lockstep._src.engine import failure_report, library
+    from lockstep._src.engine import failure_report, tracebacks
 
     ends_with(error)
     if not failure_report.tell(error):
-        _former_hook(kind, error, trace)
-    if sys._getframe().f_back is not None:  # the caller of this hook has more to do
+        if os.environ.get(failure_report.SHOWS_ALL) != "1":
+            tracebacks.hide_interception(error)
+        _former_hook(kind, error, error.__traceback__)
+    library = sys.modules.get("lockstep._src.engine.library")
+    # Without the library there is nothing that takes long to release, and a caller of this hook has more to do.
+    if library is None or sys._getframe().f_back is not None:
         return
     threading._shutdown()
     atexit._run_exitfuncs()

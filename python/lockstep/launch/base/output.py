@@ -52,6 +52,9 @@ class Console:
       timestamps: Whether each line begins with the date and the time of day.
       ranks: The ranks whose output is shown; None: all. The launcher's own messages are always shown.
       holds_start_up: Whether TensorFlow's start-up lines are held back (`StartUpLines`).
+
+    Attributes:
+      tracebacks: The errors whose tracebacks are shown: `Notes.same` -> the first worker with this error.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Console:
         holds_start_up: bool = False,
     ):
         self.ranks, self.holds_start_up = ranks, holds_start_up
+        self.tracebacks: dict[str, str] = {}
         self._terminal = {fd: os.isatty(fd) for fd in (stdout, stderr)}
         self._is_file = {fd: _is_file(fd) for fd in (stdout, stderr)}
         self.stdout, self.stderr, self.timestamps = stdout, stderr, timestamps

@@ -276,6 +276,7 @@ class ElasticJob(SupervisedJob):
     def _begin_round(self, places: Mapping[int, dict]) -> None:
         rendezvous = self._rendezvous(places)
         self._size = len(places)
+        self._console.tracebacks.clear()  # those of the rounds before
         if self._plan.verbose:
             shown = ", ".join(f"worker {number} is rank {place['rank']}" for number, place in places.items())
             self._console.message(f"round {self._driver.round} of {len(places)}: {shown}")

@@ -89,6 +89,7 @@ class SupervisedJob:
           LaunchError: the command cannot be executed.
         """
         self._inherited = open_files()
+        self._console.tracebacks.clear()  # those of the attempt before
         with self._make_guard() as guard, selectors.DefaultSelector() as selector, _signals(selector) as signals:
             try:
                 if self._files is not None:
@@ -132,6 +133,7 @@ class SupervisedJob:
 
     def _show(self, worker: LocalWorker) -> None:
         """Connects a worker's output with the console."""
+        worker.console = self._console
         worker.show(*streams_of(worker.rank, self._console, worker.last_lines, start_up=worker.start_up), worker.notes)
 
     def _add(self, worker: LocalWorker, guard: Guard, selector: selectors.BaseSelector) -> None:
@@ -333,17 +335,19 @@ class SupervisedJob:
         if self._end_requests:
             return
         self._show_start_up(worker)
-        if len(self._workers) < 2:
-            return
+        if len(self._workers) > 1 and not worker.traceback_is_shown:
+            self._show_last_lines(worker)
+        if len(self._workers) > 1 and any(worker.notes.saved for worker in self._workers):
+            self._report(with_checkpoint("the job has failed", self._workers))
+
+    def _show_last_lines(self, worker: Worker) -> None:
         shown = worker.notes.trace.splitlines() or [line.decode(errors="replace") for line in worker.last_lines]
         lines = "\n".join("  " + line for line in shown)
         self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
-        if any(worker.notes.saved for worker in self._workers):
-            self._report(with_checkpoint("the job has failed", self._workers))
 
     def _show_start_up(self, worker: Worker) -> None:
-        """Shows the lines of a failed worker that were held back: one of them may have the cause."""
-        if worker.start_up.lines:
+        """Shows the lines of a failed worker that were held back, if one of them may have the cause."""
+        if worker.start_up.lines and worker.may_need_start_up:
             lines = "\n".join("  " + line.decode(errors="replace") for line in worker.start_up.lines)
             self._report(f"{worker.name}: TensorFlow's lines at its start, which were held back:\n{lines}")
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from lockstep.launch.base.known_lines import StartUpLines
 from lockstep.launch.base.notes import ITSELF, PEER, Notes
+from lockstep.launch.base.output import Console
 from lockstep.launch.local.guard import kill_group
 from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.local.process import Process
@@ -53,11 +54,14 @@ class Worker:
       last_lines: The newest lines of its stdout and stderr.
       streams: File descriptor -> sink, for the pipes that this process reads.
       sinks: The receivers of its stdout, its stderr and its notes.
-      start_up: TensorFlow's start-up lines, which are shown only if it fails.
+      start_up: TensorFlow's start-up lines, which are shown only if they may explain its end.
       notes: Its notes on its end and on checkpoints.
+      console: Shows its output; None until it is known.
+      traceback_is_shown: Whether its own error's traceback is on the console, from this worker or from another one.
     """
 
     sinks: Sequence[Sink] = ()
+    console: Console | None = None
 
     def __init__(self, rank: int | None, pid: int):
         self.rank, self.pid = rank, pid
@@ -67,7 +71,7 @@ class Worker:
         self.streams: dict[int, Sink] = {}
         self.start_up = StartUpLines()
         self.notes = Notes(self._show_error)
-        self._has_shown = False
+        self.traceback_is_shown = self._has_shown = False
 
     @property
     def is_secondary(self) -> bool:
@@ -99,6 +103,11 @@ class Worker:
         return f"{self.name} (pid {self.pid})"
 
     @property
+    def may_need_start_up(self) -> bool:
+        """Whether TensorFlow's start-up lines may explain its end: nothing else does, or its error is of the start."""
+        return not self.notes.because or self.notes.start_up
+
+    @property
     def urgency(self) -> int:
         """Orders workers that ended at the same time; the lowest counts as the first failure.
 
@@ -125,13 +134,28 @@ class Worker:
         """Frees all that belongs to it."""
         raise NotImplementedError
 
+    def catch_up(self) -> None:
+        """Takes the output that has arrived before a note."""
+
     def _show_error(self, notes: Notes) -> None:
-        """Shows one line of an error whose traceback the launcher shows later; all of it goes into the file."""
-        if notes.trace and not self._has_shown:
-            self._has_shown = True
-            self.keep(notes.trace.encode(errors="replace"))
-            self.sinks[1].finish()
-            self.sinks[1].feed(notes.error.encode(errors="replace") + b"\n")
+        """Shows the error of a note, behind the output before it; all of the traceback goes into the file."""
+        if not notes.trace or self._has_shown:
+            return
+        self._has_shown = True
+        self.catch_up()
+        self.keep(notes.trace.encode(errors="replace"))
+        self.sinks[1].finish()
+        self.sinks[1].feed(self._shown_of(notes).rstrip("\n").encode(errors="replace") + b"\n")
+
+    def _shown_of(self, notes: Notes) -> str:
+        """Returns the traceback of an error of its own that is not shown yet, and one line of all others."""
+        if notes.because != ITSELF:
+            return notes.error
+        if self.console is None or not self.console.shows(self.rank):
+            return notes.trace
+        self.traceback_is_shown = True
+        first = self.console.tracebacks.setdefault(notes.same, self.name)
+        return notes.trace if first == self.name else f"the same error as {first}"
 
 
 class LocalWorker(Worker):
@@ -181,6 +205,12 @@ class LocalWorker(Worker):
                 self._copies[fd].write(chunk)
             sink.feed(chunk)
         return True
+
+    def catch_up(self) -> None:
+        """Implements `Worker.catch_up`."""
+        for pipe in self._pipes[:2]:
+            if not pipe.closed:
+                self.read(pipe.fileno())
 
     def keep(self, text: bytes) -> None:
         """Implements `Worker.keep`."""

@@ -35,6 +35,7 @@ class RemoteWorker(Worker):
         super().__init__(rank, 0)
         self.number = rank
         self._host, self._say, self._copies = host, say, copies
+        self.console = console
         self._lost = ""
         self._has_told = False
         self.sinks = (*streams_of(rank, console, self.last_lines, is_remote=True, start_up=self.start_up), self.notes)
