@@ -100,3 +100,13 @@ def test_a_csv_that_all_workers_read_is_warned_of_and_its_shares_train_as_one_wo
     for rank, ((weights, none), (_, warnings), (_, again)) in enumerate(outcomes):
         assert (none, len(warnings), again) == ([], int(rank == 0), [])
         _assert_close(weights, expected)
+
+
+@pytest.mark.parametrize(("name", "goes_on"), [("predict", False), ("predict", True), ("evaluate", True), ("fit", False)])
+def test_a_call_on_one_rank_alone_says_what_was_done_where_and_what_to_do(name, goes_on):
+    (rows, said), (_, other) = call_workers(worker.call_alone, 2, name, goes_on, timeout_s=400)
+    assert rows == 8  # behind the scope, a rank may predict alone
+    assert said.startswith(f"rank 0 called {name}(), but rank 1 has finished or called something else"), said
+    assert f"Call {name}() on all ranks" in said
+    assert ("on one rank alone" in said) == (name != "fit")
+    assert other == "" if not goes_on else other.startswith("rank 1 called fit(), but rank 0 "), other

@@ -181,3 +181,31 @@ def exchanges_of_a_step(layers):
             engine.disable_graph_collection()
     kinds = collections.Counter(node.op for graph in graphs for node in graph.node)
     return {kind: count for kind, count in kinds.items() if kind.startswith("Lockstep")}
+
+
+def call_alone(name, goes_on):
+    """Calls a method of a model on rank 0 alone: behind the scope, then in it, where rank 1 ends or trains instead.
+
+    Returns:
+      The number of rows that rank 0 predicted behind the scope, and the message of the error in the scope.
+    """
+    import keras
+
+    import hybridbackend.tensorflow as hb
+
+    x, y = np.ones([8, 2], "f"), np.ones([8, 1], "f")
+    with hb.scope():
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("sgd", loss="mse")
+        model.fit(x * hb.context.rank, y, batch_size=4, verbose=0)
+    rows = len(model.predict(x, verbose=0)) if hb.context.rank == 0 else 0
+    said = ""
+    with hb.scope():
+        try:
+            if hb.context.rank == 0:
+                getattr(model, name)(x, **({} if name == "predict" else {"y": y}), verbose=0)
+            elif goes_on:
+                model.fit(x, y, verbose=0)
+        except RuntimeError as error:
+            said = str(error)
+    return rows, said

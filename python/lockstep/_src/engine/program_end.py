@@ -25,6 +25,9 @@ from typing import Any, NoReturn
 _TEARDOWN_S = 1.0
 _MOST_CHARACTERS = 300
 
+# The beginning of the farewell of a worker whose program has failed.
+FAILED = "its program ended with "
+
 _error: BaseException | None = None  # the error that ends the program
 _code: Any = None  # the argument of sys.exit
 _former_hook: Callable[..., Any] | None = None
@@ -89,15 +92,16 @@ def farewell() -> str:
     """Returns a sentence about how the program ended, for other workers that wait for this one."""
     if _error is None and _code:
         _tell_code()
-        return f"its program ended with sys.exit({_code!r:.{_MOST_CHARACTERS}}){_steps()}"
+        return f"{FAILED}sys.exit({_code!r:.{_MOST_CHARACTERS}}){_steps()}"
     if _error is None:
         return (
             f"it finished its program{_steps()} while others go on. The workers make unequal numbers of steps: let "
             "their data end together, as iterators made inside of scope() do, or give all of them as many batches "
-            "(docs/input.md)"
+            "(docs/input.md). Or some rank alone makes a call that needs all ranks, such as predict() of a model with "
+            "sharded tables"
         )
     text = f"{type(_error).__name__}: {_error}".splitlines()[0]
-    return f"its program ended with {text[:_MOST_CHARACTERS]}"
+    return f"{FAILED}{text[:_MOST_CHARACTERS]}"
 
 
 def _exit(code: Any = None, /) -> NoReturn:

@@ -16,7 +16,7 @@ _DEADLINE_S = 240
 # The interpreter's own part of the end takes ten minutes here; the program's own parts still run.
 _SLOW = """
 import atexit, sys, threading, time
-from lockstep._src.engine import program_end
+from lockstep._src.engine import library, program_end
 class Slow:
     def __del__(self, sleep=time.sleep):
         sleep(600)

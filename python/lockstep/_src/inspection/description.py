@@ -5,6 +5,9 @@ from typing import Any
 
 from lockstep.launch.base.sizes import size_of
 
+# The least width of the column with the names of single values.
+_LABEL_CHARACTERS = 16
+
 # Texts, numbers, and lists of rows, by name. Names that end in "bytes" are sizes.
 Description = dict[str, Any]
 
@@ -15,13 +18,12 @@ class InspectError(ValueError):
 
 def lines_of(description: Mapping[str, Any]) -> list[str]:
     """Returns the lines of a description for a person: `name: value`, and a table for each list of rows."""
-    lines = []
+    single = {name: value for name, value in description.items() if not isinstance(value, list) and value not in (None, "")}
+    width = max([_LABEL_CHARACTERS, *(len(_label(name)) + 2 for name in single)])
+    lines = [f"{_label(name) + ':':<{width}}{_text(name, value)}" for name, value in single.items()]
     for name, value in description.items():
-        if isinstance(value, list):
-            if value:
-                lines += ["", f"{name} ({len(value)})", *_table(value)]
-        elif value not in (None, ""):
-            lines.append(f"{_label(name) + ':':<16}{_text(name, value)}")
+        if isinstance(value, list) and value:
+            lines += ["", f"{name} ({len(value)})", *_table(value)]
     return lines
 
 

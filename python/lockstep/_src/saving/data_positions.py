@@ -10,6 +10,7 @@ from the beginning.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,7 +70,7 @@ class PositionSaveable(saveable_object.SaveableObject):
 
 def note(iterator: Any) -> None:
     """Adds the position of an iterator of the current graph to the checkpoints of all savers that are made later."""
-    saveable = PositionSaveable(tf.data.experimental.make_saveable_from_iterator(iterator), restored_by_saver=False)
+    saveable = PositionSaveable(_position_of(iterator), restored_by_saver=False)
     _tf1.add_to_collection(_tf1.GraphKeys.SAVEABLE_OBJECTS, saveable)
     _tf1.add_to_collection(_POSITIONS, saveable)
 
@@ -102,6 +103,15 @@ def forget() -> None:
     """Removes all positions from the current graph's saveables, so that later savers do not save them."""
     saveables = _tf1.get_collection_ref(_tf1.GraphKeys.SAVEABLE_OBJECTS)
     saveables[:] = [saveable for saveable in saveables if not is_position(saveable)]
+
+
+def _position_of(iterator: Any) -> Any:
+    """Returns TensorFlow's saveable for an iterator of a graph.
+
+    The function is for graphs only, and says so in a deprecation warning to all callers. A user of this library cannot
+    do anything about it, so the function is called without the warning.
+    """
+    return inspect.unwrap(tf.data.experimental.make_saveable_from_iterator)(iterator)
 
 
 def _adopt() -> None:

@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Prints the summary; returns 1 if a trace is missing, damaged or foreign, else 0."""
+    """Prints the summary; returns 1 if a trace is missing, damaged or foreign, or a file cannot be made, else 0."""
     line = parser()
     options = line.parse_args(arguments)
     steps = _steps(line, options.steps)
@@ -38,6 +38,8 @@ def main(arguments: Sequence[str]) -> int:
         mine, others = traces.read_folder(options.folder, options.job)
         clocks = merging.align(mine)
         found = summary.summarize(mine, clocks)
+        # The summary comes first: files that cannot be written take nothing from it.
+        print(json.dumps(found) if options.json else "\n".join(summary.lines_of(found, len(others))), flush=True)
         if options.output:
             _write(options.output, json.dumps(merging.merged(mine), separators=(",", ":")) + "\n")
         if options.svg:
@@ -45,7 +47,6 @@ def main(arguments: Sequence[str]) -> int:
     except traces.TimelineError as error:
         print(f"lockstep timeline: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(found) if options.json else "\n".join(summary.lines_of(found, len(others))))
     return 0
 
 

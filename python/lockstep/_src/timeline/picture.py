@@ -72,7 +72,10 @@ def svg(traces: list[Trace], first: int | None = None, last: int | None = None) 
 def _range(trace: Trace, first: int | None, last: int | None) -> tuple[float, float, str]:
     steps = {event["args"]["step"]: event for event in trace.spans("step")}
     if not steps:
-        raise TimelineError(f"{trace.path}: has no steps to draw; lockstep.end_step() marks them")
+        raise TimelineError(
+            f"{trace.path}: has no steps, so there is nothing to draw. fit(), sessions and estimators mark steps in "
+            "lockstep.scope(); in a loop of your own, call lockstep.end_step() after each step"
+        )
     if first is None:
         numbers = sorted(steps)
         first = numbers[len(numbers) // 2]

@@ -11,6 +11,9 @@ from lockstep._src.timeline.merging import Clock, Exchange, exchanges
 from lockstep._src.timeline.traces import Trace
 
 _SLOWEST = 8
+# The longest name of an exchange in a table; longer ones are shortened.
+_NAME_CHARACTERS = 48
+_GAP = "..."
 _MS = 1e-3
 
 
@@ -171,16 +174,17 @@ def lines_of(summary: dict[str, Any], others: int = 0) -> list[str]:
         ]
         lines += ["", *_table(["table", "lookups", "ids", "distinct", "ratio", "new keys"], rows)]
     if summary["exchanges"]:
+        slowest = summary["exchanges"][:_SLOWEST]
         rows = [
             [
-                one["name"] if len(one["name"]) <= 48 else one["name"][:45] + "...",
+                name,
                 str(one["count"]),
                 _number(one["transfer_ms"]),
                 _number(one["wait_ms"]),
                 _size(one["sent_bytes"]),
                 "-" if one["last_rank"] is None else str(one["last_rank"]),
             ]
-            for one in summary["exchanges"][:_SLOWEST]
+            for name, one in zip(_shortened([one["name"] for one in slowest]), slowest, strict=True)
         ]
         header = ["slowest exchanges", "count", "transfer ms", "wait ms", "sent", "mostly last"]
         lines += ["", *_table(header, rows)]
@@ -216,6 +220,31 @@ def _table(header: Sequence[str], rows: list[list[str]]) -> list[str]:
         cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def _shortened(names: list[str]) -> list[str]:
+    """Returns names without their middle where they are long. Different names stay different.
+
+    Names of exchanges begin with the same scope, and often end alike. So names that would look alike get longer, until
+    they differ.
+    """
+    shortened: dict[str, str] = {}
+    waiting, length = sorted(set(names)), _NAME_CHARACTERS
+    while waiting:
+        by_text: dict[str, list[str]] = {}
+        for name in waiting:
+            by_text.setdefault(_without_middle(name, length), []).append(name)
+        shortened |= {alike[0]: text for text, alike in by_text.items() if len(alike) == 1}
+        waiting = [name for alike in by_text.values() if len(alike) > 1 for name in alike]
+        length *= 2
+    return [shortened[name] for name in names]
+
+
+def _without_middle(name: str, length: int) -> str:
+    if len(name) <= length:
+        return name
+    kept = length - len(_GAP)
+    return name[: kept // 2] + _GAP + name[len(name) - (kept - kept // 2) :]
 
 
 def _number(value: float) -> str:

@@ -38,7 +38,7 @@ def test_what_is_no_note_is_left_out(line):
     noted = Notes()
     noted.feed(line + b"\n" + json.dumps({"is": "failed", "because": ITSELF}).encode() + b"\n" + line)
     assert (noted.because, noted.error, noted.trace, noted.saved) == (ITSELF, "", "", None)
-    assert len(noted._rest) <= 1 << 15
+    assert len(noted._rest) <= 60 << 10
 
 
 def test_another_file_under_the_pipes_number_gets_no_notes(pipe, tmp_path):
@@ -46,6 +46,23 @@ def test_another_file_under_the_pipes_number_gets_no_notes(pipe, tmp_path):
         os.dup2(theirs.fileno(), pipe[1])
         assert not notes.say({"is": "failed", "because": ITSELF})
     assert (tmp_path / "theirs").read_bytes() == b""
+
+
+def test_the_first_reason_of_a_failure_stays():
+    noted = Notes()
+    for because, same in ((PEER, ""), (ITSELF, "x")):
+        noted.feed(json.dumps({"is": "failed", "because": because, "same": same}).encode() + b"\n")
+    assert (noted.because, noted.same) == (PEER, "")
+
+
+def test_a_note_that_is_longer_than_the_pipe_is_not_sent_and_the_next_one_arrives(pipe):
+    assert not notes.say({"is": "failed", "because": ITSELF, "trace": "x" * (60 << 10)})
+    assert notes.say({"is": "failed", "because": ITSELF, "trace": "x" * (59 << 10), "same": "1", "start_up": True})
+    os.write(pipe[1], b'{"is": "fai')  # a note of which the pipe took a part
+    assert notes.say({"is": "saved", "path": "/c"})
+    noted = Notes()
+    noted.feed(os.read(pipe[0], 1 << 16))
+    assert (len(noted.trace), noted.same, noted.start_up, noted.saved) == (59 << 10, "1", True, ("/c", None, False))
 
 
 def test_nobody_waits_where_a_note_finds_no_place(pipe):

@@ -1,5 +1,6 @@
 """The launcher's view of a worker: how ends are told, and that output is forwarded, kept and not mixed up."""
 
+import json
 import signal
 
 import pytest
@@ -32,8 +33,8 @@ def start(tmp_path):
     """Yields a function that starts a worker which runs shell code, and connects it with sinks that keep all."""
     started = []
 
-    def start_it(code: str, copies=None):
-        worker = LocalWorker(command_starter(["sh", "-c", code])({"PATH": "/usr/bin:/bin"}, ()), 3, copies)
+    def start_it(code: str, copies=None, rank=3):
+        worker = LocalWorker(command_starter(["sh", "-c", code])({"PATH": "/usr/bin:/bin"}, ()), rank, copies)
         started.append(worker)
         worker.show(Kept(), Kept(), worker.notes)
         return worker
@@ -127,17 +128,55 @@ def test_one_call_reads_a_part_so_that_a_worker_that_writes_without_end_leaves_t
     assert len(worker.sinks[0].text) - before <= 1 << 20
 
 
-def test_its_output_and_the_traceback_that_the_launcher_shows_are_kept_in_files(start, tmp_path):
-    """The stderr of the launcher gets one line of the error: the traceback follows in the launcher's last lines."""
-    error = '{"is": "failed", "because": "itself", "error": "in short", "trace": "at length"}'
-    code = f"echo out; printf begun >&2; printf '%s\\n' '{error}' '{error}' > /proc/self/fd/${{LOCKSTEP_NOTES%%:*}}"
-    with open(tmp_path / "shown", "wb") as shown:
-        worker = start(code, open_copy(str(tmp_path), "rank.3", Console(shown.fileno(), shown.fileno())))
+def _failing(note: dict) -> str:
+    """Returns a command that writes to its outputs, and sends a note twice."""
+    text = json.dumps({"is": "failed", **note})
+    return f"echo out; printf begun >&2; printf '%s\\n' '{text}' '{text}' > /proc/self/fd/${{LOCKSTEP_NOTES%%:*}}"
+
+
+@pytest.mark.parametrize(("because", "shown"), [(notes.PEER, b"in short"), (notes.ITSELF, b"at length")])
+def test_a_traceback_is_kept_in_files_and_shown_if_the_error_is_the_programs_own(start, tmp_path, because, shown):
+    """The launcher shows one line of another error: the traceback follows in its last lines if nothing else does."""
+    code = _failing({"because": because, "error": "in short", "trace": "at length\n"})
+    with open(tmp_path / "shown", "wb") as file:
+        worker = start(code, open_copy(str(tmp_path), "rank.3", Console(file.fileno(), file.fileno())))
         _read_all(worker)
-    assert worker.sinks[1].text == b"begunin short\n"
+    assert worker.sinks[1].text == b"begun" + shown + b"\n"
     assert (tmp_path / "rank.3/stdout").read_text() == "out\n"
-    assert (tmp_path / "rank.3/stderr").read_text() == "begunat length"
-    assert (worker.notes.because, worker.notes.trace) == (notes.ITSELF, "at length")
+    assert (tmp_path / "rank.3/stderr").read_text() == "begunat length\n"
+    assert (worker.notes.because, worker.notes.trace) == (because, "at length\n")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "texts", "shown"),
+    [
+        (None, "aa", [b"trace a", b"the same error as rank 0"]),
+        (None, "ab", [b"trace a", b"trace b"]),
+        # The output of rank 0 is hidden, so its traceback is not on the console.
+        ({1}, "aa", [b"trace a", b"trace a"]),
+    ],
+    ids=["same", "others", "hidden"],
+)
+def test_each_error_is_one_traceback_on_the_console(start, tmp_path, ranks, texts, shown):
+    with open(tmp_path / "shown", "wb") as file:
+        console = Console(file.fileno(), file.fileno(), ranks=ranks)
+        for rank, (text, wanted) in enumerate(zip(texts, shown, strict=True)):
+            note = {"because": notes.ITSELF, "trace": f"trace {text}", "same": text}
+            worker = start(_failing(note), rank=rank)
+            worker.console = console
+            _read_all(worker)
+            assert worker.sinks[1].text == b"begun" + wanted + b"\n"
+            assert worker.traceback_is_shown == (ranks is None or rank in ranks)
+
+
+@pytest.mark.parametrize(
+    ("because", "start_up", "needs"),
+    [("", False, True), (notes.ITSELF, False, False), (notes.ITSELF, True, True), (notes.PEER, False, False)],
+)
+def test_start_up_lines_may_explain_an_end_that_nothing_else_explains(because, start_up, needs):
+    worker = Worker(0, 1)
+    worker.notes.because, worker.notes.start_up = because, start_up
+    assert worker.may_need_start_up == needs
 
 
 def test_the_newest_lines_are_kept_for_the_message_of_a_failure():

@@ -3,10 +3,13 @@
 Callbacks end a pass over data by `model.stop_training` (`stop_evaluating`, `stop_predicting`), which Keras reads after
 each batch and after each epoch. A worker's request is cleared before Keras reads it. It is then sent with the exchange
 that precedes the next batch, and all workers skip this batch. After an epoch there is a separate exchange.
+
+A worker that alone begins such a pass waits for the others in vain, and gets an error that says so.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.collectives import ordered
-from lockstep._src.engine import steps
+from lockstep._src.engine import program_end, steps
 from lockstep._src.engine.context import context
 
 # Method of a model -> the attribute by which callbacks end it.
@@ -27,12 +30,16 @@ class Pass:
     Args:
       model: the model.
       attribute: the attribute that callbacks set, see `ATTRIBUTES`.
+
+    Attributes:
+      asked: whether this worker's callbacks have asked for the end.
+      has_begun: whether all workers have agreed on a batch.
     """
 
     def __init__(self, model: Any, attribute: str) -> None:
         self._model = model
         self._attribute = attribute
-        self.asked = False
+        self.asked = self.has_begun = False
 
     def take_back(self) -> None:
         """Records a request of this worker's callbacks, and clears it before Keras reads it."""
@@ -42,7 +49,7 @@ class Pass:
 
     def agree(self, anyone_asked: bool) -> None:
         """Passes the agreement of all workers to Keras."""
-        self.asked = False
+        self.asked, self.has_begun = False, True
         if anyone_asked:
             setattr(self._model, self._attribute, True)
 
@@ -59,10 +66,16 @@ class Passes(threading.local):
         options = {} if name == "fit" else {"mode": "eval"}
 
         def run(method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-            outer, self.innermost = self.innermost, Pass(model, ATTRIBUTES[name])
+            this = Pass(model, ATTRIBUTES[name])
+            outer, self.innermost = self.innermost, this
             try:
                 with context.scope(**options):
                     return method(model, *args, **kwargs)
+            except tf.errors.OpError as error:
+                if this.has_begun or (others := _others_that_went_on(error)) is None:
+                    raise
+                # The error is not the cause of this one, but its consequence. So it is not shown.
+                raise RuntimeError(_called_alone(name, others)) from None
             finally:
                 self.innermost = outer
 
@@ -87,3 +100,25 @@ class Passes(threading.local):
         if self.innermost is not None:
             asked = tf.constant(int(self.innermost.asked))
             self.innermost.agree(bool(ordered.allreduce(asked, op="max", name="stop_training").numpy()))
+
+
+def _others_that_went_on(error: tf.errors.OpError) -> str | None:
+    """Returns the ranks that finished or made another call while this one began a pass; None: the error is another."""
+    text = str(error)
+    has_left = " left the job" in text and program_end.FAILED not in text
+    if not has_left and "the ranks disagree about call" not in text:
+        return None
+    ranks = {int(rank) for rank in re.findall(r"\brank (\d+) (?:left|called)", text)} - {context.rank}
+    return f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "another rank"
+
+
+def _called_alone(name: str, others: str) -> str:
+    alone = "" if name == "fit" else (
+        f". To {name} on one rank alone, leave the scope before, if the model has no sharded tables; otherwise export "
+        "the model on all ranks, and load the export on one"
+    )  # fmt: skip
+    return (
+        f"rank {context.rank} called {name}(), but {others} has finished or called something else: inside of scope(), "
+        f"all ranks take their batches together. Call {name}() on all ranks, each with rows of its own{alone} "
+        "(docs/keras.md)"
+    )
