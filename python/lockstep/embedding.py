@@ -3,7 +3,7 @@
 The names are DeepRec's; docs/deeprec.md explains their meaning here.
 """
 
-import lockstep._assembly  # noqa: F401
+from lockstep import _assembly  # noqa: F401
 from lockstep._src.tables.dynamic.creation import get_embedding_variable
 from lockstep._src.tables.dynamic.modes import evaluating
 from lockstep._src.tables.dynamic.table_options import (

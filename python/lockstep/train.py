@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import lockstep._assembly  # noqa: F401
+from lockstep import _assembly  # noqa: F401
 from lockstep._src.compat.deeprec.collective_strategy import CollectiveStrategy
 from lockstep._src.compat.hybridbackend.optimizers import names as _names_of_optimizers
 from lockstep._src.compat.hybridbackend.optimizers import optimizer as _optimizer
@@ -68,4 +68,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_names_of_optimizers()])
+    return sorted({*__all__, *_names_of_optimizers()})

@@ -1,4 +1,4 @@
-"""`dir()` of a module also lists the names that it imports on first use."""
+"""`dir()` of a public module lists its public names only, and also those that it imports on first use."""
 
 import importlib
 
@@ -23,3 +23,22 @@ LAZY = {
 def test_names_that_come_later_are_listed(module):
     found = importlib.import_module(module)
     assert {*LAZY[module], *found.__all__} <= set(dir(found))
+
+
+PUBLIC = [
+    *LAZY,
+    *("horovod", "hybridbackend", "hybridbackend.tensorflow", "hybridbackend.tensorflow.train"),
+    *("lockstep.data", "lockstep.embedding", "lockstep.launch", "lockstep.metrics", "lockstep.ray"),
+]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_names_that_a_module_only_uses_are_not_listed(module):
+    found = importlib.import_module(module)
+    public = {*getattr(found, "__all__", ()), *LAZY.get(module, ())}
+    for name in dir(found):
+        if name.startswith("_") or name in public:
+            continue
+        value = getattr(found, name)
+        own_module = getattr(value, "__name__", "") == f"{module}.{name}"
+        assert own_module or name.endswith("Optimizer") or module.endswith(".keras"), name

@@ -6,17 +6,17 @@ Refuses to share its import name with the original distribution. The one that wa
 files of the other.
 """
 
-import sys
+import sys as _sys
 
-from lockstep._src.compat.originals import refuse_distribution
+from lockstep._src.compat.originals import refuse_distribution as _refuse_distribution
 
 
 def _refuse_originals(search_path: list[str]) -> None:
     """Raises ImportError if the original Horovod is installed; its distribution is named horovod."""
-    refuse_distribution("horovod", "horovod", search_path)
+    _refuse_distribution("horovod", "horovod", search_path)
 
 
-_refuse_originals(sys.path)
+_refuse_originals(_sys.path)
 
 from horovod.runner import run  # noqa: E402
 from lockstep.launch.frontends.horovod_command_line import API_VERSION as __version__  # noqa: E402, N812

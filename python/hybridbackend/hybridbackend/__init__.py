@@ -4,14 +4,14 @@ Refuses to share its import name with an original distribution, such as hybridba
 installed last would have overwritten files of the other.
 """
 
-import sys
+import sys as _sys
 
-from lockstep._src.compat.originals import refuse_distribution
+from lockstep._src.compat.originals import refuse_distribution as _refuse_distribution
 
 
 def _refuse_originals(search_path: list[str]) -> None:
     """Raises ImportError if an original HybridBackend is installed; its distributions are all named hybridbackend*."""
-    refuse_distribution("hybridbackend", r"hybridbackend\w*", search_path)
+    _refuse_distribution("hybridbackend", r"hybridbackend\w*", search_path)
 
 
-_refuse_originals(sys.path)
+_refuse_originals(_sys.path)

@@ -1,6 +1,6 @@
 """Estimators on all workers of a job. They follow `tf.estimator`, which TensorFlow 2.16 removed."""
 
-import lockstep._assembly  # noqa: F401
+from lockstep import _assembly  # noqa: F401
 from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.estimator.evaluations import train_and_evaluate
 from lockstep._src.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter

@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as _tf
 
-import lockstep._assembly  # noqa: F401
+from lockstep import _assembly  # noqa: F401
 from lockstep.keras import layers
 
 __all__ = [
@@ -72,7 +72,7 @@ def _import_with_keras_3(module: str, name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)
 
 
 def _register_classes() -> None:

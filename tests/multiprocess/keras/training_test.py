@@ -102,7 +102,10 @@ def test_a_csv_that_all_workers_read_is_warned_of_and_its_shares_train_as_one_wo
         _assert_close(weights, expected)
 
 
-@pytest.mark.parametrize(("name", "goes_on"), [("predict", False), ("predict", True), ("evaluate", True), ("fit", False)])
+ALONE = [("predict", False), ("predict", True), ("evaluate", True), ("fit", False)]
+
+
+@pytest.mark.parametrize(("name", "goes_on"), ALONE)
 def test_a_call_on_one_rank_alone_says_what_was_done_where_and_what_to_do(name, goes_on):
     (rows, said), (_, other) = call_workers(worker.call_alone, 2, name, goes_on, timeout_s=400)
     assert rows == 8  # behind the scope, a rank may predict alone

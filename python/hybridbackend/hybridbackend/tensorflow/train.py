@@ -1,5 +1,6 @@
 """`hb.train`: names of HybridBackend's training API; optimizers keep TensorFlow's names (`hb.train.AdamOptimizer`)."""
 
+from lockstep import train as _train
 from lockstep.train import (
     BestCheckpoint,
     EarlyStopping,
@@ -12,7 +13,6 @@ from lockstep.train import (
     Server,
     StepStatHook,
     SyncReplicasOptimizer,
-    __dir__,
     __getattr__,
     device_setter,
     export,
@@ -37,7 +37,6 @@ __all__ = [
     "Server",
     "StepStatHook",
     "SyncReplicasOptimizer",
-    "__dir__",
     "__getattr__",
     "device_setter",
     "export",
@@ -49,3 +48,7 @@ __all__ = [
     "wraps_optimizer",
     "wraps_server",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in dir(_train) if name.endswith("Optimizer"))} - {"__getattr__"})

@@ -14,6 +14,8 @@ from typing import Any
 def lazy_names(module: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` of a module with names that are imported later.
 
+    `dir()` lists the public names only: those of `__all__`, and those of `places`.
+
     Args:
       module: the module's name.
       places: from each name to the module that holds it, or to the module that it is.
@@ -28,6 +30,6 @@ def lazy_names(module: str, places: Mapping[str, str]) -> tuple[Callable[[str], 
         return value
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[module]), *places})
+        return sorted({*vars(sys.modules[module]).get("__all__", ()), *places})
 
     return get, names

@@ -2,9 +2,11 @@
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 from lockstep._src.engine import failure_report
 from lockstep.launch.base import notes
@@ -207,3 +209,67 @@ def test_an_error_after_an_interrupt_counts_for_itself():
     own = OSError(28, "No space left on device")
     own.__context__ = KeyboardInterrupt()  # the error was raised while the interrupt was handled
     assert failure_report._reason(own) == {"because": notes.ITSELF}
+
+
+# Fails in one of three ways: on all ranks alike, on each rank in its own way, or before the program joins the job.
+_FAILS = """
+import os, sys
+import tensorflow as tf
+import lockstep
+rank, how = os.environ["LOCKSTEP_RANK"], sys.argv[1]
+
+def to_inputs(batch):
+    return batch["user" if how == "others" and rank == "0" else "usr"]
+
+if how == "early":
+    {}["path"]
+with lockstep.scope():
+    data = tf.data.Dataset.from_tensor_slices({"user": [1, 2]})
+    lockstep.barrier()
+    data.map(to_inputs)
+    raise ValueError("no column item")
+"""
+
+
+def _failed(launch, tmp_path, how: str) -> tuple[list[str], list[str]]:
+    """Returns the terminal's lines of a job that fails, and the files with the stderr of both ranks."""
+    (tmp_path / "train.py").write_text(_FAILS)
+    variables = {"CUDA_VISIBLE_DEVICES": ""}
+    process = launch("-n", "2", "--log-dir", "logs", sys.executable, "train.py", how, variables=variables)
+    code, _, stderr = finish(process, _DEADLINE_S)
+    assert code == 1, stderr
+    return stderr, [(tmp_path / f"logs/rank.{rank}/stderr").read_text() for rank in (0, 1)]
+
+
+@pytest.mark.parametrize(("how", "error"), [("alike", "KeyError: 'usr'"), ("early", "KeyError: 'path'")])
+def test_an_error_of_all_ranks_is_one_traceback_and_a_line_for_each_other_rank(launch, tmp_path, how, error):
+    stderr, files = _failed(launch, tmp_path, how)
+    said = "\n".join(stderr)
+    assert said.count("Traceback (most recent call last):") == 1, said
+    (first,) = {line[1] for line in stderr if line.endswith("Traceback (most recent call last):")}
+    other = "1" if first == "0" else "0"
+    assert [line for line in stderr if line.startswith(f"[{other}] ")] == [f"[{other}] the same error as rank {first}"]
+    assert said.count(error) == 1, said
+    # Nothing of TensorFlow's start, and no second traceback.
+    assert len([line for line in stderr if line.startswith("[lockstep]")]) == 1, said
+    for file in files:  # These have all of it.
+        assert file.count("Traceback (most recent call last):") == 1 and error in file, file
+
+
+def test_different_errors_of_ranks_are_all_shown(launch, tmp_path):
+    stderr, files = _failed(launch, tmp_path, "others")
+    said = "\n".join(stderr)
+    # The slower rank may be ended while it reports its error.
+    shown = ("[0] ValueError: no column item" in stderr) + ("[1]     KeyError: 'usr'" in stderr)
+    assert said.count("Traceback (most recent call last):") == shown >= 1, said
+    assert "the same error" not in said
+    assert [("ValueError: no column item" in files[0]), ("KeyError: 'usr'" in files[1])].count(True) == shown
+
+
+@pytest.mark.parametrize(
+    ("error", "explains"),
+    [(ImportError("libx.so"), True), (tf.errors.InternalError(None, None, "no GPU"), True), (KeyError("user"), False)],
+    ids=["import", "device", "own"],
+)
+def test_start_up_lines_may_explain_errors_of_imports_and_devices(error, explains):
+    assert failure_report._is_of_start_up(error) == explains

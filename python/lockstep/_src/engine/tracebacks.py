@@ -22,10 +22,9 @@ _LOCKSTEP = Path(__file__).resolve().parents[2]
 _INTERCEPTION = str(Path(__file__).parents[1] / "hooks" / "interception.py")
 # TensorFlow's messages list the frames in which a node was made, each with an empty line after it.
 _LISTED_FRAME = re.compile(rf'^ *File "{re.escape(_INTERCEPTION)}", line \d+, in \w+\n(?:[ \t]*\n)?', re.MULTILINE)
-# Folders whose frames are no part of the program. The paths of a virtual environment lie below the last one.
-_LIBRARIES = tuple(
-    path + os.sep for path in {str(_LOCKSTEP), *(sysconfig.get_paths()[key] for key in ("stdlib", "purelib", "platlib"))}
-)
+# Folders whose frames are no part of the program.
+_PATHS = sysconfig.get_paths()
+_LIBRARIES = tuple(path + os.sep for path in (str(_LOCKSTEP), *(_PATHS[k] for k in ("stdlib", "purelib", "platlib"))))
 _GENERATED = "__autograph_generated_file"
 # Parts of a message that differ between processes: addresses, AutoGraph's files, the numbers of traced functions.
 _OF_A_PROCESS = re.compile(rf"0x[0-9a-f]+|{_GENERATED}\w+|(?<=__inference_)\w+")

@@ -15,13 +15,26 @@ from lockstep._src.saving import bundle
 from lockstep._src.saving.chain import Chain
 from lockstep._src.saving.latest import latest_checkpoint
 
-_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _STEP = "global_step"
 # The tensors of a dynamic table `e`, after its name; slots are named `e/<slot>`.
 _OF_TABLE = re.compile(
     r"-(keys|values|freqs|versions|seconds|filter|filter_options|slots|slot_initials|parts|clock|sweep|link|removed)"
     r"(_filtered)?$"
 )
+# The description of a dynamic table, whose values are unknown.
+EMPTY_TABLE: Mapping[str, Any] = {
+    "name": "",
+    "rows": None,
+    "width": None,
+    "keys": "",
+    "slots": [],
+    "counted": None,
+    "removed": None,
+    "changes_only": None,
+    "rows_of_workers": None,
+    "bytes": 0,
+}
 _CHANGED = "-changed"  # in an increment, between the table's name and these
 _POSITION = re.compile(r"_STATE/worker_(\d+)_of_(\d+)$")
 
@@ -147,6 +160,7 @@ def _tables(tensors: Mapping[str, Stored], reader: Any) -> tuple[list[dict[str, 
         parts = f"{name}-parts"
         tables.append(
             {
+                **EMPTY_TABLE,
                 "name": name.removesuffix(_CHANGED),
                 "rows": keys.shape[0],
                 "width": values.shape[-1],
@@ -171,7 +185,7 @@ def _variables(tensors: Mapping[str, Stored]) -> list[dict[str, Any]]:
     """Returns the tensors that are not slots of others, each with its slots: `w/Adagrad` is a slot of `w`."""
     owners = {name: _owner(name, tensors) for name in tensors}
     rows = []
-    for name in sorted(name for name in tensors if not owners[name] and name != _OBJECT_GRAPH):
+    for name in sorted(name for name in tensors if not owners[name] and name != OBJECT_GRAPH):
         one = tensors[name]
         slots = sorted(slot[len(name) + 1 :] for slot, owner in owners.items() if owner == name)
         size = one.size + sum(tensors[f"{name}/{slot}"].size for slot in slots)
@@ -205,7 +219,7 @@ def _writer(tensors: Mapping[str, Stored], tables: list[dict[str, Any]], positio
         return "Lockstep"
     if any(name.endswith("-partition_offset") for name in tensors):
         return "DeepRec"
-    if _OBJECT_GRAPH in tensors:
+    if OBJECT_GRAPH in tensors:
         return "tf.train.Checkpoint or Keras"
     return "tf.compat.v1.train.Saver" + (", an export" if tables else "")
 

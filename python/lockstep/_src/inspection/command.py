@@ -13,15 +13,18 @@ from typing import Any
 from lockstep._src.inspection.description import Description, InspectError, lines_of
 from lockstep.launch.base.known_lines import StartUpLines, holds_start_up_lines
 
-_MAGIC_BYTES = 4
+_MAGIC_BYTES = 8
+# The first bytes of Keras' files; `keras_files` is imported when it is needed.
+_ZIP, _HDF5 = b"PK\3\4", b"\x89HDF\r\n\x1a\n"
 
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of the options."""
     line = argparse.ArgumentParser(
         prog="lockstep inspect",
-        description="Describes a checkpoint (its prefix, its .index file, or its folder), an export, or Parquet and "
-        "ORC files (or a folder of them): tables, rows, widths, slots, sizes, who wrote it, schema, row groups.",
+        description="Describes a checkpoint (its prefix, its .index file, or its folder), an export, a file of Keras "
+        "(.keras, .weights.h5), or Parquet and ORC files (or a folder of them): tables, rows, widths, slots, layers, "
+        "weights, sizes, who wrote it, schema, row groups.",
     )
     line.add_argument("path", help="the file or folder")
     line.add_argument("--checksums", action="store_true", help="also compute the SHA-256 of Parquet and ORC files")
@@ -82,7 +85,11 @@ def describe(path: str, checksums: bool = False) -> Description:
         raise InspectError(f"{path}: {error.strerror}") from None
     if begin.startswith((b"PAR1", b"ORC")) or path.endswith((".parquet", ".orc")):
         return _module("columnar_files").describe([path], checksums)
-    raise InspectError(f"{path}: its first bytes {begin!r} are those of no checkpoint's index, Parquet or ORC file")
+    if begin.startswith((_ZIP, _HDF5)):
+        return _module("keras_files").describe(path)
+    raise InspectError(
+        f"{path}: its first bytes {begin!r} are those of no checkpoint's index, and of no file of Keras, Parquet or ORC"
+    )
 
 
 def _module(name: str) -> Any:

@@ -1,10 +1,11 @@
-"""Checkpoints of one worker, exports and columnar files, described by `lockstep inspect`."""
+"""Checkpoints of one worker, exports, files of Keras and columnar files, described by `lockstep inspect`."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from pyarrow import orc, parquet
 
 from lockstep._src.inspection import command
+from lockstep._src.inspection.description import lines_of
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.saving.saved_models import export
 from lockstep._src.scope import embedding_scope, scope
@@ -100,6 +102,91 @@ def test_an_export_has_signatures_and_tables(folder, tmp_path):
     assert described["bytes"] > described["graph_bytes"] > 0
 
 
+# Two tables of this library, and an ordinary layer.
+_KERAS = """
+import keras, numpy as np, tensorflow as tf
+import lockstep, lockstep.keras
+ids = np.arange(64)
+with lockstep.scope():
+    user, item = (keras.Input((), name=name, dtype="int64") for name in ("user", "item"))
+    with lockstep.embedding_scope():
+        row = keras.layers.Embedding(100, 4, name="users")(user)
+    rows = [row, lockstep.keras.DynamicEmbedding(8, name="items")(item)]
+    out = keras.layers.Dense(1, name="tower")(keras.ops.concatenate(rows, -1))
+    model = keras.Model({"user": user, "item": item}, out)
+    model.compile("adam", "mse")
+    model.fit({"user": ids, "item": ids * 7}, ids, batch_size=8, verbose=0)
+    model.save("model.keras")
+    model.save_weights("model.weights.h5")
+    lockstep.keras.export(model, "exported", verbose=False)
+"""
+has_keras3 = pytest.mark.skipif(
+    not getattr(tf.keras, "__version__", "2").startswith("3"), reason="TensorFlow before 2.16 has no Keras 3"
+)
+
+
+@pytest.fixture(scope="module")
+def keras_files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keras")
+    subprocess.run([sys.executable, "-c", _KERAS], cwd=folder, timeout=240, check=True, capture_output=True)
+    return folder
+
+
+@has_keras3
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+def test_a_file_of_keras_has_layers_weights_and_tables(keras_files, name):
+    import keras
+
+    described = command.describe(str(keras_files / name))
+    is_model = name.endswith(".keras")
+    layers = {one["name"]: one for one in described["layers"]}
+    classes = {"users": "Embedding", "items": "DynamicEmbedding", "tower": "Dense", "optimizer": "Adam"}
+    assert {n: one["class"] for n, one in layers.items()} == {n: c if is_model else "" for n, c in classes.items()}
+    weights = {one["name"]: (one["shape"], one["bytes"]) for one in described["weights"]}
+    assert weights["tower/0"] == ("12x1", 48) and weights["tower/1"] == ("1", 4)
+    (table,) = described["embedding tables"]
+    assert table == {"name": "users", "rows": 100, "width": 4, "type": "float32", "bytes": 1600}
+    items = _table(described, "items")
+    assert (items["rows"], items["width"], items["keys"], len(items["slots"])) == (64, 8, "int64", 2)
+    assert (layers["tower"]["parameters"], layers["users"]["parameters"]) == (13, 400)
+    assert described["bytes"] == os.path.getsize(keras_files / name)
+    if is_model:
+        assert (described["written_by"], described["optimizer"]) == (f"Keras {keras.__version__}", "Adam")
+        assert described["class"].startswith("Functional ")
+    assert "weights (" in "\n".join(lines_of(described))
+
+
+@has_keras3
+@pytest.mark.parametrize("name", ["model.keras", "model.weights.h5"])
+@pytest.mark.parametrize("how", ["cut", "foreign", "remove"])
+def test_a_file_of_keras_that_is_damaged_foreign_or_missing_is_named(keras_files, tmp_path, capsys, name, how):
+    path = tmp_path / shutil.copy(keras_files / name, tmp_path)
+    _damage(path, how)
+    assert command.main([str(path)]) == 1
+    assert f"lockstep inspect: {path}" in capsys.readouterr().err
+
+
+@has_keras3
+def test_an_export_of_keras_names_its_tables_and_lists_each_weight_once(keras_files):
+    described = command.describe(str(keras_files / "exported"))
+    items = _table(described, "items")
+    assert (items["rows"], items["width"], items["keys"]) == (64, 8, "int64")
+    (users,) = described["embedding tables"]
+    assert (users["name"], users["rows"], users["width"]) == ("users", 100, 4)
+    rest = {one["name"]: (one["shape"], one["copies"]) for one in described["tensors"]}
+    assert rest == {"tower/kernel": ("12x1", 2), "tower/bias": ("1", 2)}
+    sizes = [one["bytes"] for part in ("dynamic tables", "embedding tables", "tensors") for one in described[part]]
+    stored = sum(os.path.getsize(path) for path in (keras_files / "exported" / "variables").glob("*.data-*"))
+    # The object graph is the rest.
+    reader = tf.train.load_checkpoint(str(keras_files / "exported" / "variables" / "variables"))
+    assert 0 <= stored - sum(sizes) - len(reader.get_tensor("_CHECKPOINTABLE_OBJECT_GRAPH")) < 20
+
+
+def test_a_value_stands_apart_from_a_name_of_any_length():
+    assert lines_of({"step": 2, "positions in the data": 3}) == ["step:                  2", "positions in the data: 3"]
+    assert lines_of({"step": 2}) == ["step:           2"]
+
+
 def _damage(path, how):
     data = bytearray(path.read_bytes())
     if how == "cut":
@@ -186,8 +273,13 @@ def test_a_footer_that_ends_pyarrows_process_is_an_error_that_names_the_file(dat
 
 def test_other_files_and_folders_are_refused(tmp_path, capsys):
     (tmp_path / "model.keras").write_bytes(b"PK\3\4...")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n...")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("readme", "")
     for path, says in (
-        (tmp_path / "model.keras", "first bytes b'PK\\x03\\x04'"),
+        (tmp_path / "model.keras", "model.keras is damaged, or is no file of Keras 3"),
+        (tmp_path / "other.zip", "other.zip is no file of Keras 3: There is no item named 'config.json'"),
+        (tmp_path / "picture.png", "first bytes b'\\x89PNG\\r\\n\\x1a\\n'"),
         (tmp_path, "no checkpoint, no export"),
     ):
         assert command.main([str(path)]) == 1

@@ -18,11 +18,12 @@ class InspectError(ValueError):
 
 def lines_of(description: Mapping[str, Any]) -> list[str]:
     """Returns the lines of a description for a person: `name: value`, and a table for each list of rows."""
-    single = {name: value for name, value in description.items() if not isinstance(value, list) and value not in (None, "")}
+    shown = {name: value for name, value in description.items() if value not in (None, "", [])}
+    single = {name: value for name, value in shown.items() if not isinstance(value, list)}
     width = max([_LABEL_CHARACTERS, *(len(_label(name)) + 2 for name in single)])
     lines = [f"{_label(name) + ':':<{width}}{_text(name, value)}" for name, value in single.items()]
-    for name, value in description.items():
-        if isinstance(value, list) and value:
+    for name, value in shown.items():
+        if isinstance(value, list):
             lines += ["", f"{name} ({len(value)})", *_table(value)]
     return lines
 

@@ -7,13 +7,16 @@ from typing import Any
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
 from lockstep._src.inspection import checkpoints
 from lockstep._src.inspection.description import Description, InspectError
+from lockstep._src.saving import bundle
 
 FILE = "saved_model.pb"
 _HIDDEN = "__saved_model_init_op"
+# The ends of the names that `lockstep.keras.export` gives to a dynamic table's rows and keys.
+_ROWS, _KEYS = "/embeddings", "/keys"
 
 
 def describe(folder: str) -> Description:
@@ -36,6 +39,8 @@ def describe(folder: str) -> Description:
         raise InspectError(f"{path} has no graph: it is empty, or is no SavedModel")
     prefix = os.path.join(folder, "variables", "variables")
     variables = checkpoints.describe(prefix) if tf.io.gfile.exists(f"{prefix}.index") else {}
+    tensors = _named(prefix, variables.get("tensors", []))
+    tables, embeddings, tensors = _tables(tensors)
     info = model.meta_graphs[0].meta_info_def
     names = [os.path.join(at, name) for at, _, files in tf.io.gfile.walk(folder) for name in files]
     return {
@@ -56,9 +61,54 @@ def describe(folder: str) -> Description:
             for name, signature in sorted(graph.signature_def.items())
             if name != _HIDDEN
         ],
-        "dynamic tables": variables.get("dynamic tables", []),
-        "tensors": variables.get("tensors", []),
+        "dynamic tables": [*variables.get("dynamic tables", []), *tables],
+        "embedding tables": embeddings,
+        "tensors": tensors,
     }
+
+
+def _named(prefix: str, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the tensors of an export with the names of their variables, each variable once.
+
+    Keras tracks each weight in two ways, so its exports hold the values twice. Tensors are copies if the names of their
+    variables and their checksums are the same. `copies` has their number, and `bytes` the size of all.
+    """
+    reader = tf.train.load_checkpoint(prefix) if tensors else None
+    if reader is None or not reader.has_tensor(checkpoints.OBJECT_GRAPH):
+        return tensors
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(checkpoints.OBJECT_GRAPH))
+    names = {one.checkpoint_key: one.full_name for node in graph.nodes for one in node.attributes}
+    checksums = {key: entry.crc32c for key, entry in bundle.read_index(prefix)[1]}
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for one in tensors:
+        key = one["name"]
+        name = names.get(key) or key
+        row = rows.setdefault((name, one["type"], one["shape"], checksums.get(key)), {**one, "name": name, "copies": 0})
+        row["copies"] += 1
+        row["bytes"] += one["bytes"] if row["copies"] > 1 else 0
+    return [{**row, "copies": row["copies"] if row["copies"] > 1 else None} for row in rows.values()]
+
+
+def _tables(tensors: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the dynamic tables of an export of Keras, its other embedding tables, and all other tensors."""
+    keys = {one["name"].removesuffix(_KEYS): one for one in tensors if one["name"].endswith(_KEYS)}
+    dynamic, embeddings, rest = [], [], []
+    for one in tensors:
+        name, sizes = one["name"].removesuffix(_ROWS), one["shape"].split("x")
+        if not one["name"].endswith(_ROWS) or len(sizes) != 2:
+            rest.append(one)
+            continue
+        rows, width = map(int, sizes)
+        table = {"name": name, "rows": rows, "width": width, "type": one["type"], "bytes": one["bytes"]}
+        # One more row is for all other keys.
+        if name in keys and keys[name]["shape"] == str(rows - 1):
+            of_keys = keys[name]
+            dynamic.append({**checkpoints.EMPTY_TABLE, "name": name, "rows": rows - 1, "width": width})
+            dynamic[-1] |= {"keys": of_keys["type"], "bytes": one["bytes"] + of_keys["bytes"]}
+        else:
+            embeddings.append(table)
+    taken = {f"{one['name']}{_KEYS}" for one in dynamic}
+    return dynamic, embeddings, [one for one in rest if one["name"] not in taken]
 
 
 def _tensors(tensors: Any) -> list[str]:

@@ -82,13 +82,19 @@ class _Initializer(lookup_ops.TableInitializerBase):
 
 
 class _Places(tf.Module):
-    """Row numbers by key; unknown keys have the number of the last row."""
+    """Row numbers by key; unknown keys have the number of the last row.
 
-    def __init__(self, keys: np.ndarray) -> None:
+    Args:
+      keys: [K].
+      name: The name of the variable that has them.
+    """
+
+    def __init__(self, keys: np.ndarray, name: str) -> None:
         super().__init__()
         self._count = len(keys)
         if self._count:  # TensorFlow cannot fill an empty table
-            keys = tf.Variable(keys, trainable=False, dtype=tf.string if keys.dtype == object else tf.int64)
+            dtype = tf.string if keys.dtype == object else tf.int64
+            keys = tf.Variable(keys, trainable=False, dtype=dtype, name=name)
             self._table = lookup_ops.StaticHashTable(_Initializer(keys), self._count)
 
     def of(self, keys: tf.Tensor) -> tf.Tensor:
@@ -102,10 +108,11 @@ class _Places(tf.Module):
 def _as_matrix(layer: DynamicEmbedding, keys: np.ndarray, rows: np.ndarray) -> Iterator[None]:
     """Makes a layer read these rows inside the block."""
     rows = np.concatenate([rows, np.full([1, layer.output_dim], layer.table.default_value, rows.dtype)])
-    matrix = tf.Variable(rows, trainable=False, name="embeddings")
+    # `lockstep inspect` knows the table by these names.
+    matrix = tf.Variable(rows, trainable=False, name=f"{layer.path}/embeddings")
     weight = layer._weight
     table = weight._value
-    weight._value, layer.places = matrix, _Places(keys)
+    weight._value, layer.places = matrix, _Places(keys, f"{layer.path}/keys")
     try:
         yield
     finally:
@@ -117,7 +124,7 @@ def _as_variable(variable: Any, whole: np.ndarray) -> Iterator[None]:
     """Turns a sharded weight into an ordinary variable of Keras inside the block."""
     own = (variable.__class__, variable._value, variable._shape)
     variable.__class__ = backend.Variable
-    variable._value, variable._shape = tf.Variable(whole, trainable=False, name=variable.name), whole.shape
+    variable._value, variable._shape = tf.Variable(whole, trainable=False, name=variable.path), whole.shape
     try:
         yield
     finally:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lockstep._src.timeline import command, merging, traces
+from lockstep._src.timeline import command, merging, summary, traces
 
 _OFFSET_US = 5e6  # the clock of host b is ahead of that of host a
 
@@ -222,3 +222,25 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.C
     _job(tmp_path)
     assert command.main([str(tmp_path), "-o", str(tmp_path / "none" / "x.json")]) == 1
     assert "x.json: No such file or directory" in capsys.readouterr().err
+
+
+def test_without_steps_the_summary_comes_before_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for rank in (0, 1):
+        _write(tmp_path, rank, [_collective(1, 1000, 10)])
+    assert command.main([str(tmp_path), "--svg", str(tmp_path / "steps.svg")]) == 1
+    shown = capsys.readouterr()
+    assert re.search(r"^allreduce grad +1 ", shown.out, re.MULTILINE)
+    assert "has no steps" in shown.err and "call lockstep.end_step() after each step" in shown.err
+    assert not (tmp_path / "steps.svg").exists()
+
+
+def test_long_names_of_exchanges_stay_apart() -> None:
+    scope = "alltoall gradients/embedding_lookup/LockstepCombine/" + 30 * "deeper/"
+    names = [f"{scope}{end}" for end in ("user", "item", "item")] + ["allreduce grad", f"{scope}user{40 * 'x'}/end"]
+    names += [f"{scope}{middle}{60 * 'y'}" for middle in "ab"]
+    shown = summary._shortened(names)
+    assert len(set(shown)) == len(set(names)) and shown[1] == shown[2] and shown[3] == "allreduce grad"
+    assert shown[0].startswith("alltoall gradients/") and shown[0].endswith("/user") and len(shown[0]) == 48
+    for name, text in zip(names, shown, strict=True):
+        begin, _, end = text.partition("...")
+        assert name.startswith(begin) and name.endswith(end)

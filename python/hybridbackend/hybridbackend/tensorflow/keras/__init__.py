@@ -14,4 +14,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *lockstep.keras.__all__})
+    return sorted({*__all__, *lockstep.keras.__all__})

@@ -1,0 +1,99 @@
+"""Tracebacks without the frames of replaced symbols, and the identity of errors of several ranks."""
+
+import traceback
+
+import pytest
+
+from lockstep._src.engine import tracebacks
+from lockstep._src.hooks.interception import around
+
+
+def _users_function(error: Exception) -> None:
+    raise error
+
+
+def _replaced(original, error: Exception) -> None:
+    original(error)
+
+
+def _raised(error: Exception, function=_users_function) -> Exception:
+    try:
+        function(error)
+    except Exception as raised:
+        return raised
+    raise AssertionError
+
+
+def _names(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def test_frames_of_interception_are_left_out_and_all_others_stay():
+    error = _raised(ValueError("x"), around(_replaced)(_users_function))
+    assert _names(error) == ["_raised", "replacement", "_replaced", "_users_function"]
+    tracebacks.hide_interception(error)
+    assert _names(error) == ["_raised", "_replaced", "_users_function"]
+
+
+def test_causes_are_cleaned_as_well_and_the_text_is_the_interpreters():
+    intercepted = around(_replaced)(_users_function)
+    try:
+        try:
+            intercepted(KeyError("first"))
+        except KeyError as error:
+            intercepted(ValueError("second")) if error else None
+    except ValueError as error:
+        caught = error
+    text = tracebacks.text_of(caught)
+    assert "interception.py" not in text and "in replacement" not in text
+    assert "KeyError: 'first'" in text and text.endswith("ValueError: second\n")
+    assert "During handling of the above exception, another exception occurred:" in text
+    assert text.count("raise error") == 2
+
+
+def test_an_error_that_interception_itself_raises_keeps_its_place():
+    error = _raised(None, around(None)(None))  # calls None
+    tracebacks.hide_interception(error)
+    assert _names(error) == ["_raised", "replacement"]
+
+
+def test_tensorflows_lists_of_frames_lose_those_of_interception():
+    listed = f'  File "{tracebacks._INTERCEPTION}", line 173, in replacement\n\n'
+    message = f'Detected at node x defined at (most recent call last):\n  File "a.py", line 8, in f\n\n{listed}end'
+    text = tracebacks.text_of(_raised(ValueError(message)))
+    assert text.endswith('last):\n  File "a.py", line 8, in f\n\nend\n')
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "same"),
+    [
+        ("no column", "no column", True),
+        ("no column", "no row", False),
+        ("rank 0: nothing came", "rank 1: nothing came", True),
+        ("rank 2 left", "rank 3 left", False),
+        ("<f at 0x7f01>", "<f at 0x7fab>", True),
+        ("in __autograph_generated_filev5_5de54.py", "in __autograph_generated_fileiiaafyul.py", True),
+        ("[Op:__inference_step_376]", "[Op:__inference_step_41]", True),
+        ("row 10 of 9", "row 11 of 9", False),
+    ],
+)
+def test_errors_of_ranks_are_the_same_if_only_the_process_differs(mine, other, same):
+    zero, one = (_raised(ValueError(text)) for text in (mine, other))
+    assert (tracebacks.identity(zero, "0") == tracebacks.identity(one, "1")) == same
+
+
+def _raised_in_program(line: int) -> Exception:
+    """Returns an error that is raised in this line of a user's program."""
+    program = "\n" * (line - 1) + "def fails(error):\n  raise error"
+    names: dict = {}
+    exec(compile(program, "/home/user/train.py", "exec"), names)
+    return _raised(ValueError("x"), names["fails"])
+
+
+def test_errors_differ_by_class_place_and_cause():
+    error = _raised_in_program(3)
+    assert tracebacks.identity(error, "0") == tracebacks.identity(_raised_in_program(3), "1")
+    caused = _raised_in_program(3)
+    caused.__cause__ = _raised(KeyError("y"))
+    for other in (_raised(KeyError("x")), _raised(ValueError("x")), _raised_in_program(4), caused):
+        assert tracebacks.identity(other, "0") != tracebacks.identity(error, "0")
