@@ -1,6 +1,6 @@
 """The report of a failed worker's program to its launcher.
 
-A rank sends the traceback of the error that ends it to the launcher, which shows each error once.
+A rank sends the traceback of the error that ends it to the launcher. The launcher shows each error once.
 
 - Most errors of a job are consequences of another error: one rank fails and leaves, and the other ranks' collectives
   end with an error that names it. The launcher shows one line of such an error, and the traceback only if no other rank

@@ -12,7 +12,7 @@ from lockstep._src.timeline.traces import Trace
 
 _SLOWEST = 8
 # The longest name of an exchange in a table; longer ones are shortened.
-_NAME_CHARACTERS = 48
+_NAME_CHARACTERS = 60
 _GAP = "..."
 _MS = 1e-3
 
@@ -243,8 +243,8 @@ def _shortened(names: list[str]) -> list[str]:
 def _without_middle(name: str, length: int) -> str:
     if len(name) <= length:
         return name
-    kept = length - len(_GAP)
-    return name[: kept // 2] + _GAP + name[len(name) - (kept - kept // 2) :]
+    end = (length - len(_GAP)) // 3  # the beginning says more
+    return name[: length - len(_GAP) - end] + _GAP + name[len(name) - end :]
 
 
 def _number(value: float) -> str:
