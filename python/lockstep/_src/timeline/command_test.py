@@ -240,7 +240,11 @@ def test_long_names_of_exchanges_stay_apart() -> None:
     names += [f"{scope}{middle}{60 * 'y'}" for middle in "ab"]
     shown = summary._shortened(names)
     assert len(set(shown)) == len(set(names)) and shown[1] == shown[2] and shown[3] == "allreduce grad"
-    assert shown[0].startswith("alltoall gradients/") and shown[0].endswith("/user") and len(shown[0]) == summary._NAME_CHARACTERS
+    assert (
+        shown[0].startswith("alltoall gradients/")
+        and shown[0].endswith("/user")
+        and len(shown[0]) == summary._NAME_CHARACTERS
+    )
     for name, text in zip(names, shown, strict=True):
         begin, _, end = text.partition("...")
         assert name.startswith(begin) and name.endswith(end)
