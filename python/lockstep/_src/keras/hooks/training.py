@@ -33,7 +33,7 @@ from lockstep._src.gradients import in_scope, norms
 from lockstep._src.gradients.keras_optimizers import apply_keras3
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import stopping, table_optimizers
+from lockstep._src.keras.hooks import resuming, stopping, table_optimizers
 from lockstep._src.tables import sharded as sharding
 from lockstep._src.tables.updates import keras3 as updates
 
@@ -44,6 +44,7 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(symbols.SUPPORTS_JIT, around(_supports_jit))
     file_errors.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     if context.world_size == 1:
+        interception.replace(symbols.ENUMERATE_BATCHES, around(resuming.enumerate_alone))
         return
     step = _Step()
     interception.replace(symbols.KERAS_SCALE_LOSS, around(step.scale_loss))
@@ -102,6 +103,8 @@ class _Step(threading.local):
     def enumerate_batches(self, _: Any, epoch: Any) -> Iterator[tuple[int, int, Iterator[Any]]]:
         """Yields (first step, last step, iterator over their batches), in place of a method of Keras' `epoch`."""
         epoch.data_adapter.on_epoch_begin()
+        if context.options.mode == "train":
+            resuming.begin_epoch(epoch.steps_per_epoch)
         # With `steps_per_epoch`, an epoch continues where the previous one ended.
         if epoch._current_iterator is None or epoch.steps_per_epoch is None:
             epoch._current_iterator = iter(epoch._get_iterator())
