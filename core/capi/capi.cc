@@ -170,7 +170,8 @@ const std::shared_ptr<Telemetry>& ProcessTelemetry() {
 Result<std::shared_ptr<Context>> DefaultContext() {
   std::shared_ptr<Context> context = CurrentContext();
   if (context == nullptr) {
-    return FailedPrecondition("Lockstep is not initialised in this process: call lockstep.init() first");
+    return FailedPrecondition(
+        "Lockstep is not initialised in this process: enter lockstep.scope() first, or call lockstep.init()");
   }
   return context;
 }

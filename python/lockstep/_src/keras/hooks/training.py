@@ -28,12 +28,11 @@ from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
 from lockstep._src.engine import file_errors, program_end
 from lockstep._src.engine.context import context
-from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.gradients import in_scope, norms
 from lockstep._src.gradients.keras_optimizers import apply_keras3
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import resuming, stopping, table_optimizers
+from lockstep._src.keras.hooks import outside, resuming, stopping, table_optimizers
 from lockstep._src.tables import sharded as sharding
 from lockstep._src.tables.updates import keras3 as updates
 
@@ -174,6 +173,9 @@ class _Step(threading.local):
 
     def run_pass(self, method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs a model's `fit`, `evaluate` or `predict`; the weight is 1 afterwards, also if a step fails."""
+        counters = set(map(id, model.metrics_variables))
+        slots = getattr(getattr(model, "optimizer", None), "variables", [])
+        outside.begin_as_worker_0s([*(v for v in model.variables if id(v) not in counters), *slots])
         try:
             return method(model, *args, **kwargs)
         finally:
@@ -281,29 +283,30 @@ def _moments_of_all(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tu
     return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
 
 
-# Whether this thread is in an optimizer's `apply`. The outermost of nested optimizers exchanges: a `LossScaleOptimizer`
-# calls its inner optimizer only if this worker's gradients are finite.
-_applying = ThreadValue(False)
-
-
 def _apply(apply: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    """Applies the means of the gradients over the workers."""
-    if _applying.value:
+    """Applies the means of the gradients over the workers.
+
+    The outermost of nested optimizers exchanges: a `LossScaleOptimizer` calls its inner optimizer only if this worker's
+    gradients are finite.
+    """
+    if outside.exchanging.value:
         return apply(optimizer, grads, trainable_variables)
 
     def update(gradients: list[Any], variables: list[Any], apply_all: Callable[..., Any]) -> Any:
+        made = variables
         variables = [getattr(v, "_value", v) for v in variables]
         optimizers = [table_optimizers.own_optimizer(v) or optimizer for v in variables]
         if context.world_size > 1:
             sharded = {id(o): o for o, v in zip(optimizers, variables, strict=True) if sharding.is_sharded(v)}
             for applying in sharded.values():
                 _check_can_shard(applying)
+            outside.begin_as_worker_0s([*made, *optimizer.variables])
         exchanged = [
             g if updates.sums_slices(o, g, v) else updates.summed(g)
             for o, g, v in zip(optimizers, in_scope.exchange().exchange(gradients, variables), variables, strict=True)
         ]
         program_end.counts_steps(optimizer)
-        with _applying.holding(True):
+        with outside.exchanging.holding(True):
             return apply_all(exchanged)
 
     return apply_keras3(optimizer, functools.partial(apply, optimizer), grads, trainable_variables, update)

@@ -128,7 +128,7 @@ def make_table(*args: Any, **kwargs: Any) -> DynamicVariable:
 def _make(*args: Any, **kwargs: Any) -> DynamicVariable:
     apart.warn(
         f"the table {args[0] if args else kwargs.get('name')!r} is made",
-        "The workers share its rows, but each trains all other weights alone",
+        "Lookups in it fail here, and other weights are trained by each worker alone",
     )
     table = DynamicVariable(*args, **kwargs)
     tensorflow1_adapter.register(table)
