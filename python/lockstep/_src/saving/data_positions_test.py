@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from lockstep._src.scope import scope
 from lockstep.data import ParquetDataset
+from lockstep.launch.base import notes
 
 ROWS = 40
 
@@ -114,6 +115,29 @@ def test_a_checkpoint_without_positions_is_reported_if_they_are_wanted(folder, c
     assert _train(folder, 1) == [float(np.float32(_noise(0)[0]))]
     (said,) = _warnings(caplog)
     assert "model.ckpt-5 has no position of this graph's data for 1 workers (it has none at all)" in said
+
+
+def test_data_that_begins_anew_is_reported_although_no_position_was_ever_saved(tmp_path, caplog):
+    _write(tmp_path / "0.parquet", _noise(0))
+    for _ in range(2):
+        assert _warnings(caplog) == []
+        assert _train(tmp_path, 2, saved=False) == [float(np.float32(_noise(0)[4 * i])) for i in range(2)]
+    (said,) = _warnings(caplog)
+    assert said.startswith(
+        f"{tmp_path}/checkpoints/model.ckpt-2 has no position in the data: data begins anew, with its "
+    )
+    assert "LOCKSTEP_SAVE_DATA_POSITION=1" in said and "--restarts" in said
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_the_launcher_is_told_whether_the_same_command_goes_on_in_the_data(tmp_path, monkeypatch, saved):
+    told = []
+    monkeypatch.setattr(notes, "say", told.append)
+    _write(tmp_path / "0.parquet", _noise(0))
+    _train(tmp_path, 2, saved=saved)
+    path = f"{tmp_path}/checkpoints/model.ckpt-2"
+    (note,) = [note for note in told if note.get("path") == path]
+    assert (note["file"], note["resumes"], note["data"]) == (f"{path}.index", True, saved)
 
 
 def test_there_is_no_warning_if_data_resumes_or_there_is_none(folder, caplog):

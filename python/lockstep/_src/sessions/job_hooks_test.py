@@ -4,6 +4,7 @@ For several workers see tests/multiprocess/scope/scope_test.py and tests/multipr
 """
 
 import contextlib
+import os
 
 import numpy as np
 import pytest
@@ -81,9 +82,12 @@ def test_a_saver_hook_tells_the_launcher_in_each_session_and_is_left_as_it_was(m
             assert saved[-1] == {
                 "is": "saved",
                 "path": str(tmp_path / folder / f"model.ckpt-{steps}"),
+                "file": str(tmp_path / folder / f"model.ckpt-{steps}.index"),
                 "step": steps,
                 "resumes": True,
+                "data": True,
             }
+            assert os.path.exists(saved[-1]["file"])
             assert len(saved) == len({note["path"] for note in saved})
             assert hook._listeners == own
 
