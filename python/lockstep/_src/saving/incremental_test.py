@@ -238,7 +238,7 @@ def test_the_launcher_is_told_of_each_increment_while_it_exists(tmp_path, monkey
             checkpoint_dir=str(tmp_path), save_checkpoint_steps=100, save_incremental_checkpoint_steps=2
         ) as session:
             program.run(session, 5, 1)
-    names = ["model.ckpt-0", *(f".incremental_checkpoint/model.ckpt-0-to-{i}" for i in (2, 4)), "model.ckpt-5"]
+    names = ["model.ckpt-0", *(f".incremental_checkpoint/model.ckpt-0-to-{i}" for i in (2, 4, 5)), "model.ckpt-5"]
     paths = list(dict.fromkeys(note["path"] for note in told))
     assert paths == [f"{tmp_path}/{name}" for name in names]
     assert all(note["is there"] and note["file"] == note["path"] + ".index" for note in told)
