@@ -7,9 +7,8 @@
 
 namespace lockstep {
 
-// One warning in the life of a process of a job whose workers train apart: the process has not begun to join the other
-// workers, and already does what only makes sense together with them. Examples are reading its share of the data, and
-// creating a table.
+// The warning of a process whose job has several workers that train apart. It has not begun to join the others, and
+// already reads its share of the data, or makes a table. There is one warning in the life of a process.
 //
 // Datasets cannot say so themselves, since only Python knows the place of the process in its job. Therefore Python
 // leaves a text before (`SetText`), and the first element that a share gives shows it (`NoteRead`).

@@ -152,7 +152,7 @@ def test_shares_have_the_rows_of_tf_datas_shard(path):
 
 
 def save_and_restore(path):
-    """Saves the position in a share, and goes on from it. Returns the rows before and behind, and the length."""
+    """Saves the position in a share, and resumes there. Returns the rows before and behind, and the length."""
     iterator = iter(_rows())
     before = next(iterator).numpy().tolist()
     saved = tf.train.Checkpoint(iterator=iterator).save(f"{path}.position-{context.rank}")

@@ -362,7 +362,7 @@ MEAN_UPDATE = _row_of_several(
 _TF_TRAINER = _TF_BACKEND + "trainer:"
 ENUMERATE_BATCHES = _row(
     _TF_TRAINER + "TFEpochIterator._enumerate_iterator(self)",
-    "Batches come on all workers or on none. Worker 0 warns of data that begins anew after a restore.",
+    "Batches come on all workers or on none. Worker 0 warns of data that begins again after a restore.",
 )
 KERAS_PASSES = _rows_of_several(
     _TF_TRAINER + "TensorFlowTrainer.",
@@ -402,9 +402,9 @@ DROPPED_FILES = _rows_of_others(_CALLBACKS, ("csv_logger", "tensorboard"), ":fil
 _RESTORED = "All workers restore a backup, or none."
 _BACKUP = _CALLBACKS + "backup_and_restore:BackupAndRestore."
 RESTORE_BACKUP = _row(
-    _BACKUP + "on_train_begin(self, logs=None)", _RESTORED + " Worker 0 warns of data that begins anew."
+    _BACKUP + "on_train_begin(self, logs=None)", _RESTORED + " Worker 0 warns of data that begins again."
 )
-SAVE_BACKUP = _row_of_several(_BACKUP + "_save_model(self)", "The launcher is told of the checkpoint.")
+SAVE_BACKUP = _row_of_several(_BACKUP + "_save_model(self)", "The launcher gets the path of the checkpoint.")
 SHOULD_SAVE = _row_of_several(
     _CALLBACKS + "model_checkpoint:ModelCheckpoint._should_save_model(self, ...)",
     "Worker 0 decides for the job whether a model is saved.",

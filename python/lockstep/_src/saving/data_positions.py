@@ -74,8 +74,8 @@ def note(iterator: Any) -> None:
     _tf1.add_to_collection(_POSITIONS, saveable)
 
 
-def go_on(graph: tf.Graph) -> bool:
-    """Returns whether a session that restores a checkpoint of this graph goes on in its data, if it has any."""
+def resumes(graph: tf.Graph) -> bool:
+    """Returns whether a session that restores a checkpoint of this graph resumes in its data as well, if any."""
     return bool(graph.get_collection(_POSITIONS)) or not _takes_data(graph)
 
 
@@ -217,7 +217,7 @@ def _describe(positions: dict[int, list[str]]) -> str:
 
 
 def _warn_of_beginning(path: str) -> None:
-    """Warns that the data starts again, though a session goes on, and says how its position is kept as well."""
+    """Warns that the data of a session that resumes starts again, and says how its position is kept as well."""
     positions = _describe(_positions_in(path))
     if positions:
         _tf1.logging.warning(
@@ -229,7 +229,7 @@ def _warn_of_beginning(path: str) -> None:
         )
     else:
         _tf1.logging.warning(
-            "%s has no position in the data: data begins anew, with its first batch, while weights and the step are "
+            "%s has no position in the data: data begins with its first batch, while weights and the step are "
             "restored. Checkpoints have the position with %s",
             path,
             _SWITCH_ON,

@@ -248,7 +248,7 @@ class _LauncherListener(_tf1.train.CheckpointSaverListener):
             suffix=".index",
             step=step,
             resumes=True,
-            data=data_positions.go_on(session.graph),
+            data=data_positions.resumes(session.graph),
         )
 
 

@@ -11,7 +11,7 @@ worker never waits for space in the pipe: a note that does not fit is dropped.
 
 A checkpoint's `path` is for the user. Its `file` has an absolute path, and exists as long as the checkpoint does; it is
 missing if no file system of the machine has it. `step`, or `epochs`, says how far it is. `resumes` says that the same
-command restores it, and `data` that training then goes on in the data, too, rather than with the first batch.
+command restores it, and `data` that it resumes in the data as well, rather than with the first batch.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ def say_saved(
       step: The global step.
       epochs: How many epochs have ended.
       resumes: Whether the same command restores it.
-      data: Whether training then goes on in its data.
+      data: Whether it resumes in the data as well.
     """
     name = os.fspath(path)
     note: dict[str, Any] = {"is": "saved", "path": name, "resumes": resumes, "data": data}

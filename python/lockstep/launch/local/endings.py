@@ -44,8 +44,10 @@ def with_checkpoint(text: str, workers: Iterable[Worker]) -> str:
     if not last.resumes:
         return f"{text}; the last file that was saved is {last.path}{at}: a program that loads it goes on from there"
     if not last.data:
-        return f"{text}; the last checkpoint is {last.path}{at}: the same command restores it; data begins anew"
-    return f"{text}; the last checkpoint is {last.path}{at}: the same command goes on from there"
+        then = "the same command restores it, and data begins with its first batch"
+    else:
+        then = "the same command goes on from there"
+    return f"{text}; the last checkpoint is {last.path}{at}: {then}"
 
 
 def interrupt_timeout_of(environment: Mapping[str, str]) -> float:

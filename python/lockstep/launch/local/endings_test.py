@@ -36,7 +36,8 @@ _HERE = _saved("run/backup", os.path.abspath(__file__), "2 epochs")
         ),
         (
             [_worker(_WITHOUT_POSITION)],
-            "; the last checkpoint is run/model.ckpt-5 (step 5): the same command restores it; data begins anew",
+            "; the last checkpoint is run/model.ckpt-5 (step 5): the same command restores it, and data "
+            "begins with its first batch",
         ),
         ([_worker(_FILE)], "; the last file that was saved is best.keras: a program that loads it goes on from there"),
         (

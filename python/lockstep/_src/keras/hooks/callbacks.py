@@ -37,7 +37,7 @@ _SAVERS = (callbacks.BackupAndRestore, callbacks.ModelCheckpoint)
 
 
 def intercept_callbacks(interception: Interception) -> None:
-    """Makes only worker 0 write the files of Keras' callbacks, and warn of data that begins anew after a restore."""
+    """Makes only worker 0 write the files of Keras' callbacks, and warn of data that begins again after a restore."""
     interception.replace(symbols.RESTORE_BACKUP, around(resuming.restore_backup))
     if context.world_size == 1:
         return

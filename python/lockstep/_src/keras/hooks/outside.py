@@ -1,12 +1,10 @@
-"""Models of Keras 3 that a program makes, or trains, outside of the scope.
+"""Models of Keras 3 that a program makes, or trains, outside of the scope; in a job of several workers.
 
-| | in a job of several workers |
-| --- | --- |
-| a model is made before the scope, and trained inside | its weights become worker 0's before the first step |
-| a model is made inside, and trained after the scope | worker 0 warns: gradients are not exchanged there |
+If a model is made before the scope and trained inside, its weights become worker 0's before the first step.
 
-For the latter, the step counter of an optimizer that is made in a scope has a class of its own, since nothing of Keras
-is replaced outside of scopes.
+If it is made inside and trained after the scope, worker 0 warns, because gradients are not exchanged there. For this,
+the step counter of an optimizer that is made in a scope has a class of its own, since nothing of Keras is replaced
+outside of scopes.
 
 This module imports Keras; a scope imports it if the program has Keras 3.
 """
@@ -55,7 +53,7 @@ def _warn_of_own_step() -> None:
 
 
 def note_made(variable: Any) -> None:
-    """Called for each variable that Keras has made in a scope, with worker 0's value if it is one of a model."""
+    """Registers a variable that Keras has made in a scope, with worker 0's value if it is one of a model."""
     if context.world_size == 1 or context.options.mode == "infer":
         return
     setattr(variable, _BEGUN, True)

@@ -2,8 +2,8 @@
 
 Keras' files have weights and the number of epochs, and no position in the data. An epoch begins with the first batch,
 so nothing is lost between two epochs. Two cases differ: a backup in the middle of an epoch (`save_freq` of
-`BackupAndRestore`), and data that goes on from epoch to epoch (`steps_per_epoch`). Then worker 0 warns that the data
-begins anew, and the launcher is told so with each checkpoint.
+`BackupAndRestore`), and data that continues from epoch to epoch (`steps_per_epoch`). Then worker 0 warns that the data
+begins with its first batch, and the launcher is told so with each checkpoint.
 
 This module imports Keras; a scope imports it if the program has Keras 3.
 """
@@ -29,24 +29,28 @@ class _Fit(threading.local):
 
     Attributes:
       restored: the path of the weights that it has restored, until its first epoch begins.
-      goes_on: whether its data goes on from epoch to epoch.
+      continues: whether its data continues from epoch to epoch.
     """
 
     restored: str | None = None
-    goes_on = False
+    continues = False
 
 
 _fit = _Fit()
 
 
 def begin_epoch(steps_per_epoch: int | None) -> None:
-    """Called when training takes the first batch of an epoch; `steps_per_epoch` is the argument of `fit`."""
+    """Warns of data that begins with its first batch; to be called at the first batch of each epoch of training.
+
+    Args:
+      steps_per_epoch: the argument of `fit`.
+    """
     path, _fit.restored = _fit.restored, None
-    _fit.goes_on = steps_per_epoch is not None
-    if path is not None and _fit.goes_on and context.is_chief:
+    _fit.continues = steps_per_epoch is not None
+    if path is not None and _fit.continues and context.is_chief:
         tf.compat.v1.logging.warning(
-            "%s has weights and no position in the data, and with steps_per_epoch=%d the data goes on from epoch to "
-            "epoch: it begins anew, with its first batch",
+            "%s has weights and no position in the data, and with steps_per_epoch=%d the data continues from epoch to "
+            "epoch: it begins with its first batch",
             path,
             steps_per_epoch,
         )
@@ -72,7 +76,7 @@ def restore_backup(restore: Callable[..., None], self: callbacks.BackupAndRestor
     note_restored(self.backup_dir)
     if self.save_freq != "epoch" or described.get("batch"):
         tf.compat.v1.logging.warning(
-            "%s has weights from the middle of epoch %d and no position in the data: the epoch's data begins anew, "
+            "%s has weights from the middle of epoch %d and no position in the data: the epoch's data begins "
             "with its first batch",
             self.backup_dir,
             int(described.get("epoch", 0)) + 1,
@@ -93,10 +97,10 @@ def save_backup(save: Callable[..., None], self: callbacks.BackupAndRestore, *ar
     if context.is_chief:
         whole = self.save_freq == "epoch"
         epochs = int(self._current_epoch)
-        notes.say_saved(self.backup_dir, epochs=epochs, resumes=True, data=whole and not _fit.goes_on)
+        notes.say_saved(self.backup_dir, epochs=epochs, resumes=True, data=whole and not _fit.continues)
 
 
 def tell_saved(path: str | os.PathLike[str]) -> None:
     """Tells the launcher of weights that were saved after an epoch, and that the same command restores."""
     if context.is_chief:
-        notes.say_saved(path, resumes=True, data=not _fit.goes_on)
+        notes.say_saved(path, resumes=True, data=not _fit.continues)

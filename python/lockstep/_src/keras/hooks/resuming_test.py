@@ -62,7 +62,7 @@ def backup(folder, save_freq, stops_at, **arguments):
     for stop in (stops_at, None):
         callbacks = [tf.keras.callbacks.BackupAndRestore(f"{folder}/backup", save_freq=save_freq), Trains(stop)]
         batches = data() if arguments else data().take(BATCHES)
-        with scope(), logged("begins anew") as said, contextlib.suppress(Interrupted):
+        with scope(), logged("first batch") as said, contextlib.suppress(Interrupted):
             model_of().fit(batches, epochs=4, verbose=0, callbacks=callbacks, **{**finite, **arguments})
         found.append((said, callbacks[1].epochs))
     return found, [note for note in told if note["is"] == "saved" and note["path"] == f"{folder}/backup"]
@@ -81,14 +81,14 @@ def over_epochs(folder):
 
 
 def by_the_model(folder):
-    """The same by `checkpoint_dir` of this library's model, which saves after each epoch."""
+    """Does the same by `checkpoint_dir` of this library's model, which saves after each epoch."""
     from lockstep._src.keras.models.model import Model
 
     told = []
     notes.say = told.append
     found = []
     for _ in range(2):
-        with scope(), logged("begins anew") as said:
+        with scope(), logged("first batch") as said:
             model = model_of(Model)
             model.fit(data(), epochs=1, verbose=0, steps_per_epoch=4, checkpoint_dir=f"{folder}/weights")
             model.evaluate(data(), verbose=0, steps=2, checkpoint_dir=f"{folder}/weights")
@@ -125,18 +125,18 @@ def test_an_epoch_begins_with_its_first_batch_so_there_is_no_warning_between_epo
     assert not os.path.exists(f"{tmp_path}/backup")
 
 
-def test_a_backup_within_an_epoch_begins_its_data_anew_with_a_warning(run, tmp_path):
+def test_a_backup_within_an_epoch_begins_its_data_again_with_a_warning(run, tmp_path):
     outcomes = run(within_an_epoch)
     (said,) = _warnings(outcomes)
     assert said == (
         f"{tmp_path}/backup has weights from the middle of epoch 3 and no position in the data: the epoch's data "
-        "begins anew, with its first batch"
+        "begins with its first batch"
     )
     assert all(found[1][1] == [2, 3] for found, _ in outcomes)
     assert all(not note["data"] for note in outcomes[0][1])
 
 
-def test_data_that_goes_on_from_epoch_to_epoch_begins_anew_with_a_warning(run, tmp_path):
+def test_data_that_continues_from_epoch_to_epoch_begins_again_with_a_warning(run, tmp_path):
     outcomes = run(over_epochs)
     (said,) = _warnings(outcomes)
     assert said.startswith(f"{tmp_path}/backup has weights and no position in the data, and with steps_per_epoch=4 ")
