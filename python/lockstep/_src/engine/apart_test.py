@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import lockstep
+import lockstep.named
 from lockstep._src.engine.context import context
 from lockstep._src.tables.dynamic import get_embedding_variable
 from lockstep.testing.workers import call_workers
@@ -70,12 +71,10 @@ def exchange_first(path):
     return float(sum(lockstep.allreduce(tf.cast(batch, tf.float32))[0] for batch in _rows()))
 
 
-def start_horovod(path):
-    """Reads data of a program of Horovod's."""
-    import horovod.tensorflow as hvd
-
+def start_named_job(path):
+    """Reads data of a program that exchanges by names, as those of Horovod's interface do."""
     del path
-    hvd.init()
+    lockstep.named.start()
     return sum(1 for _ in _rows())
 
 
@@ -136,7 +135,7 @@ def test_worker_0_warns_once_of_a_program_that_has_not_joined(path, function, te
     assert "lockstep: " not in outcomes[1].output
 
 
-@pytest.mark.parametrize("function", [read_all, enter_first, exchange_first, start_horovod, make_detached_table])
+@pytest.mark.parametrize("function", [read_all, enter_first, exchange_first, start_named_job, make_detached_table])
 def test_other_programs_are_not_warned(path, function):
     assert _outcomes(function, path)[1] == []
 

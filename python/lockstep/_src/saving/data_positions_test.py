@@ -8,7 +8,6 @@ import tensorflow as tf
 
 from lockstep._src.scope import scope
 from lockstep.data import ParquetDataset
-from lockstep.launch.base import notes
 
 ROWS = 40
 
@@ -125,17 +124,6 @@ def test_data_that_begins_again_is_reported_although_no_position_was_ever_saved(
     (said,) = _warnings(caplog)
     assert said.startswith(f"{tmp_path}/checkpoints/model.ckpt-2 has no position in the data: data begins with its ")
     assert "LOCKSTEP_SAVE_DATA_POSITION=1" in said and "--restarts" in said
-
-
-@pytest.mark.parametrize("saved", [True, False])
-def test_the_launcher_is_told_whether_the_same_command_resumes_in_the_data(tmp_path, monkeypatch, saved):
-    told = []
-    monkeypatch.setattr(notes, "say", told.append)
-    _write(tmp_path / "0.parquet", _noise(0))
-    _train(tmp_path, 2, saved=saved)
-    path = f"{tmp_path}/checkpoints/model.ckpt-2"
-    (note,) = [note for note in told if note.get("path") == path]
-    assert (note["file"], note["resumes"], note["data"]) == (f"{path}.index", True, saved)
 
 
 def test_there_is_no_warning_if_data_resumes_or_there_is_none(folder, caplog):

@@ -16,7 +16,6 @@ from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.saving.table_saveables_test import slots_here
 from lockstep._src.scope import scope
 from lockstep._src.tables import dynamic
-from lockstep.launch.base import notes
 
 DIM = 3
 
@@ -227,21 +226,6 @@ def test_sessions_save_increments_and_resume_from_them(tmp_path):
                 session.run(program.train, {program.ids: batches[4]})
                 assert program.held(session._tf_sess()) == held
         assert restored(tf.train.latest_checkpoint(folder)) == held
-
-
-def test_the_launcher_is_told_of_each_increment_while_it_exists(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(notes, "say", lambda note: told.append({**note, "is there": os.path.exists(note["file"])}))
-    with scope():
-        program = Program()
-        with tf.train.MonitoredTrainingSession(
-            checkpoint_dir=str(tmp_path), save_checkpoint_steps=100, save_incremental_checkpoint_steps=2
-        ) as session:
-            program.run(session, 5, 1)
-    names = ["model.ckpt-0", *(f".incremental_checkpoint/model.ckpt-0-to-{i}" for i in (2, 4, 5)), "model.ckpt-5"]
-    paths = list(dict.fromkeys(note["path"] for note in told))
-    assert paths == [f"{tmp_path}/{name}" for name in names]
-    assert all(note["is there"] and note["file"] == note["path"] + ".index" for note in told)
 
 
 def test_estimators_resume_from_increments(tmp_path):
