@@ -12,7 +12,7 @@ This module imports Keras; a scope imports it if the program has Keras 3.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
@@ -59,6 +59,14 @@ def note_made(variable: Any) -> None:
     setattr(variable, _BEGUN, True)
     if type(variable) is backend.Variable and variable.name == _COUNTER:
         variable.__class__ = StepCounter
+
+
+def run_pass(method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """Runs a model's `fit`, `evaluate` or `predict`, after its weights have become worker 0's."""
+    counters = set(map(id, model.metrics_variables))
+    slots = getattr(getattr(model, "optimizer", None), "variables", [])
+    begin_as_worker_0s([*(v for v in model.variables if id(v) not in counters), *slots])
+    return method(model, *args, **kwargs)
 
 
 def begin_as_worker_0s(variables: Iterable[Any]) -> None:

@@ -54,6 +54,7 @@ def intercept_training(interception: Interception) -> None:
     for hook in symbols.KERAS_PASSES:
         interception.replace(hook, around(step.passes.begin(hook.name)))
         interception.replace(hook, around(step.run_pass))
+        interception.replace(hook, around(outside.run_pass))
     for hook in symbols.BATCH_ENDS:
         in_training = hook.name == "on_train_batch_end"
         interception.replace(hook, around(step.passes.end_train_batch if in_training else step.passes.end_batch))
@@ -173,9 +174,6 @@ class _Step(threading.local):
 
     def run_pass(self, method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
         """Runs a model's `fit`, `evaluate` or `predict`; the weight is 1 afterwards, also if a step fails."""
-        counters = set(map(id, model.metrics_variables))
-        slots = getattr(getattr(model, "optimizer", None), "variables", [])
-        outside.begin_as_worker_0s([*(v for v in model.variables if id(v) not in counters), *slots])
         try:
             return method(model, *args, **kwargs)
         finally:
