@@ -18,6 +18,7 @@
 #include "core/base/crash_point.h"
 #include "core/base/fork_guard.h"
 #include "core/base/strings.h"
+#include "core/capi/apart_warning.h"
 #include "core/comm/liveness/after_loss.h"
 #include "core/comm/liveness/peer_end.h"
 #include "core/comm/options.h"
@@ -88,6 +89,7 @@ Status Init(const ContextOptions& options) {
   if (CurrentContext() != nullptr) {
     return FailedPrecondition("Lockstep is initialised already; shut it down before another init");
   }
+  ProcessApartWarning().NoteJoining();
   peer_end::Forget();
   // The lock is not held during the rendezvous, so that rank() and the like answer meanwhile.
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Context> context, Context::Create(options));
@@ -109,6 +111,7 @@ std::shared_ptr<NamedLane> CurrentLane(int group) {
 Status OpenLane(int group, const ContextOptions& options, const NamedLaneOptions& lane_options) {
   const auto taken = [&] { return FailedPrecondition(StrCat("group ", group, " has a named lane already")); };
   if (CurrentLane(group) != nullptr) return taken();
+  ProcessApartWarning().NoteJoining();
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<NamedLane> lane, NamedLane::Create(options, lane_options));
   Lanes& lanes = TheLanes();
   std::lock_guard lock(lanes.mutex);
@@ -167,7 +170,8 @@ const std::shared_ptr<Telemetry>& ProcessTelemetry() {
 Result<std::shared_ptr<Context>> DefaultContext() {
   std::shared_ptr<Context> context = CurrentContext();
   if (context == nullptr) {
-    return FailedPrecondition("Lockstep is not initialised in this process: call lockstep.init() first");
+    return FailedPrecondition(
+        "Lockstep is not initialised in this process: enter lockstep.scope() first, or call lockstep.init()");
   }
   return context;
 }

@@ -197,7 +197,7 @@ def test_commands_are_those_of_their_programs(block, tmp_path, monkeypatch):
     write_data(tmp_path)
     monkeypatch.chdir(tmp_path)
     started: list[list[str]] = []
-    monkeypatch.setattr(launcher, "execute", lambda words, jobs: started.append(words) or 0)
+    monkeypatch.setattr(launcher, "execute", lambda words, jobs, reminds=False: started.append(words) or 0)
     for words in _commands(block):
         parsers = [(parse, _arguments(words, program)) for program, parse in PARSERS]
         known = [(parse, arguments) for parse, arguments in parsers if arguments is not None]

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/capi/apart_warning.h"
 #include "core/columnar/reader.h"
 #include "core/columnar/source.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -277,6 +278,7 @@ class ParquetDataset::Iterator : public tfd::DatasetIterator<ParquetDataset> {
   // Several threads may call it: each gets another batch. A call waits with mutex_ held, and saving waits for that
   // mutex too; a cancellation does not need it.
   absl::Status GetNextInternal(tfd::IteratorContext* ctx, std::vector<Tensor>* out, bool* end_of_sequence) override {
+    if (dataset()->options_.plan.partition_count > 1) ProcessApartWarning().NoteRead();
     absl::MutexLock lock(&mutex_);
     // Threads start here, and open the files again.
     if (reader_ == nullptr) reader_ = std::make_unique<columnar::Reader>(source_, position_);

@@ -59,7 +59,8 @@ def run(
                 start, planned.pop() if planned else plan.environments(workers, variables, console), console
             )
 
-        _, code = attempts.run_attempts(make_job, times, console)
+        job, code = attempts.run_attempts(make_job, times, console)
+        attempts.remind_of_scope(job, code, console)
     elif function is not None:
         with _environment(environments[0]):
             function()

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,6 +54,11 @@ def finish(process: subprocess.Popen, deadline_s: float = DEADLINE_S) -> tuple[i
     return process.returncode, stdout.splitlines(), stderr.splitlines()
 
 
+def without_reminder(stderr: list[str]) -> list[str]:
+    """Returns a launcher's lines without the one that tells of workers which exchanged nothing."""
+    return [line for line in stderr if not re.match(r"\[lockstep\] the \d+ workers exchanged nothing: ", line)]
+
+
 def wait_for(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
     """Waits until a condition is true, and returns its value."""
     deadline = time.monotonic() + deadline_s
@@ -99,7 +105,7 @@ from lockstep.testing.launching import runs
 if rank:
     notes.say({"is": "failed", "because": "peer", "error": "rank 0 left", "trace": "File a"})
     sys.exit(1)
-notes.say({"is": "saved", "path": "/c/model.ckpt-5", "step": 5, "resumes": True})
+notes.say({"is": "saved", "path": "/c/model.ckpt-5", "step": 5, "resumes": True, "data": True})
 notes.say({"is": "failed", "because": "itself"})
 print("my own error", file=sys.stderr)
 others = [f"pid{other}" for other in range(1, int(os.environ["LOCKSTEP_WORLD_SIZE"]))]

@@ -112,6 +112,8 @@ def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]],
         named.close_lane()
         raise
     _was_started = True
+    if len(ranks) > 1:
+        program_end.tell_joined()
     _settings.clear()
     _settings.update(settings)
     at_exit.register(_stop_at_exit)

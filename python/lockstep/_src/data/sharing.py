@@ -18,7 +18,9 @@ from tensorflow.python.data.ops import dataset_ops, shard_op, shuffle_op
 
 from lockstep._src.collectives import ordered
 from lockstep._src.data import ending
+from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
 from lockstep._src.graph.ancestry import ancestors
 
 # The attribute that marks datasets that already are a worker's share.
@@ -69,12 +71,23 @@ def shard(dataset: Any) -> Any:
             "shard: the dataset is shuffled without a seed, so each worker would take its share of another order: some "
             "rows would be read twice, others never. Call shard before shuffle, or give shuffle (list_files) a seed"
         )
-    return dataset.shard(context.world_size, context.rank)
+    share = _Share(dataset.shard(context.world_size, context.rank))
+    apart.watch_reads()
+    return dataset_ops.DatasetV1Adapter(share) if isinstance(dataset, dataset_ops.DatasetV1) else share
+
+
+class _Share(dataset_ops.UnaryUnchangedStructureDataset):
+    """A dataset with the elements of its input, which tells the engine that they are read (`apart.py`)."""
+
+    def __init__(self, input_dataset: Any) -> None:
+        variant = ops.lockstep_share_dataset(input_dataset._variant_tensor, **input_dataset._flat_structure)
+        super().__init__(input_dataset, variant)
 
 
 def mark_share(dataset: Any) -> Any:
-    """Marks the dataset as a worker's share, and returns it."""
+    """Marks the dataset, whose operation tells the engine of reads, as a worker's share, and returns it."""
     setattr(dataset, _IS_SHARE, True)
+    apart.watch_reads()
     return dataset
 
 

@@ -403,7 +403,14 @@ class Context:
                 raise
             self._connected = True
             options.set_connected(True)
+            if cluster.world_size > 1:
+                program_end.tell_joined()
             at_exit.register(self.leave_at_end)
+
+    @property
+    def is_detached(self) -> bool:
+        """True inside of a `detached` block."""
+        return self._detached > 0
 
     @contextlib.contextmanager
     def detached(self) -> Iterator[None]:
@@ -442,6 +449,8 @@ class Context:
 
             error_messages.leave("context")
             at_exit.unregister(self.leave_at_end)
+            if self.world_size > 1:
+                program_end.tell_left()
             self._connected = False
             self.options.set_connected(False)
             library.shutdown(how)

@@ -76,6 +76,10 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     capi.lockstep_last_error.restype = ctypes.c_char_p
     capi.lockstep_lost_peer.argtypes = [ctypes.c_char_p]
     capi.lockstep_lost_peer.restype = ctypes.c_char_p
+    capi.lockstep_set_apart_text.argtypes = [ctypes.c_char_p]
+    capi.lockstep_set_apart_text.restype = None
+    capi.lockstep_warn_apart.argtypes = [ctypes.c_char_p]
+    capi.lockstep_warn_apart.restype = None
     capi.lockstep_describe_parquet.argtypes = [ctypes.POINTER(ctypes.c_char_p), ctypes.c_int]
     capi.lockstep_describe_parquet.restype = ctypes.c_char_p
     capi.lockstep_set_arrow.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_char_p]
@@ -279,6 +283,16 @@ def end_step() -> None:
 def set_table_size(table: str, rows: int, size_bytes: int) -> None:
     """Sets the size of this rank's part of a table, for the counters."""
     _check(capi.lockstep_set_table_size(table.encode(), rows, size_bytes))
+
+
+def set_apart_text(text: str) -> None:
+    """Sets the warning that is shown when a worker's share of data is read before this process joins other workers."""
+    capi.lockstep_set_apart_text(text.encode())
+
+
+def warn_apart(text: str) -> None:
+    """Shows a warning on stderr, unless this process has begun to join other workers, or has shown such a one."""
+    capi.lockstep_warn_apart(text.encode())
 
 
 def abort(reason: str) -> None:

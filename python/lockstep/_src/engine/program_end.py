@@ -21,6 +21,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NoReturn
 
+from lockstep.launch.base import notes
+
 # The time for the interpreter's work after the exit handlers.
 _TEARDOWN_S = 1.0
 _MOST_CHARACTERS = 300
@@ -86,6 +88,20 @@ def _steps() -> str:
         if step is None and _optimizer is not None and (optimizer := _optimizer()) is not None:
             step = int(optimizer.iterations.numpy())
     return "" if step is None else f" at step {step}"
+
+
+def tell_joined() -> None:
+    """Tells the launcher that this process has joined other workers."""
+    notes.say({"is": "joined"})
+
+
+def tell_left() -> None:
+    """Tells the launcher that this process leaves the others, and how often it has exchanged anything."""
+    if notes.VARIABLE in os.environ:
+        from lockstep._src.engine import library
+
+        lanes = library.counters()["lanes"]
+        notes.say({"is": "left", "collectives": sum(lane["collectives"] for lane in lanes)})
 
 
 def farewell() -> str:

@@ -360,8 +360,9 @@ MEAN_UPDATE = _row_of_several(
     "keras.src.metrics.reduction_metrics:Mean.update_state(self, values, sample_weight=None)", _BY_ROWS
 )
 _TF_TRAINER = _TF_BACKEND + "trainer:"
-ENUMERATE_BATCHES = _row_of_several(
-    _TF_TRAINER + "TFEpochIterator._enumerate_iterator(self)", "Batches come on all workers or on none."
+ENUMERATE_BATCHES = _row(
+    _TF_TRAINER + "TFEpochIterator._enumerate_iterator(self)",
+    "Batches come on all workers or on none. Worker 0 warns of data that begins again after a restore.",
 )
 KERAS_PASSES = _rows_of_several(
     _TF_TRAINER + "TensorFlowTrainer.",
@@ -399,9 +400,11 @@ SAVED_FILES = _rows_of_several(
 _ALONE = "Worker 0 alone has these files."
 DROPPED_FILES = _rows_of_others(_CALLBACKS, ("csv_logger", "tensorboard"), ":file_utils module", _ALONE)
 _RESTORED = "All workers restore a backup, or none."
-RESTORE_BACKUP = _row_of_several(
-    _CALLBACKS + "backup_and_restore:BackupAndRestore.on_train_begin(self, logs=None)", _RESTORED
+_BACKUP = _CALLBACKS + "backup_and_restore:BackupAndRestore."
+RESTORE_BACKUP = _row(
+    _BACKUP + "on_train_begin(self, logs=None)", _RESTORED + " Worker 0 warns of data that begins again."
 )
+SAVE_BACKUP = _row_of_several(_BACKUP + "_save_model(self)", "The launcher gets the path of the checkpoint.")
 SHOULD_SAVE = _row_of_several(
     _CALLBACKS + "model_checkpoint:ModelCheckpoint._should_save_model(self, ...)",
     "Worker 0 decides for the job whether a model is saved.",

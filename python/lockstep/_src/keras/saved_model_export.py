@@ -23,6 +23,7 @@ from keras.src import backend
 from tensorflow.python.ops import lookup_ops
 
 from lockstep._src.collectives import agreement, ordered
+from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
 from lockstep._src.keras.dynamic_embedding import DynamicEmbedding
 from lockstep._src.keras.hooks.variables import sharded_variables
@@ -48,6 +49,10 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
     """
     if kwargs.get("format", "tf_saved_model") != "tf_saved_model":
         raise ValueError(f"export: format is {kwargs['format']!r}, wanted 'tf_saved_model'")
+    apart.warn(
+        "lockstep.keras.export is called",
+        "Worker 0 writes its own weights; those that this program has trained were trained by each worker alone",
+    )
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, DynamicEmbedding) and layer.built]
     tables = [(layer, *_whole_rows(layer.table)) for layer in layers]
     weights = [(variable, variable.numpy()) for variable in sharded_variables(model.variables)]

@@ -3,8 +3,8 @@
 Each worker's position is saved under a name of its own. The session restores it, not a saver. This happens after all
 initialization, because an initializable iterator would otherwise return to its beginning. It happens only if the
 checkpoint has positions for the same number of workers, because positions in other shares of the data mean nothing. If
-a session does not use the positions of a checkpoint, or if there are none, worker 0 warns that the data starts again
-from the beginning.
+a session that trains on data does not use the positions of a checkpoint, or if there are none, worker 0 warns that the
+data starts again from the beginning.
 """
 
 from __future__ import annotations
@@ -73,6 +73,11 @@ def note(iterator: Any) -> None:
     saveable = PositionSaveable(_position_of(iterator), restored_by_saver=False)
     _tf1.add_to_collection(_tf1.GraphKeys.SAVEABLE_OBJECTS, saveable)
     _tf1.add_to_collection(_POSITIONS, saveable)
+
+
+def resumes(graph: tf.Graph) -> bool:
+    """Returns whether a session that restores a checkpoint of this graph resumes in its data as well, if any."""
+    return bool(graph.get_collection(_POSITIONS)) or not _takes_data(graph)
 
 
 def is_position(saveable: Any) -> bool:
@@ -162,7 +167,7 @@ class PositionHook(_tf1.train.SessionRunHook):
         if not self._names:
             path = latest.latest_checkpoint(self._directory) if context.is_chief else None
             if path is not None and _takes_data(session.graph):
-                _warn_of_dropped(path if self._newest is None else self._newest(path))
+                _warn_of_beginning(path if self._newest is None else self._newest(path))
             return
         path = latest.agreed_checkpoint(self._directory, "positions_latest")
         if path is not None and self._newest is not None:
@@ -221,8 +226,8 @@ def _describe(positions: dict[int, list[str]]) -> str:
     )
 
 
-def _warn_of_dropped(path: str) -> None:
-    """Warns that the data starts again although a checkpoint has its positions, and says how to use them."""
+def _warn_of_beginning(path: str) -> None:
+    """Warns that the data of a session that resumes starts again, and says how its position is kept as well."""
     positions = _describe(_positions_in(path))
     if positions:
         _tf1.logging.warning(
@@ -230,5 +235,12 @@ def _warn_of_dropped(path: str) -> None:
             "step are restored. To restore the position as well, start as many workers with %s",
             path,
             positions,
+            _SWITCH_ON,
+        )
+    else:
+        _tf1.logging.warning(
+            "%s has no position in the data: data begins with its first batch, while weights and the step are "
+            "restored. Checkpoints have the position with %s",
+            path,
             _SWITCH_ON,
         )

@@ -95,7 +95,7 @@ def test_without_the_option_training_continues_with_the_new_data_from_its_beginn
 
 
 def _warnings(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "data begins anew" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if " its first batch" in record.getMessage()]
 
 
 def test_unused_positions_are_reported_once_with_the_way_to_use_them(folder, caplog):
@@ -114,6 +114,16 @@ def test_a_checkpoint_without_positions_is_reported_if_they_are_wanted(folder, c
     assert _train(folder, 1) == [float(np.float32(_noise(0)[0]))]
     (said,) = _warnings(caplog)
     assert "model.ckpt-5 has no position of this graph's data for 1 workers (it has none at all)" in said
+
+
+def test_data_that_begins_again_is_reported_although_no_position_was_ever_saved(tmp_path, caplog):
+    _write(tmp_path / "0.parquet", _noise(0))
+    for _ in range(2):
+        assert _warnings(caplog) == []
+        assert _train(tmp_path, 2, saved=False) == [float(np.float32(_noise(0)[4 * i])) for i in range(2)]
+    (said,) = _warnings(caplog)
+    assert said.startswith(f"{tmp_path}/checkpoints/model.ckpt-2 has no position in the data: data begins with its ")
+    assert "LOCKSTEP_SAVE_DATA_POSITION=1" in said and "--restarts" in said
 
 
 def test_there_is_no_warning_if_data_resumes_or_there_is_none(folder, caplog):

@@ -213,6 +213,7 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
         super().__init__(checkpoint_dir, save_secs=save_secs, save_steps=save_steps, scaffold=scaffold)
         self._directory = checkpoint_dir
         self._saver_of_increments: IncrementalSaver | None = None
+        self.saved_path = ""  # the prefix of the last checkpoint that it has saved, for its listeners
 
     def begin(self) -> None:
         """Builds the saver of increments."""
@@ -241,5 +242,7 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
 
     def _save(self, session: Any, step: int) -> bool:
         if self._saver_of_increments is not None:
-            self._saver_of_increments.save(session, self._save_path, step)
+            self.saved_path = self._saver_of_increments.save(session, self._save_path, step)
+            for listener in self._listeners:
+                listener.after_save(session, step)
         return False

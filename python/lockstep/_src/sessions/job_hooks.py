@@ -243,7 +243,13 @@ class _LauncherListener(_tf1.train.CheckpointSaverListener):
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         step = int(global_step_value)
-        notes.say({"is": "saved", "path": f"{self._hook._save_path}-{step}", "step": step, "resumes": True})
+        notes.say_saved(
+            getattr(self._hook, "saved_path", f"{self._hook._save_path}-{step}"),  # that of an increment
+            suffix=".index",
+            step=step,
+            resumes=True,
+            data=data_positions.resumes(session.graph),
+        )
 
 
 class LastStepHook(_tf1.train.SessionRunHook):

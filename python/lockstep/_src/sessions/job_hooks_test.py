@@ -4,6 +4,7 @@ For several workers see tests/multiprocess/scope/scope_test.py and tests/multipr
 """
 
 import contextlib
+import os
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import tensorflow as tf
 from lockstep._src.engine.context import context
 from lockstep._src.scope import scope
 from lockstep._src.sessions import job_hooks
+from lockstep._src.tables.dynamic import get_embedding_variable
 from lockstep.launch.base import notes
 
 tf1 = tf.compat.v1
@@ -81,11 +83,54 @@ def test_a_saver_hook_tells_the_launcher_in_each_session_and_is_left_as_it_was(m
             assert saved[-1] == {
                 "is": "saved",
                 "path": str(tmp_path / folder / f"model.ckpt-{steps}"),
+                "file": str(tmp_path / folder / f"model.ckpt-{steps}.index"),
                 "step": steps,
                 "resumes": True,
+                "data": True,
             }
+            assert os.path.exists(saved[-1]["file"])
             assert len(saved) == len({note["path"] for note in saved})
             assert hook._listeners == own
+
+
+def _told_by_a_session(monkeypatch, folder, build, steps, options, **periods):
+    """Trains for some steps, and returns the notes on checkpoints; each says whether its file exists at that moment."""
+    told = []
+    monkeypatch.setattr(notes, "say", lambda note: told.append({**note, "exists": os.path.exists(note["file"])}))
+    with tf.Graph().as_default(), scope(**options):
+        fetch = [build(), tf1.assign_add(tf1.train.get_or_create_global_step(), 1)]
+        with tf1.train.MonitoredTrainingSession(checkpoint_dir=str(folder), **periods) as session:
+            for _ in range(steps):
+                session.run(fetch)
+    assert all(note["exists"] and note["file"] == note["path"] + ".index" and note["resumes"] for note in told)
+    return {os.path.relpath(note["path"], folder): note["data"] for note in told}
+
+
+def _numbers():
+    return tf1.data.make_one_shot_iterator(tf.data.Dataset.range(9)).get_next()
+
+
+@pytest.mark.parametrize(
+    ("build", "saved", "data"),
+    [(_numbers, True, True), (_numbers, False, False), (lambda: tf.constant(1), False, True)],
+    ids=["a position", "no position", "no data"],
+)
+def test_the_launcher_is_told_whether_the_same_command_resumes_in_the_data(monkeypatch, tmp_path, build, saved, data):
+    told = _told_by_a_session(monkeypatch, tmp_path, build, 2, {"save_data_position": saved})
+    assert told["model.ckpt-2"] == data
+
+
+def test_the_launcher_is_told_of_each_increment_while_it_exists(monkeypatch, tmp_path):
+    def build():
+        table = get_embedding_variable("user", 3)
+        return tf1.train.GradientDescentOptimizer(0.1).minimize(
+            tf.reduce_sum(tf.nn.embedding_lookup(table, tf.constant([7, 42], tf.int64)))
+        )
+
+    periods = {"save_checkpoint_steps": 100, "save_incremental_checkpoint_steps": 2}
+    told = _told_by_a_session(monkeypatch, tmp_path, build, 5, {}, **periods)
+    increments = [f".incremental_checkpoint/model.ckpt-0-to-{step}" for step in (2, 4, 5)]
+    assert list(told) == ["model.ckpt-0", *increments, "model.ckpt-5"]
 
 
 def test_hooks_keep_their_order_and_those_of_any_step_stay_as_they_are():

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from lockstep.launch.base import notes
-from lockstep.launch.base.notes import ITSELF, PEER, Notes
+from lockstep.launch.base.notes import ITSELF, PEER, Notes, Saved
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
@@ -26,9 +26,52 @@ def test_notes_arrive_however_they_are_cut(pipe):
     noted = Notes(lambda one: heard.append((one.saved, one.because)))
     for at in range(0, len(data), 3):
         noted.feed(data[at : at + 3])
-    saved = ("/c/model.ckpt-7", 7, True)
+    saved = (Saved("/c/model.ckpt-7", None, "step 7", resumes=True, data=False),)
     assert (noted.saved, noted.because, noted.error, noted.trace) == (saved, PEER, "a b", "lines")
     assert heard == [(saved, ""), (saved, PEER)]
+
+
+def _noted(pipe):
+    noted = Notes()
+    noted.feed(os.read(pipe[0], 1 << 16))
+    return noted
+
+
+def test_checkpoints_are_noted_with_the_file_that_stands_for_them(pipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notes.say_saved("run/model.ckpt-5", suffix=".index", step=5, resumes=True, data=True)
+    notes.say_saved("gs://run/a.keras")
+    notes.say_saved(tmp_path / "backup", epochs=1, resumes=True)
+    notes.say_saved("run/model.ckpt-5", suffix=".index", step=5, resumes=True)
+    assert _noted(pipe).saved == (
+        Saved("gs://run/a.keras", None, "", resumes=False, data=False),
+        Saved(f"{tmp_path}/backup", f"{tmp_path}/backup", "1 epoch", resumes=True, data=False),
+        Saved("run/model.ckpt-5", f"{tmp_path}/run/model.ckpt-5.index", "step 5", resumes=True, data=False),
+    )
+
+
+def test_the_newest_checkpoints_are_kept(pipe):
+    for number in range(40):
+        notes.say_saved(f"/c/{number}")
+    kept = [saved.path for saved in _noted(pipe).saved]
+    assert kept == [f"/c/{number}" for number in range(24, 40)]
+
+
+@pytest.mark.parametrize(
+    ("told", "has_exchanged"),
+    [
+        ([], False),
+        ([{"is": "joined"}], True),
+        ([{"is": "joined"}, {"is": "left", "collectives": 3}], True),
+        ([{"is": "joined"}, {"is": "left", "collectives": 0}], False),
+        ([{"is": "joined"}, {"is": "left", "collectives": 0}, {"is": "joined"}], True),
+    ],
+)
+def test_a_worker_has_exchanged_unless_it_leaves_without_an_exchange(pipe, told, has_exchanged):
+    notes.say({"is": "saved", "path": "/c"})
+    for note in told:
+        assert notes.say(note)
+    assert _noted(pipe).has_exchanged == has_exchanged
 
 
 @pytest.mark.parametrize(
@@ -37,7 +80,7 @@ def test_notes_arrive_however_they_are_cut(pipe):
 def test_what_is_no_note_is_left_out(line):
     noted = Notes()
     noted.feed(line + b"\n" + json.dumps({"is": "failed", "because": ITSELF}).encode() + b"\n" + line)
-    assert (noted.because, noted.error, noted.trace, noted.saved) == (ITSELF, "", "", None)
+    assert (noted.because, noted.error, noted.trace, noted.saved) == (ITSELF, "", "", ())
     assert len(noted._rest) <= 60 << 10
 
 

@@ -88,7 +88,7 @@ def main(
         if prepare is not None:
             words = prepare(words, environment)
         words = program_of(words, options.tf1, environment)
-        return execute(words, _jobs(options, environment, _console(options, environment)))
+        return execute(words, _jobs(options, environment, _console(options, environment)), reminds=True)
     except LaunchError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return error.exit_code
@@ -157,12 +157,17 @@ def program_of(words: list[str], tf1: bool, environment: Mapping[str, str]) -> l
     return tf1_command.as_tf1(words) if tf1_command.wants_tf1(tf1, environment) else words
 
 
-def execute(words: list[str], jobs: CommandJobs) -> int:
+def execute(words: list[str], jobs: CommandJobs, reminds: bool = False) -> int:
     """Runs a command on workers; returns the launcher's exit code.
 
     A single worker on this host replaces this process, and this function does not return. This needs that no restarts
     are allowed, and that its output is shown as it is: not kept in files, not hidden, and without timestamps. A task of
     TF_CONFIG without a rank always does so.
+
+    Args:
+      words: The command.
+      jobs: Makes the job.
+      reminds: Whether a line tells of a job whose workers exchanged nothing.
 
     Raises:
       LaunchError: the command cannot be executed, or the folder cannot be made.
@@ -177,7 +182,10 @@ def execute(words: list[str], jobs: CommandJobs) -> int:
         return planned.pop() if planned else jobs.environments(variables)
 
     make_job = replace(jobs, environments=environments_for)
-    return run_attempts(lambda attempt: make_job(words, None, attempt), jobs.restarts, jobs.console)[1]
+    job, code = run_attempts(lambda attempt: make_job(words, None, attempt), jobs.restarts, jobs.console)
+    if reminds:
+        attempts.remind_of_scope(job, code, jobs.console)
+    return code
 
 
 def _become(words: list[str], environment: Mapping[str, str]) -> None:

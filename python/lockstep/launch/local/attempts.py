@@ -56,6 +56,21 @@ def run_attempts(
     return job, code
 
 
+def remind_of_scope(job: SupervisedJob, code: int, console: Console) -> None:
+    """Tells the user of a job that ended well although its workers have exchanged nothing.
+
+    Args:
+      job: The job, which has ended.
+      code: Its exit code.
+      console: Shows the line.
+    """
+    if code == 0 and job.exchanged_nothing:
+        console.message(
+            f"the {len(job.ranks())} workers exchanged nothing: each ran the program by itself. A model trains on all "
+            "of them if it is built and trained inside of lockstep.scope() (docs/start.md)"
+        )
+
+
 def check_restarts(restarts: int | None) -> int:
     """Returns the number of restarts, 0 for None.
 

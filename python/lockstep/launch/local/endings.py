@@ -28,16 +28,26 @@ def own_failure(ended_badly: Iterable[Worker], end_signal: signal.Signals | None
 
 
 def with_checkpoint(text: str, workers: Iterable[Worker]) -> str:
-    """Adds the path of the last checkpoint to a job's last line, and how training continues from there."""
+    """Adds the last checkpoint that still exists to a job's last line, and how training continues from there.
+
+    A checkpoint that the same command restores comes before a newer file that it may not read.
+    """
     workers = list(workers)
-    saved = [worker.notes.saved for worker in workers if worker.notes.saved is not None]
+    saved = [(worker, one) for worker in workers for one in worker.notes.saved]
     if not saved:
         return text + ("; no checkpoint was saved" if any(worker.notes.because for worker in workers) else "")
-    path, step, resumes = saved[0]
-    if not resumes:
-        return f"{text}; the last file that was saved is {path}: load it to go on from there"
-    at = "" if step is None else f" (step {step})"
-    return f"{text}; the last checkpoint is {path}{at}: the same command goes on from there"
+    left = [one for worker, one in saved if worker.may_exist(one.file)]
+    if not left:
+        return f"{text}; the checkpoints that it saved are deleted"
+    last = next((one for one in reversed(left) if one.resumes), left[-1])
+    at = f" ({last.at})" if last.at else ""
+    if not last.resumes:
+        return f"{text}; the last file that was saved is {last.path}{at}: a program that loads it goes on from there"
+    if not last.data:
+        then = "the same command restores it, and data begins with its first batch"
+    else:
+        then = "the same command goes on from there"
+    return f"{text}; the last checkpoint is {last.path}{at}: {then}"
 
 
 def interrupt_timeout_of(environment: Mapping[str, str]) -> float:

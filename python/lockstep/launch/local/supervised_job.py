@@ -116,6 +116,12 @@ class SupervisedJob:
         return self._failed
 
     @property
+    def exchanged_nothing(self) -> bool:
+        """Whether it has ended, rank 0 and other workers were among its workers, and none has exchanged anything."""
+        workers = self._workers
+        return len(workers) > 1 and workers[0].rank == 0 and not any(worker.notes.has_exchanged for worker in workers)
+
+    @property
     def may_restart(self) -> bool:
         """Whether the job ended because a worker failed, and not because somebody asked for the end."""
         return self._failed is not None and not self._end_requests and not self._broken_pipe

@@ -22,6 +22,7 @@ from lockstep.testing.launching import (
     pids_of,
     runs,
     wait_for,
+    without_reminder,
 )
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
@@ -56,7 +57,7 @@ def test_output_is_prefixed_by_rank_and_the_two_streams_stay_apart(launch):
     )
     assert code == 0
     assert sorted(stdout) == ["[0] out 0", "[1] out 1", "[2] out 2"]
-    assert sorted(stderr) == ["[0] err 0", "[1] err 1", "[2] err 2"]
+    assert sorted(without_reminder(stderr)) == ["[0] err 0", "[1] err 1", "[2] err 2"]
 
 
 def test_output_arrives_while_the_workerruns(launch):
@@ -130,6 +131,56 @@ def test_where_all_have_lost_another_the_first_is_named_with_its_traceback(launc
     code, _, stderr = finish(launch("-n", "2", worker=worker))
     assert code == 1
     assert stderr[-2:] == ["[lockstep]   File a", "[lockstep]   Error: lost"]
+
+
+# The line that tells of workers which exchanged nothing; `lockstep.launch` writes nothing else after a good end.
+_REMINDER = re.compile(r"\[lockstep\] the 2 workers exchanged nothing: .* inside of lockstep\.scope\(\) .*")
+_TELLS = RANK + "from lockstep.launch.base import notes\n"
+
+
+@pytest.mark.parametrize(
+    ("worker", "is_said"),
+    [
+        ("pass", True),
+        (_TELLS + 'notes.say({"is": "joined"})', False),
+        (_TELLS + 'if rank: notes.say({"is": "joined"})', False),
+        (_TELLS + 'notes.say({"is": "joined"}); notes.say({"is": "left", "collectives": 1})', False),
+        (_TELLS + 'notes.say({"is": "joined"}); notes.say({"is": "left", "collectives": 0})', True),
+    ],
+    ids=["nothing", "joined", "one joined", "exchanged", "only joined"],
+)
+def test_a_job_whose_workers_exchanged_nothing_is_told_so(launch, worker, is_said):
+    code, _, stderr = finish(launch("-n", "2", worker=worker))
+    assert code == 0
+    assert [bool(_REMINDER.fullmatch(line)) for line in stderr] == [True] * is_said, stderr
+
+
+def test_neither_a_failed_job_nor_one_worker_is_told_so(launch):
+    for options, worker in ((("-n", "2"), "sys.exit(3)"), (("-n", "1"), "pass"), (("-n", "1", "--quiet"), "pass")):
+        assert "exchanged nothing" not in "".join(finish(launch(*options, worker=worker))[2])
+
+
+@pytest.mark.parametrize(
+    ("deleted", "said"),
+    [
+        (["second"], "the last checkpoint is first (step 1): the same command goes on from there"),
+        (["first", "second"], "the checkpoints that it saved are deleted"),
+    ],
+)
+def test_a_deleted_checkpoint_is_not_named(launch, deleted, said):
+    worker = f"""
+from lockstep.launch.base import notes
+if rank:
+    time.sleep(600)
+for name in ("first", "second"):
+    open(name, "w").close()
+    notes.say_saved(name, step=1, resumes=True, data=True)
+for name in {deleted}:
+    os.remove(name)
+sys.exit(5)
+"""
+    code, _, stderr = finish(launch("-n", "2", worker=RANK + worker))
+    assert (code, stderr[-1]) == (5, f"[lockstep] the job has failed; {said}")
 
 
 def test_what_failed_workers_wrote_last_is_not_lost(launch):

@@ -122,6 +122,11 @@ class Worker:
     def keep(self, text: bytes) -> None:
         """Adds to the file with its stderr, if there is one."""
 
+    def may_exist(self, file: str | None) -> bool:
+        """Returns whether a file that it has written may exist; None and files of other hosts are not looked for."""
+        del file
+        return True
+
     def poll(self) -> bool:
         """Returns True once, when it has ended; `code` is set then."""
         raise NotImplementedError
@@ -211,6 +216,10 @@ class LocalWorker(Worker):
         for pipe in self._pipes[:2]:
             if not pipe.closed:
                 self.read(pipe.fileno())
+
+    def may_exist(self, file: str | None) -> bool:
+        """Implements `Worker.may_exist`."""
+        return file is None or os.path.exists(file)
 
     def keep(self, text: bytes) -> None:
         """Implements `Worker.keep`."""

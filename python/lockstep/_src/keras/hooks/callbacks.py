@@ -29,6 +29,7 @@ from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
+from lockstep._src.keras.hooks import resuming
 from lockstep._src.keras.hooks.variables import local_initial_values, sharded_variables, whole_on_chief
 
 # Callbacks that need all workers: they save models, or read saved ones.
@@ -36,9 +37,11 @@ _SAVERS = (callbacks.BackupAndRestore, callbacks.ModelCheckpoint)
 
 
 def intercept_callbacks(interception: Interception) -> None:
-    """Makes only worker 0 write the files of Keras' callbacks during the interception."""
+    """Makes only worker 0 write the files of Keras' callbacks, and warn of data that begins again after a restore."""
+    interception.replace(symbols.RESTORE_BACKUP, around(resuming.restore_backup))
     if context.world_size == 1:
         return
+    interception.replace(symbols.SAVE_BACKUP, around(resuming.save_backup))
     for hook in symbols.SAVED_FILES:
         interception.replace(hook, lambda _: _FilesOfTheJob())
     restoring = _Restoring()

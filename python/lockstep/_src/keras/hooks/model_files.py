@@ -39,7 +39,7 @@ def _save(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> An
             save(model, *args, **kwargs)
         path = args[0] if args else kwargs.get("filepath")
         if isinstance(path, str | os.PathLike):
-            notes.say({"is": "saved", "path": os.fspath(path)})
+            notes.say_saved(path)
 
     with whole_on_chief(tables), serialized.gathered(dynamic):
         agreement.on_chief(save_alone, save.__name__, "model_saved")

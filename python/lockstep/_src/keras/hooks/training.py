@@ -28,12 +28,11 @@ from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
 from lockstep._src.engine import file_errors, program_end
 from lockstep._src.engine.context import context
-from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.gradients import in_scope, norms
 from lockstep._src.gradients.keras_optimizers import apply_keras3
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import stopping, table_optimizers
+from lockstep._src.keras.hooks import outside, resuming, stopping, table_optimizers
 from lockstep._src.tables import sharded as sharding
 from lockstep._src.tables.updates import keras3 as updates
 
@@ -44,6 +43,7 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(symbols.SUPPORTS_JIT, around(_supports_jit))
     file_errors.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     if context.world_size == 1:
+        interception.replace(symbols.ENUMERATE_BATCHES, around(resuming.enumerate_alone))
         return
     step = _Step()
     interception.replace(symbols.KERAS_SCALE_LOSS, around(step.scale_loss))
@@ -54,6 +54,7 @@ def intercept_training(interception: Interception) -> None:
     for hook in symbols.KERAS_PASSES:
         interception.replace(hook, around(step.passes.begin(hook.name)))
         interception.replace(hook, around(step.run_pass))
+        interception.replace(hook, around(outside.run_pass))
     for hook in symbols.BATCH_ENDS:
         in_training = hook.name == "on_train_batch_end"
         interception.replace(hook, around(step.passes.end_train_batch if in_training else step.passes.end_batch))
@@ -102,6 +103,8 @@ class _Step(threading.local):
     def enumerate_batches(self, _: Any, epoch: Any) -> Iterator[tuple[int, int, Iterator[Any]]]:
         """Yields (first step, last step, iterator over their batches), in place of a method of Keras' `epoch`."""
         epoch.data_adapter.on_epoch_begin()
+        if context.options.mode == "train":
+            resuming.begin_epoch(epoch.steps_per_epoch)
         # With `steps_per_epoch`, an epoch continues where the previous one ended.
         if epoch._current_iterator is None or epoch.steps_per_epoch is None:
             epoch._current_iterator = iter(epoch._get_iterator())
@@ -278,29 +281,30 @@ def _moments_of_all(layer: Any, inputs: tf.Tensor, mask: tf.Tensor | None) -> tu
     return tf.squeeze(mean, axes), tf.squeeze(variance, axes)
 
 
-# Whether this thread is in an optimizer's `apply`. The outermost of nested optimizers exchanges: a `LossScaleOptimizer`
-# calls its inner optimizer only if this worker's gradients are finite.
-_applying = ThreadValue(False)
-
-
 def _apply(apply: Callable[..., Any], optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-    """Applies the means of the gradients over the workers."""
-    if _applying.value:
+    """Applies the means of the gradients over the workers.
+
+    The outermost of nested optimizers exchanges: a `LossScaleOptimizer` calls its inner optimizer only if this worker's
+    gradients are finite.
+    """
+    if outside.exchanging.value:
         return apply(optimizer, grads, trainable_variables)
 
     def update(gradients: list[Any], variables: list[Any], apply_all: Callable[..., Any]) -> Any:
+        made = variables
         variables = [getattr(v, "_value", v) for v in variables]
         optimizers = [table_optimizers.own_optimizer(v) or optimizer for v in variables]
         if context.world_size > 1:
             sharded = {id(o): o for o, v in zip(optimizers, variables, strict=True) if sharding.is_sharded(v)}
             for applying in sharded.values():
                 _check_can_shard(applying)
+            outside.begin_as_worker_0s([*made, *optimizer.variables])
         exchanged = [
             g if updates.sums_slices(o, g, v) else updates.summed(g)
             for o, g, v in zip(optimizers, in_scope.exchange().exchange(gradients, variables), variables, strict=True)
         ]
         program_end.counts_steps(optimizer)
-        with _applying.holding(True):
+        with outside.exchanging.holding(True):
             return apply_all(exchanged)
 
     return apply_keras3(optimizer, functools.partial(apply, optimizer), grads, trainable_variables, update)

@@ -23,7 +23,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import table_optimizers
+from lockstep._src.keras.hooks import outside, table_optimizers
 from lockstep._src.replicas.replicated import EagerVariables, allow_eager
 from lockstep._src.tables.sharded import RowShardedTable, Shard, lookup_steps
 from lockstep._src.tables.sharded.table import EitherShape, reading_shards
@@ -164,6 +164,7 @@ def _initialize(initialize: Callable[..., Any], self: Any, value: Any) -> None:
         initialize(self, value)
     if isinstance(self._value, RowShardedTable):
         self.__class__ = RowShardedVariable
+    outside.note_made(self)
 
 
 def _take(take: Callable[..., Any], x: Any, indices: Any, axis: int | None = None) -> Any:

@@ -17,6 +17,7 @@ from keras.src.models import functional
 
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
+from lockstep._src.keras.hooks import resuming
 from lockstep._src.keras.models.graph_parts import Best
 from lockstep._src.scope import scope
 
@@ -123,6 +124,16 @@ class _Restoring(keras.callbacks.Callback):
         self._path: str | None = path
 
     def on_train_begin(self, logs: Any = None) -> None:
+        if self._path is not None:
+            resuming.note_restored(self._path)
+            self._restore()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._restore()
+
+    on_predict_begin = on_test_begin
+
+    def _restore(self) -> None:
         # Only once, because a validation also begins within training.
         path, self._path = self._path, None
         if path is not None:
@@ -131,8 +142,6 @@ class _Restoring(keras.callbacks.Callback):
             if optimizer is not None and not optimizer.built:  # Keras loads no slots before they exist
                 optimizer.build(self.model.trainable_variables)
             self.model.load_weights(path)
-
-    on_test_begin = on_predict_begin = on_train_begin
 
 
 class _Saving(keras.callbacks.Callback):
@@ -152,7 +161,9 @@ class _Saving(keras.callbacks.Callback):
         if self._best is not None and not self._best.improves(logs or {}):
             return
         self._number += 1
-        self.model.save_weights(os.path.join(self._directory, f"epoch-{self._number:06}.weights.h5"))
+        path = os.path.join(self._directory, f"epoch-{self._number:06}.weights.h5")
+        self.model.save_weights(path)
+        resuming.tell_saved(path)
         if context.is_chief and self._keep:
             for name in _files(self._directory)[: -self._keep]:
                 _gfile.remove(os.path.join(self._directory, name))

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lockstep._src.engine import apart
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.dynamic import tensorflow1_adapter
 from lockstep._src.tables.dynamic.table_options import EmbeddingVariableOption
@@ -125,6 +126,10 @@ def make_table(*args: Any, **kwargs: Any) -> DynamicVariable:
 
 
 def _make(*args: Any, **kwargs: Any) -> DynamicVariable:
+    apart.warn(
+        f"the table {args[0] if args else kwargs.get('name')!r} is made",
+        "Lookups in it fail here, and other weights are trained by each worker alone",
+    )
     table = DynamicVariable(*args, **kwargs)
     tensorflow1_adapter.register(table)
     return table

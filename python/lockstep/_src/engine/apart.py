@@ -1,0 +1,52 @@
+"""A warning for programs of a job whose workers train apart: they use this library, and never enter a scope.
+
+Without a scope nothing connects the workers: each one trains a model of its own, on its own part of the data, and no
+value tells. So worker 0 warns when such a program first reads a share of the data, makes a table, or exports a model.
+The engine shows one warning in the life of a process. It shows none once the process has begun to join the others, by a
+scope, an exchange, `lockstep.init()` or `hvd.init()` (core/capi/apart_warning.h).
+
+A program may read a batch before its scope, and join later. Therefore the texts say what is so at this moment.
+"""
+
+from __future__ import annotations
+
+from lockstep._src.engine.context import context
+
+_REMEDY = (
+    "Build the model and call fit inside of `with lockstep.scope():` (docs/start.md). A program that exchanges "
+    "gradients itself calls lockstep.init() before, or hvd.init() in Horovod's interface"
+)
+
+
+def watch_reads() -> None:
+    """Prepares the warning that the first element of a share shows. For datasets that give each worker a share."""
+    if _speaks():
+        from lockstep._src.engine import library
+
+        library.set_apart_text(
+            _text("its data is read", "A model that trains on it now is trained by each worker alone")
+        )
+
+
+def warn(what: str, consequence: str) -> None:
+    """Warns that a program does something outside of a scope that only makes sense inside.
+
+    Args:
+      what: the beginning of a sentence about it, such as "the table 'user' is made".
+      consequence: a sentence without its end.
+    """
+    if _speaks():
+        from lockstep._src.engine import library
+
+        library.warn_apart(_text(what, consequence))
+
+
+def _speaks() -> bool:
+    return context.rank == 0 and context.world_size > 1 and not context.is_detached
+
+
+def _text(what: str, consequence: str) -> str:
+    return (
+        f"the job has {context.world_size} workers, and {what} outside of lockstep.scope(), while this worker has not "
+        f"joined the others. {consequence}, on its own part of the data. {_REMEDY}"
+    )

@@ -1,0 +1,109 @@
+"""Models of Keras 3 that are made, or trained, outside of the scope; on two workers."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lockstep._src.engine.context import context
+from lockstep._src.scope import scope
+from lockstep.testing.workers import call_workers
+from tests.multiprocess.on_each_worker import logged
+
+if not getattr(tf.keras, "__version__", "2").startswith("3"):
+    pytest.skip("the models are those of Keras 3", allow_module_level=True)
+
+ROWS, BATCH = 32, 4
+
+
+def model_of(seed, optimizer="adam"):
+    keras = tf.keras
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.Input([3]), keras.layers.Dense(4, "tanh"), keras.layers.BatchNormalization()])
+    model.add(keras.layers.Dense(1))
+    model.compile(optimizer, "mse", metrics=["mae"])
+    return model
+
+
+def rows_of(rank, world):
+    """Returns this worker's rows of each batch of `world * BATCH` rows."""
+    x = np.random.default_rng(0).normal(size=[ROWS, 3]).astype(np.float32)
+    x = x.reshape(-1, world, BATCH, 3)[:, rank].reshape(-1, 3)
+    return x, x.sum(1, keepdims=True)
+
+
+def plain(seed):
+    """Returns the weights that plain Keras has after training on all rows."""
+    model = model_of(seed)
+    model.fit(*rows_of(0, 1), batch_size=2 * BATCH, epochs=2, shuffle=False, verbose=0)
+    return model.get_weights()
+
+
+def made_before(folder):
+    """Trains models that were made before the scope, each worker's with a seed of its own: by `fit`, and by a loop."""
+    del folder
+    rank, world = context.rank, context.world_size
+    x, y = rows_of(rank, world)
+    found = []
+    model = model_of(1 + rank)
+    with scope():
+        model.fit(x, y, batch_size=BATCH, epochs=2, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    model = model_of(1 + rank, tf.keras.optimizers.LossScaleOptimizer(tf.keras.optimizers.Adam()))
+    model.optimizer.build(model.trainable_variables)
+    with scope():
+
+        @tf.function
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = model.optimizer.scale_loss(tf.reduce_mean(tf.square(model(x) - y)))
+            model.optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+
+        for batch in range(2):
+            step(x[batch * BATCH :][:BATCH], y[batch * BATCH :][:BATCH])
+        found.append([v.numpy() for v in model.trainable_variables])
+    model = model_of(1 + rank)
+    with scope():
+        found.append(model.evaluate(x, y, batch_size=BATCH, verbose=0))
+    return found
+
+
+def made_inside(where):
+    """Trains a model that was made inside of a scope; returns the warnings, the weights and the steps."""
+    with scope():
+        model = model_of(1)
+        x, y = rows_of(context.rank, context.world_size)
+    with logged("takes a step outside of it") as said:
+        for _ in range(2):
+            with scope() if where == "inside" else contextlib.nullcontext():
+                model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
+    return said, model.get_weights(), int(model.optimizer.iterations.numpy())
+
+
+def test_a_model_that_is_made_before_the_scope_trains_from_worker_0s_weights(tmp_path):
+    (expected,) = call_workers(plain, 1, 1, timeout_s=100)
+    first, second = call_workers(made_before, 2, str(tmp_path), timeout_s=100)
+    for got, again, wanted in zip(first[0], second[0], expected, strict=True):
+        np.testing.assert_array_equal(got, again)
+        np.testing.assert_allclose(got, wanted, atol=2e-6)
+    for got, again in zip(first[1], second[1], strict=True):
+        np.testing.assert_array_equal(got, again)
+    assert first[2] == second[2]
+
+
+def test_worker_0_warns_once_of_training_outside_of_the_scope():
+    (said, first, steps), (none, second, _) = call_workers(made_inside, 2, "outside", timeout_s=100)
+    assert none == []
+    assert len(said) == 1 and said[0].startswith("The job has 2 workers, and an optimizer that was made inside of ")
+    assert "inside of `with lockstep.scope():` as well" in said[0]
+    # They do train apart.
+    assert any((a != b).any() for a, b in zip(first, second, strict=True))
+    assert steps == 2 * ROWS // 2 // BATCH
+
+
+@pytest.mark.parametrize(("size", "where"), [(2, "inside"), (1, "outside"), (1, "inside")])
+def test_training_inside_and_on_one_worker_gives_no_warning(size, where):
+    assert [said for said, _, _ in call_workers(made_inside, size, where, timeout_s=100)] == [[]] * size
