@@ -11,8 +11,8 @@ and of two pages, and with --smoke all rows do.
 from __future__ import annotations
 
 import argparse
+import collections
 import fnmatch
-import json
 import os
 import re
 import shutil
@@ -131,7 +131,7 @@ def _is_for_tests(name: str) -> bool:
 
 def run(tensorflow: str, python: str, smoke: bool, options: list[str]) -> dict[str, str]:
     """Installs and tests a row; returns its cells."""
-    row = MATRIX / f"tf{tensorflow}-py{python}"
+    row = MATRIX / _name_of(tensorflow, python)
     cells = {"TensorFlow": tensorflow, "Python": python, "tests": "", "result": ""}
     started = time.monotonic()
     try:
@@ -152,17 +152,36 @@ def run(tensorflow: str, python: str, smoke: bool, options: list[str]) -> dict[s
     # The commands of the environment, and a home without anything of the user's.
     environment = {**quiet, "PATH": f"{interpreter.parent}:{os.environ['PATH']}", "HOME": str(row / "home")}
     (row / "home").mkdir(exist_ok=True)
+    arguments = ["-q", "--timeout=1200", "--durations=5", "-p", "no:cacheprovider", *arguments]
+    command = [interpreter, "-m", "pytest"] if small else [tree / "tools" / "test_python.sh"]
+    jobs = os.environ.get("JOBS", str(os.cpu_count()))
     with log.open("w") as to:
-        command = [interpreter, "-m", "pytest", "-q", "--timeout=1200", "--durations=5", "-p", "no:cacheprovider"]
-        subprocess.run([*command, *arguments], cwd=tree, env=environment, stdout=to, stderr=to, timeout=_TESTS_S)
-    last = [line for line in log.read_text().splitlines() if re.search(r"\d+ (passed|failed|error|skipped)", line)]
-    cells["result"] = (
-        re.sub(r",? \d+ (deselected|warnings?)| in [\d.]+s.*|=+ ?", "", last[-1]).strip()
-        if last
-        else f"no result: {log}"
-    )
+        variables = {**environment, "VENV": str(row / "venv"), "JOBS": jobs}
+        subprocess.run([*command, *arguments], cwd=tree, env=variables, stdout=to, stderr=to, timeout=_TESTS_S)
+    cells["result"] = summary(log.read_text()) or f"no result: {log}"
     print(f"{row.name}: {cells['result']} ({time.monotonic() - started:.0f} s, {log})", file=sys.stderr, flush=True)
     return cells
+
+
+def summary(log: str) -> str:
+    """Returns the sum of pytest's summaries in a log, such as "4 passed, 1 skipped"; empty if there is none."""
+    total: collections.Counter[str] = collections.Counter()
+    for line in log.splitlines():
+        if re.search(r" in [\d.]+s\b", line):
+            for number, what in re.findall(r"(\d+) (passed|failed|error|skipped)", line):
+                total[what] += int(number)
+    return ", ".join(f"{total[what]} {what}" for what in ("failed", "error", "passed", "skipped") if total[what])
+
+
+def read(page: str) -> dict[str, dict[str, str]]:
+    """Returns the rows of a page's table by their names, such as "tf2.21.0-py3.11"."""
+    lines = [line.strip("| ").split(" | ") for line in page.partition(BEGIN)[2].partition(END)[0].split("\n") if line]
+    rows_of_page = [dict(zip(lines[0], cells, strict=True)) for cells in lines[2:]]
+    return {_name_of(cells["TensorFlow"], cells["Python"]): cells for cells in rows_of_page}
+
+
+def _name_of(tensorflow: str, python: str) -> str:
+    return f"tf{tensorflow}-py{python}"
 
 
 def table(results: list[dict[str, str]]) -> str:
@@ -188,26 +207,19 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="the programs of the README on all rows")
     parser.add_argument("--write", action="store_true", help="write docs/install.md")
     arguments, options = parser.parse_known_args()
-    chosen = [row for row in rows() if fnmatch.fnmatch("tf{}-py{}".format(*row), arguments.only)]
+    chosen = [row for row in rows() if fnmatch.fnmatch(_name_of(*row), arguments.only)]
     if not chosen:
-        parser.error(
-            f"--only {arguments.only}: no such row; there are " + ", ".join("tf{}-py{}".format(*row) for row in rows())
-        )
+        parser.error(f"--only {arguments.only}: no such row; there are " + ", ".join(_name_of(*row) for row in rows()))
     MATRIX.mkdir(parents=True, exist_ok=True)
-    # Rows of earlier runs stay in the table.
-    kept = MATRIX / "results.json"
-    results: dict[str, dict[str, str]] = {}
+    results = read(PAGE.read_text())  # the page's rows stay, but for those that are run
     for row in chosen:
-        cells = run(*row, arguments.smoke, [option for option in options if option != "--"])
-        results = json.loads(kept.read_text()) if kept.exists() else {}
-        results["tf{}-py{}".format(*row)] = cells
-        kept.write_text(json.dumps(results, indent=1))
-    ordered = [results[name] for name in ("tf{}-py{}".format(*row) for row in rows()) if name in results]
+        results[_name_of(*row)] = run(*row, arguments.smoke, [option for option in options if option != "--"])
+        ordered = [results[name] for name in (_name_of(*row) for row in rows()) if name in results]
+        if arguments.write:
+            write(ordered)
     print(table(ordered))
-    if arguments.write:
-        write(ordered)
     bad = re.compile(r"failed|error|not installed|no result")
-    sys.exit(any(bad.search(results["tf{}-py{}".format(*row)]["result"]) for row in chosen))
+    sys.exit(any(bad.search(results[_name_of(*row)]["result"]) for row in chosen))
 
 
 if __name__ == "__main__":

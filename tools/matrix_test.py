@@ -42,4 +42,23 @@ def test_the_table_replaces_that_of_the_page_and_nothing_else(tmp_path, monkeypa
     matrix.write([cells])
     text = page.read_text()
     assert "old" not in text and text.startswith("# Install\n\n") and text.endswith(f"{matrix.END}\n\nMore.\n")
+    assert matrix.read(text) == {"tf2.18.1-py3.12": cells}
     assert re.search(r"^\| 2\.18\.1 \| 3\.12 \| 3\.15\.1 \| 26\.0\.1 \| a \| 4 passed \|$", text, re.M)
+
+
+def test_the_table_of_the_page_has_rows_of_the_matrix_and_changes_alone_where_they_are_run():
+    text = matrix.PAGE.read_text()
+    rows = matrix.read(text)
+    assert rows and set(rows) <= {f"tf{tensorflow}-py{python}" for tensorflow, python in matrix.rows()}
+    assert matrix.table(list(rows.values())) in text
+
+
+def test_the_result_is_the_sum_of_both_runs_of_pytest():
+    log = """
+=== short test summary info ===
+FAILED a_test.py::test_of_3_failed in some way
+2 failed, 1034 passed, 3 skipped, 7 deselected in 601.02s (0:10:01)
+992 passed, 10 skipped, 5 warnings in 700.41s (0:11:40)
+"""
+    assert matrix.summary(log) == "2 failed, 2026 passed, 13 skipped"
+    assert not matrix.summary("no tests ran\n")
