@@ -71,8 +71,11 @@ def shard(dataset: Any) -> Any:
             "shard: the dataset is shuffled without a seed, so each worker would take its share of another order: some "
             "rows would be read twice, others never. Call shard before shuffle, or give shuffle (list_files) a seed"
         )
-    share = _Share(dataset.shard(context.world_size, context.rank))
-    apart.watch_reads()
+    share = dataset.shard(context.world_size, context.rank)
+    # Only where it is needed: other programs that run this graph, such as servers of tf.data, may lack our operation.
+    if not apart.watches_reads():
+        return share
+    share = _Share(share)
     return dataset_ops.DatasetV1Adapter(share) if isinstance(dataset, dataset_ops.DatasetV1) else share
 
 
@@ -87,7 +90,7 @@ class _Share(dataset_ops.UnaryUnchangedStructureDataset):
 def mark_share(dataset: Any) -> Any:
     """Marks the dataset, whose operation tells the engine of reads, as a worker's share, and returns it."""
     setattr(dataset, _IS_SHARE, True)
-    apart.watch_reads()
+    apart.watches_reads()
     return dataset
 
 

@@ -10,6 +10,7 @@ A program may read a batch before its scope, and join later. Therefore the texts
 
 from __future__ import annotations
 
+from lockstep._src.engine import program_end
 from lockstep._src.engine.context import context
 
 _REMEDY = (
@@ -18,14 +19,20 @@ _REMEDY = (
 )
 
 
-def watch_reads() -> None:
-    """Prepares the warning that the first element of a share shows. For datasets that give each worker a share."""
-    if _speaks():
+def watches_reads() -> bool:
+    """Prepares the warning that the first element of a share shows. For datasets that give each worker a share.
+
+    Returns:
+      Whether this process may still show it. If not, a dataset need not tell the engine of reads.
+    """
+    watches = _speaks() and not program_end.has_joined()
+    if watches:
         from lockstep._src.engine import library
 
         library.set_apart_text(
             _text("its data is read", "A model that trains on it now is trained by each worker alone")
         )
+    return watches
 
 
 def warn(what: str, consequence: str) -> None:

@@ -150,6 +150,19 @@ def test_shares_have_the_rows_of_tf_datas_shard(path):
     assert [outcome.value for outcome in outcomes] == [[list(range(rank, 8, 2))] * 2 for rank in range(2)]
 
 
+def share_after_joining(path):
+    """Makes a share of data in the scope."""
+    del path
+    with lockstep.scope():
+        share = lockstep.data.shard(tf.data.Dataset.range(4))
+        return type(share).__name__, [int(x) for x in share]
+
+
+def test_a_share_that_is_made_in_the_scope_is_tf_datas_own(path):
+    outcomes, _ = _outcomes(share_after_joining, path)
+    assert [outcome.value for outcome in outcomes] == [("_ShardDataset", [rank, 2 + rank]) for rank in range(2)]
+
+
 def save_and_restore(path):
     """Saves the position in a share, and resumes there. Returns the rows before and behind, and the length."""
     iterator = iter(_rows())

@@ -35,6 +35,7 @@ _code: Any = None  # the argument of sys.exit
 _former_hook: Callable[..., Any] | None = None
 _former_exit: Callable[..., Any] | None = None
 _watcher = 0  # the process that watches
+_has_joined = False  # whether this process has ever joined other workers
 _optimizer: weakref.ref[Any] | None = None  # the newest optimizer that counts steps
 _step: int | None = None  # the global step at which a session has ended
 
@@ -91,8 +92,15 @@ def _steps() -> str:
 
 
 def tell_joined() -> None:
-    """Tells the launcher that this process has joined other workers."""
+    """Records that this process has joined other workers, and tells the launcher."""
+    global _has_joined
+    _has_joined = True
     notes.say({"is": "joined"})
+
+
+def has_joined() -> bool:
+    """Returns whether this process has ever joined other workers."""
+    return _has_joined
 
 
 def tell_left() -> None:
