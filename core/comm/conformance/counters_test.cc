@@ -52,7 +52,7 @@ class Added {
 TEST_P(CountersTest, CountTheBytesOfEachCall) {
   ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
     const int rank = c.rank(), size = c.size();
-    std::string errors;
+    std::string errors = c.counters()->lane() == "ordered" ? "" : StrCat("lane ", c.counters()->lane());
     Added added(c);
     std::vector<float> values(100 * size, 1.0f), out(4096);
     const auto memory = [&](auto) -> Result<void*> { return static_cast<void*>(out.data()); };
@@ -151,6 +151,7 @@ TEST_P(TimelineOfJobTest, EachRankRecordsTheSameCalls) {
       EXPECT_THAT(text, ::testing::HasSubstr(
                             StrCat("\"number\":", number, ",\"sent_bytes\":", bytes, ",\"received_bytes\":", bytes)));
     }
+    EXPECT_THAT(text, ::testing::HasSubstr("\"name\":\"collectives: ordered\""));
     EXPECT_THAT(text, ::testing::HasSubstr("\"name\":\"barrier end\""));
     EXPECT_THAT(text, ::testing::HasSubstr("lockstep_end"));
     const size_t at = text.find("\"job\":\"");

@@ -1,6 +1,7 @@
 #include "core/comm/job/context.h"
 
 #include <random>
+#include <string>
 #include <utility>
 
 #include "core/base/cores.h"
@@ -33,7 +34,7 @@ Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& o
   LOCKSTEP_RETURN_IF_ERROR(options.Validate());
   const auto telemetry = options.telemetry != nullptr ? options.telemetry : std::make_shared<Telemetry>();
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Assemble(options));
-  const std::string_view lane = options.purpose == ContextOptions().purpose ? "ordered" : options.purpose;
+  const std::string lane = options.purpose == ContextOptions().purpose ? "ordered" : options.purpose;
   if (options.timeline.empty()) {
     communicator->ObserveCalls(telemetry, lane);
     return communicator;

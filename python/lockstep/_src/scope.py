@@ -34,6 +34,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.data import sync
+from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
 from lockstep._src.engine.options import OptionValues, takes_options
 from lockstep._src.gradients import norms, tensorflow1_optimizers
@@ -71,7 +72,11 @@ def scope(**options: Unpack[OptionValues]) -> Iterator[None]:
     with ctx.scope(**options):
         ctx.ensure_initialized()
         with _seeded(options.get("seed")), hooks.held():
-            yield
+            apart.note_scope(1)
+            try:
+                yield
+            finally:
+                apart.note_scope(-1)
 
 
 @takes_options

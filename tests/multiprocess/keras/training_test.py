@@ -113,3 +113,11 @@ def test_a_call_on_one_rank_alone_says_what_was_done_where_and_what_to_do(name, 
     assert f"Call {name}() on all ranks" in said
     assert ("on one rank alone" in said) == (name != "fit")
     assert other == "" if not goes_on else other.startswith("rank 1 called fit(), but rank 0 "), other
+
+
+@pytest.mark.parametrize("name", ["save", "save_weights", "export"])
+def test_a_model_that_one_rank_alone_saves_says_what_was_done_and_what_to_do(name, tmp_path):
+    said, other = call_workers(worker.save_alone, 2, name, str(tmp_path), timeout_s=400)
+    assert said.startswith(f"rank 0 called {name}(), but rank 1 has finished or called something else"), said
+    assert f"Call {name}() on all ranks" in said and other == ""
+    assert list(tmp_path.iterdir()) == []

@@ -209,3 +209,28 @@ def call_alone(name, goes_on):
         except RuntimeError as error:
             said = str(error)
     return rows, said
+
+
+def save_alone(name, folder):
+    """Saves or exports a model with a sharded table on rank 0 alone, while rank 1 ends; returns the error's message."""
+    import keras
+
+    import hybridbackend.tensorflow as hb
+    import lockstep.keras
+
+    with hb.scope():
+        with hb.embedding_scope():
+            table = keras.layers.Embedding(8, 2)
+            table.build()
+        model = keras.Sequential([keras.Input([1], dtype="int64"), table, keras.layers.Dense(1)])
+        calls = {
+            "save": lambda: model.save(f"{folder}/model.keras"),
+            "save_weights": lambda: model.save_weights(f"{folder}/model.weights.h5"),
+            "export": lambda: lockstep.keras.export(model, f"{folder}/export"),
+        }
+        try:
+            if hb.context.rank == 0:
+                calls[name]()
+        except RuntimeError as error:
+            return str(error)
+    return ""

@@ -13,6 +13,7 @@ from lockstep._src.doctor.findings import Finding, has_problem
 from lockstep._src.doctor.installation import installation, probe, python
 from lockstep._src.doctor.rank import measure
 from lockstep._src.engine.cluster import RANK, Cluster
+from lockstep.launch.base.printing import print_text
 
 # The number of ranks of the measurement, unless the user asks for others.
 _RANKS = 2
@@ -78,13 +79,13 @@ def _launch_options(options: argparse.Namespace, workers: int) -> list[str]:
 
 def _show(hosts: dict[str, list[Finding]], quiet: bool, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({name: [dataclasses.asdict(one) for one in found] for name, found in hosts.items()}))
+        print_text(json.dumps({name: [dataclasses.asdict(one) for one in found] for name, found in hosts.items()}))
         return
     for name, found in hosts.items():
         shown = [finding for finding in found if not quiet or finding.state != "ok"]
         if len(hosts) > 1 and shown:
-            print(f"{name}:")
+            print_text(f"{name}:")
         for finding in shown:
-            print("\n".join(finding.lines()))
+            print_text("\n".join(finding.lines()))
     states = [finding.state for found in hosts.values() for finding in found]
-    print("problems: {}, warnings: {}".format(*map(states.count, ("problem", "warning"))))
+    print_text("problems: {}, warnings: {}".format(*map(states.count, ("problem", "warning"))))

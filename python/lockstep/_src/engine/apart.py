@@ -10,9 +10,16 @@ A program may read a batch before its scope, and join later. Therefore the texts
 
 from __future__ import annotations
 
+import functools
+import threading
+
+import tensorflow as tf
+
 from lockstep._src.engine import program_end
 from lockstep._src.engine.context import context
 
+_lock = threading.Lock()
+_open_scopes = 0  # guarded by _lock
 _REMEDY = (
     "Build the model and call fit inside of `with lockstep.scope():` (docs/start.md). A program that exchanges "
     "gradients itself calls lockstep.init() before, or hvd.init() in Horovod's interface"
@@ -46,6 +53,36 @@ def warn(what: str, consequence: str) -> None:
         from lockstep._src.engine import library
 
         library.warn_apart(_text(what, consequence))
+
+
+def note_scope(delta: int) -> None:
+    """Counts the open scopes of this process."""
+    global _open_scopes
+    with _lock:
+        _open_scopes += delta
+
+
+def note_own_gradient() -> None:
+    """Warns once if a gradient of a table is made while no scope is open: those of other weights are not exchanged."""
+    if not _open_scopes:
+        warn_of_own_step("a gradient of a sharded or dynamic table is computed")
+
+
+@functools.cache
+def warn_of_own_step(what: str) -> None:
+    """Warns once of a step of training outside of the scope, in a process that has joined the others.
+
+    Args:
+      what: the beginning of a sentence, such as "an optimizer takes a step".
+    """
+    if _speaks():
+        tf.compat.v1.logging.warning(
+            "The job has %d workers, and %s outside of lockstep.scope(): gradients of dense weights are not exchanged "
+            "there, so each worker trains its own copy of them, on its own part of the data. Build the model and call "
+            "fit, or your own loop, inside of `with lockstep.scope():` (docs/start.md).",
+            context.world_size,
+            what,
+        )
 
 
 def _speaks() -> bool:

@@ -26,8 +26,9 @@ _LISTED_FRAME = re.compile(rf'^ *File "{re.escape(_INTERCEPTION)}", line \d+, in
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple(path + os.sep for path in (str(_LOCKSTEP), *(_PATHS[k] for k in ("stdlib", "purelib", "platlib"))))
 _GENERATED = "__autograph_generated_file"
-# Parts of a message that differ between processes: addresses, AutoGraph's files, the numbers of traced functions.
-_OF_A_PROCESS = re.compile(rf"0x[0-9a-f]+|{_GENERATED}\w+|(?<=__inference_)\w+")
+# Parts of a message that differ between processes: addresses, AutoGraph's files, the numbers of traced functions, and
+# the rank that reports.
+_OF_A_PROCESS = re.compile(rf"0x[0-9a-f]+|{_GENERATED}\w+|(?<=__inference_)\w+|\brank \d+: ")
 
 
 def hide_interception(error: BaseException) -> None:

@@ -70,6 +70,8 @@ def test_tensorflows_lists_of_frames_lose_those_of_interception():
         ("no column", "no column", True),
         ("no column", "no row", False),
         ("rank 0: nothing came", "rank 1: nothing came", True),
+        ("rank 0: nothing came", "rank 0: nothing came", True),
+        ("{{node x}} rank 0: id 7", "{{node x}} rank 0: id 7", True),
         ("rank 2 left", "rank 3 left", False),
         ("<f at 0x7f01>", "<f at 0x7fab>", True),
         ("in __autograph_generated_filev5_5de54.py", "in __autograph_generated_fileiiaafyul.py", True),

@@ -12,6 +12,7 @@ from typing import Any
 
 from lockstep._src.inspection.description import Description, InspectError, lines_of
 from lockstep.launch.base.known_lines import StartUpLines, holds_start_up_lines
+from lockstep.launch.base.printing import print_text
 
 _MAGIC_BYTES = 8
 # The first bytes of Keras' files; `keras_files` is imported when it is needed.
@@ -42,9 +43,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"lockstep inspect: {error}", file=sys.stderr)
         return 1
     if options.json:
-        print(json.dumps(described))
+        print_text(json.dumps(described))
     elif not options.quiet:
-        print("\n".join(lines_of(described)))
+        print_text("\n".join(lines_of(described)))
     return 0
 
 

@@ -26,8 +26,13 @@ from lockstep._src.collectives import agreement, ordered
 from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
 from lockstep._src.keras.dynamic_embedding import DynamicEmbedding
+from lockstep._src.keras.hooks import called_alone
 from lockstep._src.keras.hooks.variables import sharded_variables
 from lockstep._src.tables.dynamic.variable import DynamicVariable
+
+_ADVICE = (
+    "all ranks give their rows of tables, and rank 0 writes the files. Call export() on all ranks, with the same path"
+)
 
 
 def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) -> None:
@@ -45,7 +50,8 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
 
     Raises:
       ValueError: the format is another one.
-      RuntimeError: on the other workers, if worker 0 failed. Worker 0 raises Keras' error.
+      RuntimeError: on the other workers, if worker 0 failed. Worker 0 raises Keras' error. Or other workers have not
+        made this call.
     """
     if kwargs.get("format", "tf_saved_model") != "tf_saved_model":
         raise ValueError(f"export: format is {kwargs['format']!r}, wanted 'tf_saved_model'")
@@ -53,6 +59,11 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
         "lockstep.keras.export is called",
         "Worker 0 writes its own weights; those that this program has trained were trained by each worker alone",
     )
+    with called_alone.refused("export()", _ADVICE):
+        _export(model, filepath, kwargs)
+
+
+def _export(model: keras.Model, filepath: str | os.PathLike[str], options: dict[str, Any]) -> None:
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, DynamicEmbedding) and layer.built]
     tables = [(layer, *_whole_rows(layer.table)) for layer in layers]
     weights = [(variable, variable.numpy()) for variable in sharded_variables(model.variables)]
@@ -66,7 +77,7 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
                 stack.enter_context(_as_matrix(*table))
             for weight in weights:
                 stack.enter_context(_as_variable(*weight))
-            model.export(os.fspath(filepath), **kwargs)
+            model.export(os.fspath(filepath), **options)
 
     agreement.on_chief(write, "export", "model_exported")
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from lockstep._src.timeline import merging, picture, summary, traces
+from lockstep.launch.base.printing import print_text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         clocks = merging.align(mine)
         found = summary.summarize(mine, clocks)
         # The summary comes first: files that cannot be written take nothing from it.
-        print(json.dumps(found) if options.json else "\n".join(summary.lines_of(found, len(others))), flush=True)
+        print_text(json.dumps(found) if options.json else "\n".join(summary.lines_of(found, len(others))))
         if options.output:
             _write(options.output, json.dumps(merging.merged(mine), separators=(",", ":")) + "\n")
         if options.svg:

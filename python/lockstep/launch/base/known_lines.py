@@ -32,6 +32,9 @@ _LINE = re.compile(
     rb"|To enable the following instructions: .*, rebuild TensorFlow with the appropriate compiler flags\.$"
     rb"|" + _HEAD + rb"(?:" + rb"|".join(_START_UP) + rb")"
 )
+# TensorFlow logs the error of a step that it also raises. The message may have more lines, about nodes.
+_REPEATED_ERROR = re.compile(_HEAD + rb"local_rendezvous\.cc:\d+\] Local rendezvous is aborting with status: ")
+_NODE = re.compile(rb"\s*\[\[\{\{node ")
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 # Keras writes the states of its bar as lines where its output is no terminal:
 # " 3/10 ━━━━━━━━━━━━━━━━━━━━ 0s 4ms/step - loss: 1.2", " 3/10 [=====>....] - ETA: 0s", "     12/Unknown 1s 4ms/step".
@@ -46,6 +49,8 @@ def holds_start_up_lines(environment: Mapping[str, str]) -> bool:
 class StartUpLines:
     """The lines that TensorFlow writes at every start of a worker, held back until the worker fails.
 
+    Lines that repeat the error of a step are held back as well, at any time.
+
     Args:
       clock: Seconds.
 
@@ -56,12 +61,15 @@ class StartUpLines:
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._first_at: float | None = None
+        self._repeats_error = False  # whether the last line did
         self.lines: list[bytes] = []
 
     def holds(self, line: bytes) -> bool:
-        """Returns whether this is such a line in the first two minutes, and then keeps it."""
+        """Returns whether this is such a line, for start-up lines in the first two minutes, and then keeps it."""
         self._first_at = self._clock() if self._first_at is None else self._first_at
-        if len(self.lines) == _MOST_LINES or self._clock() - self._first_at > START_UP_S or not _LINE.match(line):
+        at_start = self._clock() - self._first_at <= START_UP_S
+        self._repeats_error = bool(_REPEATED_ERROR.match(line) or (self._repeats_error and _NODE.match(line)))
+        if len(self.lines) == _MOST_LINES or not (self._repeats_error or (at_start and _LINE.match(line))):
             return False
         self.lines.append(line)
         return True

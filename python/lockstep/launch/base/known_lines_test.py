@@ -54,6 +54,23 @@ def test_lines_are_not_held_back_later_nor_without_limit():
     assert not start_up.holds(START_UP[0])
 
 
+def test_a_repeated_error_is_held_back_at_any_time_with_its_nodes():
+    now = [5.0]
+    lines = StartUpLines(lambda: now[0])
+    assert not lines.holds(b"the first line")
+    now[0] += START_UP_S + 1
+    error = b"W0000 00:00:1795475976.732520   19546 local_rendezvous.cc:412] Local rendezvous is aborting with status: "
+    node = b"\t [[{{node gradients/x}}]]"
+    assert [lines.holds(line) for line in (error + b"CANCELLED: y", node, node, b"loss 1", node)] == [True] * 3 + [
+        False
+    ] * 2
+    old = (
+        b"2026-11-23 22:52:49.182574: W tensorflow/core/framework/local_rendezvous.cc:404] Local rendezvous is aborting"
+    )
+    assert lines.holds(old + b" with status: OUT_OF_RANGE: End of sequence")
+    assert not lines.holds(b"epoch 3: " + error)
+
+
 @pytest.mark.parametrize(("variables", "holds"), [({}, True), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, False)])
 def test_a_user_who_chooses_tensorflows_log_level_gets_it(variables, holds):
     assert holds_start_up_lines(variables) == holds

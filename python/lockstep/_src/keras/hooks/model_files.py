@@ -13,10 +13,13 @@ from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
+from lockstep._src.keras.hooks import called_alone
 from lockstep._src.keras.hooks.table_optimizers import own_optimizer
 from lockstep._src.keras.hooks.variables import local_initial_values, sharded_variables, whole_on_chief
 from lockstep._src.tables.dynamic import is_dynamic, serialized
 from lockstep.launch.base import notes
+
+_ADVICE = "all ranks give their rows of tables, and rank 0 writes the file. Call {} on all ranks, with the same path"
 
 
 def intercept_saving(interception: Interception) -> None:
@@ -41,5 +44,6 @@ def _save(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> An
         if isinstance(path, str | os.PathLike):
             notes.say_saved(path)
 
-    with whole_on_chief(tables), serialized.gathered(dynamic):
+    call = f"{'save_weights' if 'weights' in save.__name__ else 'save'}()"
+    with called_alone.refused(call, _ADVICE.format(call)), whole_on_chief(tables), serialized.gathered(dynamic):
         agreement.on_chief(save_alone, save.__name__, "model_saved")

@@ -11,7 +11,6 @@ This module imports Keras; a scope imports it if the program has Keras 3.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +18,7 @@ import tensorflow as tf
 from keras.src import backend
 
 from lockstep._src.collectives import ordered
+from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables import sharded
@@ -37,19 +37,8 @@ class StepCounter(backend.Variable):
     def assign_add(self, value: Any) -> Any:
         """Counts steps; warns if an optimizer takes one without the other workers."""
         if not exchanging.value and context.world_size > 1:
-            _warn_of_own_step()
+            apart.warn_of_own_step("an optimizer that was made inside takes a step")
         return super().assign_add(value)
-
-
-@functools.cache
-def _warn_of_own_step() -> None:
-    if context.rank == 0:
-        tf.compat.v1.logging.warning(
-            "The job has %d workers, and an optimizer that was made inside of lockstep.scope() takes a step outside of "
-            "it: gradients are not exchanged there, so each worker trains its own copy of the model on its own part of "
-            "the data. Call fit, or your own loop, inside of `with lockstep.scope():` as well (docs/start.md).",
-            context.world_size,
-        )
 
 
 def note_made(variable: Any) -> None:

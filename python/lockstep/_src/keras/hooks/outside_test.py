@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
-from lockstep._src.scope import scope
+from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing.workers import call_workers
 from tests.multiprocess.on_each_worker import logged
 
@@ -76,11 +76,39 @@ def made_inside(where):
     with scope():
         model = model_of(1)
         x, y = rows_of(context.rank, context.world_size)
-    with logged("takes a step outside of it") as said:
+    with logged("takes a step outside of lockstep.scope()") as said:
         for _ in range(2):
             with scope() if where == "inside" else contextlib.nullcontext():
                 model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False)
     return said, model.get_weights(), int(model.optimizer.iterations.numpy())
+
+
+def table_inside(where):
+    """Trains a model of which the table alone was made in a scope; returns the warnings and the dense weights."""
+    keras = tf.keras
+    ids = np.random.default_rng(context.rank).integers(0, 50, [ROWS, 1])
+    with logged("a gradient of a sharded or dynamic table") as said, contextlib.ExitStack() as stack:
+        if where == "inside":
+            stack.enter_context(scope())
+        with embedding_scope():
+            table = keras.layers.Embedding(50, 2)
+            table.build()
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input([1], dtype="int64"), table, keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(ids, ids.astype("f"), batch_size=BATCH, epochs=2, verbose=0, shuffle=False)
+    return said, model.layers[-1].get_weights()
+
+
+@pytest.mark.parametrize(("size", "where"), [(2, "outside"), (2, "inside"), (1, "outside")])
+def test_worker_0_warns_once_if_the_scope_holds_the_tables_alone(size, where):
+    outcomes = call_workers(table_inside, size, where, timeout_s=100)
+    trains_apart = size == 2 and where == "outside"
+    assert [len(said) for said, _ in outcomes] == [int(trains_apart), 0][:size]
+    if trains_apart:
+        assert "gradients of dense weights are not exchanged" in outcomes[0][0][0]
+    kernels = [weights[0] for _, weights in outcomes]
+    assert (kernels[0] != kernels[-1]).any() == trains_apart
 
 
 def test_a_model_that_is_made_before_the_scope_trains_from_worker_0s_weights(tmp_path):
@@ -97,8 +125,8 @@ def test_a_model_that_is_made_before_the_scope_trains_from_worker_0s_weights(tmp
 def test_worker_0_warns_once_of_training_outside_of_the_scope():
     (said, first, steps), (none, second, _) = call_workers(made_inside, 2, "outside", timeout_s=100)
     assert none == []
-    assert len(said) == 1 and said[0].startswith("The job has 2 workers, and an optimizer that was made inside of ")
-    assert "inside of `with lockstep.scope():` as well" in said[0]
+    assert len(said) == 1 and said[0].startswith("The job has 2 workers, and an optimizer that was made inside takes ")
+    assert "inside of `with lockstep.scope():`" in said[0]
     # They do train apart.
     assert any((a != b).any() for a, b in zip(first, second, strict=True))
     assert steps == 2 * ROWS // 2 // BATCH

@@ -9,7 +9,6 @@ A worker that alone begins such a pass waits for the others in vain, and gets an
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,8 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.collectives import ordered
-from lockstep._src.engine import program_end, steps
+from lockstep._src.engine import steps
 from lockstep._src.engine.context import context
+from lockstep._src.keras.hooks import called_alone
 
 # Method of a model -> the attribute by which callbacks end it.
 ATTRIBUTES = {"fit": "stop_training", "evaluate": "stop_evaluating", "predict": "stop_predicting"}
@@ -64,18 +64,14 @@ class Passes(threading.local):
     def begin(self, name: str) -> Callable[..., Any]:
         """Returns a model's `fit`, `evaluate` or `predict`; the latter two process all data of all workers."""
         options = {} if name == "fit" else {"mode": "eval"}
+        advice = _advice(name)
 
         def run(method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
             this = Pass(model, ATTRIBUTES[name])
             outer, self.innermost = self.innermost, this
             try:
-                with context.scope(**options):
+                with context.scope(**options), called_alone.refused(f"{name}()", advice, lambda: this.has_begun):
                     return method(model, *args, **kwargs)
-            except tf.errors.OpError as error:
-                if this.has_begun or (others := _others_that_went_on(error)) is None:
-                    raise
-                # The error is not the cause of this one, but its consequence. So it is not shown.
-                raise RuntimeError(_called_alone(name, others)) from None
             finally:
                 self.innermost = outer
 
@@ -102,23 +98,9 @@ class Passes(threading.local):
             self.innermost.agree(bool(ordered.allreduce(asked, op="max", name="stop_training").numpy()))
 
 
-def _others_that_went_on(error: tf.errors.OpError) -> str | None:
-    """Returns the ranks that finished or made another call while this one began a pass; None: the error is another."""
-    text = str(error)
-    has_left = " left the job" in text and program_end.FAILED not in text
-    if not has_left and "the ranks disagree about call" not in text:
-        return None
-    ranks = {int(rank) for rank in re.findall(r"\brank (\d+) (?:left|called)", text)} - {context.rank}
-    return f"rank {', '.join(map(str, sorted(ranks)))}" if ranks else "another rank"
-
-
-def _called_alone(name: str, others: str) -> str:
+def _advice(name: str) -> str:
     alone = "" if name == "fit" else (
         f". To {name} on one rank alone, leave the scope before, if the model has no sharded tables; otherwise export "
         "the model on all ranks, and load the export on one"
     )  # fmt: skip
-    return (
-        f"rank {context.rank} called {name}(), but {others} has finished or called something else: inside of scope(), "
-        f"all ranks take their batches together. Call {name}() on all ranks, each with rows of its own{alone} "
-        "(docs/keras.md)"
-    )
+    return f"all ranks take their batches together. Call {name}() on all ranks, each with rows of its own{alone}"

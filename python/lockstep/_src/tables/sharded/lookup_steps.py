@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from lockstep._src.collectives import wire
+from lockstep._src.collectives import named_job, wire
 from lockstep._src.collectives.ordered import Priority
-from lockstep._src.engine import library
+from lockstep._src.engine import apart, library
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 
@@ -226,6 +226,8 @@ def gather_table(tensor: tf.Tensor, rows: int) -> tf.Tensor:
 
 def _exchange_gradient(grad: tf.Tensor, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
     """Returns a gradient of rows that is summed over workers in the wire type."""
+    if not named_job.was_started():  # Horovod's optimizers exchange the other gradients
+        apart.note_own_gradient()
     return tf.cast(exchange(wire.to_wire(grad, wire.gradient_dtype())), grad.dtype)
 
 
