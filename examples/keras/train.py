@@ -23,7 +23,7 @@ with lockstep.scope():  # data parallel: gradients are the mean over the workers
     click = keras.layers.Dense(1, "sigmoid")(keras.layers.Dense(32, "relu")(vectors))
     model = keras.Model({"user": user, "query": query}, click)
     model.compile(keras.optimizers.Adagrad(0.5), "binary_crossentropy", metrics=["auc"])
-    model.fit(rows, epochs=3, verbose=2)
+    model.fit(rows, epochs=3, shuffle=False, verbose=2)
     lockstep.keras.export(model, "served", verbose=False)
 
 served = tf.saved_model.load("served")  # stock operations of TensorFlow

@@ -90,9 +90,9 @@ def command_starter(command: Sequence[str]) -> Start:
 
 def not_executable(program: str, error: OSError) -> LaunchError:
     """Returns the error for a program that the system does not execute, with a shell's exit codes."""
-    return LaunchError(
-        f"cannot run {program!r}: {error.strerror}", 127 if isinstance(error, FileNotFoundError) else 126
-    )
+    advice = f"; to run it with Python: python {program}" if program.endswith(".py") and os.path.exists(program) else ""
+    code = 127 if isinstance(error, FileNotFoundError) else 126
+    return LaunchError(f"cannot run {program!r}: {error.strerror}{advice}", code)
 
 
 def call_starter(function: Callable[[], object]) -> Start:

@@ -52,6 +52,15 @@ def test_a_program_that_is_not_executed_has_a_shells_exit_code(number, exit_code
     assert (str(refused), refused.exit_code) == (message, exit_code)
 
 
+def test_a_program_of_python_is_told_how_it_is_run(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    program = str(tmp_path / "train.py")
+    with pytest.raises(LaunchError, match=f"Permission denied; to run it with Python: python {program}$"):
+        command_starter([program])({}, ())
+    with pytest.raises(LaunchError, match="No such file or directory$"):
+        command_starter([program + "x.py"])({}, ())
+
+
 @pytest.mark.parametrize(("program", "exit_code"), [("no-such-program", 127), ("/etc/passwd", 126)])
 def test_nothing_stays_open_of_a_command_that_cannot_be_run(program, exit_code):
     before = open_files()
