@@ -37,8 +37,9 @@ def test_names_that_a_module_only_uses_are_not_listed(module):
     found = importlib.import_module(module)
     public = {*getattr(found, "__all__", ()), *LAZY.get(module, ())}
     for name in dir(found):
-        if name.startswith("_") or name in public:
+        # Those of Keras depend on the version of Keras, and some raise an error that says so.
+        if name.startswith("_") or name in public or module.endswith(".keras"):
             continue
         value = getattr(found, name)
         own_module = getattr(value, "__name__", "") == f"{module}.{name}"
-        assert own_module or name.endswith("Optimizer") or module.endswith(".keras"), name
+        assert own_module or name.endswith("Optimizer"), name
