@@ -37,7 +37,7 @@ def test_names_that_a_module_only_uses_are_not_listed(module):
     found = importlib.import_module(module)
     public = {*getattr(found, "__all__", ()), *LAZY.get(module, ())}
     for name in dir(found):
-        # Those of Keras depend on the version of Keras, and some raise an error that says so.
+        # Names of Keras depend on its version: for some of them, an old Keras raises an error.
         if name.startswith("_") or name in public or module.endswith(".keras"):
             continue
         value = getattr(found, name)

@@ -71,12 +71,8 @@ def scope(**options: Unpack[OptionValues]) -> Iterator[None]:
     ctx = context
     with ctx.scope(**options):
         ctx.ensure_initialized()
-        with _seeded(options.get("seed")), hooks.held():
-            apart.note_scope(1)
-            try:
-                yield
-            finally:
-                apart.note_scope(-1)
+        with _seeded(options.get("seed")), hooks.held(), apart.open_scope():
+            yield
 
 
 @takes_options

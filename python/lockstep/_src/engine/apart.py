@@ -10,8 +10,10 @@ A program may read a batch before its scope, and join later. Therefore the texts
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -55,11 +57,17 @@ def warn(what: str, consequence: str) -> None:
         library.warn_apart(_text(what, consequence))
 
 
-def note_scope(delta: int) -> None:
-    """Counts the open scopes of this process."""
+@contextlib.contextmanager
+def open_scope() -> Iterator[None]:
+    """Marks a scope as open inside of the block. Any number of them may be open."""
     global _open_scopes
     with _lock:
-        _open_scopes += delta
+        _open_scopes += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _open_scopes -= 1
 
 
 def note_own_gradient() -> None:

@@ -17,7 +17,7 @@ from lockstep._src.engine.context import context
 
 @contextlib.contextmanager
 def refused(call: str, advice: str, has_begun: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Names the call in the error of a block that other workers do not run.
+    """Replaces the error of a block that other workers do not run by one that names the call.
 
     Args:
       call: the call, such as "predict()".
