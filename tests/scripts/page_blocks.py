@@ -125,6 +125,9 @@ def write_data(folder: Path) -> None:
         pq.write_table(table, folder / f"day_{day}.parquet", row_group_size=512)
         pyarrow.csv.write_csv(table.drop_columns("genres"), folder / f"day_{day}.csv")
         pyarrow.orc.write_table(table, folder / "data" / f"day_{day}.orc")
+    user = rng.integers(0, 1000, 8192)
+    clicks = {"user": user, "query": [f"query {i % 7}" for i in user], "click": (user % 2).astype(np.float32)}
+    pq.write_table(pa.table(clicks), folder / "clicks.parquet")
     sums = [f"{hashlib.sha256(f.read_bytes()).hexdigest()}  {f.name}\n" for f in sorted((folder / "data").iterdir())]
     (folder / "data" / "SHA256SUMS").write_text("".join(sums))
     (folder / "hosts").write_text("a slots=2\nb slots=2\n")

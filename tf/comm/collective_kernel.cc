@@ -77,10 +77,17 @@ class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
   std::atomic<bool> finished_{false};
 };
 
+// Returns the name of an eager call. Otherwise it is the node's name, which for an unnamed eager call is the op's.
+std::string NameOf(const tf::NodeDef& node) {
+  std::string called;
+  if (tf::TryGetNodeAttr(node, LOCKSTEP_NAME_ATTR, &called) && !called.empty()) return called;
+  return CanonicalName(node.name());
+}
+
 }  // namespace
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction)
-    : CollectiveKernel(construction, CanonicalName(construction->def().name())) {}
+    : CollectiveKernel(construction, NameOf(construction->def())) {}
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction, std::string collective_name)
     : AsyncOpKernel(construction), collective_name_(std::move(collective_name)) {}

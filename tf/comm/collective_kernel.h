@@ -71,8 +71,8 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   virtual Result<Exchange> Prepare(const Call& call) = 0;
 
   // Returns the collective's name in errors and in the comparison between ranks. If it has no name of its own, this is
-  // the node's name without the numbers that TensorFlow appends to make it unique. These may differ if only one rank
-  // writes summaries.
+  // the name of an eager call (LOCKSTEP_NAME_ATTR), or the node's name without the numbers that TensorFlow appends to
+  // make it unique. These may differ if only one rank writes summaries.
   const std::string& collective_name() const { return collective_name_; }
 
  private:

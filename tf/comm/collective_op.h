@@ -13,11 +13,17 @@
 // lockstep_priority: among independent collectives of a run, the lowest value goes first. It has to be the same on all
 // ranks. The code that builds the graph sets it; the default is 0.
 //
+// lockstep_name: the name of an eager call, for errors, timelines and the comparison between ranks. Eager ops have no
+// node's name. In a graph it stays empty, and the node's name counts.
+//
 //   LOCKSTEP_COLLECTIVE_OP("LockstepBarrier").SetShapeFn(tf::shape_inference::NoOutputs);
-#define LOCKSTEP_COLLECTIVE_OP(name) REGISTER_OP(name).SetIsStateful().Attr(LOCKSTEP_COLLECTIVE_ATTR ": int = 0")
+#define LOCKSTEP_COLLECTIVE_OP(name) \
+  REGISTER_OP(name).SetIsStateful().Attr(LOCKSTEP_COLLECTIVE_ATTR ": int = 0").Attr(LOCKSTEP_NAME_ATTR ": string = ''")
 
 // An op with this attribute counts as a collective (IsCollective); no other property matters.
 #define LOCKSTEP_COLLECTIVE_ATTR "lockstep_priority"
+
+#define LOCKSTEP_NAME_ATTR "lockstep_name"
 
 // Defines a collective whose arguments are all lists, with one place for each of its parts. So several nodes can become
 // one node that does all their work in one exchange (tf/graph/grouping.h). Attributes are lists as well, with a value

@@ -18,18 +18,10 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// In eager mode a node has no name except its type's.
-std::string NameOf(tf::OpKernelConstruction* construction) {
-  std::string title;
-  construction->SetStatus(construction->GetAttr("title", &title));
-  return title.empty() ? CanonicalName(construction->def().name()) : title;
-}
-
 // Two bytes decide for all ranks whether the data continues. The message tells whether this rank had a batch left.
 class AgreeOnNextKernel : public CollectiveKernel {
  public:
-  explicit AgreeOnNextKernel(tf::OpKernelConstruction* construction)
-      : CollectiveKernel(construction, NameOf(construction)) {
+  explicit AgreeOnNextKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
     bool drop_remainder;
     OP_REQUIRES_OK(construction, construction->GetAttr("drop_remainder", &drop_remainder));
     // On bool, min is "all have a batch" and max is "any has".
@@ -68,7 +60,6 @@ LOCKSTEP_COLLECTIVE_OP("LockstepAgreeOnNext")
     .Output("proceed: bool")
     .Output("last: bool")
     .Attr("drop_remainder: bool = true")
-    .Attr("title: string = ''")
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
       tf::shape_inference::ShapeHandle scalar;
       for (int i = 0; i < 2; ++i) {
@@ -85,7 +76,6 @@ has_next: whether it will have one for the next step; not read if `last` is not 
 proceed: true.
 last: whether the data ends after this step.
 drop_remainder: whether the data ends with the first rank that runs out, instead of the last one.
-title: its name in errors; if empty, the node's name.
 )doc");
 
 }  // namespace

@@ -102,6 +102,10 @@ def test_a_csv_that_all_workers_read_is_warned_of_and_its_shares_train_as_one_wo
         _assert_close(weights, expected)
 
 
+def test_arrays_that_all_workers_have_are_warned_of_although_each_worker_shuffles_them():
+    assert call_workers(worker.fit_arrays, 2, timeout_s=400) == [[0, 1], [0, 0]]
+
+
 ALONE = [("predict", False), ("predict", True), ("evaluate", True), ("fit", False)]
 
 

@@ -139,6 +139,31 @@ def fit_csv(path, batch):
     return found
 
 
+def fit_arrays():
+    """Returns how many warnings there are for arrays of this worker's own rows, and for the same ones on all."""
+    import keras
+    import tensorflow as tf
+
+    import lockstep
+    from tests.multiprocess.on_each_worker import logged
+
+    rng = np.random.default_rng(3)
+    names = [f"name {number}" for number in range(48)]
+    numbers, labels = rng.normal(size=(48, 2)), rng.normal(size=48)
+    found = []
+    for own in (True, False):
+        rows = slice(lockstep.rank(), None, lockstep.size()) if own else slice(None)
+        with lockstep.scope(), logged("first batch is the same on all 2 workers") as said:
+            keras.utils.set_random_seed(lockstep.rank())  # each worker shuffles in another order
+            name, number = keras.Input([], dtype="string"), keras.Input([2])
+            hashed = keras.layers.Embedding(8, 2)(keras.layers.Hashing(8)(name))
+            model = keras.Model([name, number], keras.layers.Dense(1)(keras.layers.Concatenate()([hashed, number])))
+            model.compile("sgd", "mse")
+            model.fit([tf.constant(names)[rows], numbers[rows]], labels[rows], batch_size=8, verbose=0)
+        found.append(len(said))
+    return found
+
+
 def begin(folder):
     """Returns the weights of a model that is built while its first step is traced, with another seed on each worker."""
     import keras

@@ -18,7 +18,7 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
 from lockstep._src.collectives import named
 from lockstep._src.collectives.exchangeable import check_types
-from lockstep._src.collectives.ordered import Priority
+from lockstep._src.collectives.ordered import Priority, named_call
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 
@@ -75,14 +75,17 @@ class OrderedLane:
         name = f"bucket_{bucket:03d}"
         check_types("LockstepAllReduce", tensors, [f"allreduce '{name}'"] * len(tensors))
         return ops.lockstep_all_reduce(
-            tensors, reduce_op=reduction, lockstep_priority=Priority.BUCKET + bucket, name=name
+            tensors,
+            reduce_op=reduction,
+            lockstep_priority=Priority.BUCKET + bucket,
+            **named_call(name, "allreduce"),
         )
 
     def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
         """Returns the rows of all ranks, in rank order, of each tensor, by an operation for each."""
         check_types("LockstepAllGather", tensors, [f"allgather '{name}'" for name in names])
         return [
-            ops.lockstep_all_gather(tensor, lockstep_priority=Priority.SLICES, name=name).gathered
+            ops.lockstep_all_gather(tensor, lockstep_priority=Priority.SLICES, **named_call(name, "allgather")).gathered
             for tensor, name in zip(tensors, names, strict=True)
         ]
 

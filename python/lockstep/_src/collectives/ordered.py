@@ -10,6 +10,7 @@ mean of the losses instead, divide each loss by R, or reduce its gradients with 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -44,6 +45,26 @@ class Priority(enum.IntEnum):
     TABLE = 3 << 20
 
 
+_UNIQUE = re.compile(r"_[0-9]+(?=/|$)")
+_NUMBER = re.compile(r"[0-9]+")
+
+
+def named_call(name: str | None, kind: str) -> dict[str, str]:
+    """Returns the arguments that give an op of the ordered lane its name, in graphs and eagerly.
+
+    A graph's node has the name. An eager op has no node, so it gets the name as an attribute. As in graphs, the numbers
+    that make names unique are left out. A "*" takes the place of other numbers, such as those of steps, since
+    TensorFlow keeps a kernel for each value of an attribute.
+
+    Args:
+      name: the name that the caller has chosen, if any.
+      kind: the name of the node otherwise.
+    """
+    if tf.executing_eagerly() and name is not None:
+        return {"name": name, "lockstep_name": _NUMBER.sub("*", _UNIQUE.sub("", name))}
+    return {"name": name or kind}
+
+
 def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priority: int = 0) -> Tensors:
     """Reduces tensors over all ranks.
 
@@ -52,7 +73,7 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
         ranks.
       op: "sum", "mean" (floating-point types), "min", "max" or "prod". Sums are computed in the order of ranks, so
         every rank gets the same bits.
-      name: the name of the operation.
+      name: the name of the operation, for errors and timelines. Ranks compare it. Eagerly, numbers in it don't count.
       priority: among collectives that don't wait for each other, the one with the lower value goes first; see
         `Priority` for the values of gradients.
 
@@ -97,7 +118,7 @@ def allgather(tensor: tf.Tensor, name: str | None = None, priority: int = 0) -> 
     """
     context.ensure_initialized()
     (tensor,) = as_tensors("allgather", "LockstepAllGather", [tensor], [name])
-    return ops.lockstep_all_gather(tensor, lockstep_priority=priority, name=name or "allgather").gathered
+    return ops.lockstep_all_gather(tensor, lockstep_priority=priority, **named_call(name, "allgather")).gathered
 
 
 def alltoall(
@@ -124,7 +145,7 @@ def alltoall(
     with tf.name_scope(name or "alltoall"):
         # If the rows cannot be divided evenly, the sum of the splits differs, and the op fails on all ranks.
         splits = tf.fill([_world()], _rows(tensor) // _world()) if splits is None else tf.cast(splits, tf.int64)
-    result = ops.lockstep_all_to_all(tensor, splits, lockstep_priority=priority, name=name or "alltoall")
+    result = ops.lockstep_all_to_all(tensor, splits, lockstep_priority=priority, **named_call(name, "alltoall"))
     return result.received, result.received_splits
 
 
@@ -151,14 +172,14 @@ def reducescatter(
     with tf.name_scope(name or "reducescatter"):
         counts = _even_shares(_rows(tensor)) if counts is None else tf.cast(counts, tf.int64)
     return ops.lockstep_reduce_scatter(
-        tensor, counts, reduce_op=op, lockstep_priority=priority, name=name or "reducescatter"
+        tensor, counts, reduce_op=op, lockstep_priority=priority, **named_call(name, "reducescatter")
     )
 
 
 def barrier(name: str | None = None, priority: int = 0) -> tf.Operation | None:
     """Waits until all ranks have called this. Returns the operation in a graph, None eagerly."""
     context.ensure_initialized()
-    return ops.lockstep_barrier(lockstep_priority=priority, name=name or "barrier")
+    return ops.lockstep_barrier(lockstep_priority=priority, **named_call(name, "barrier"))
 
 
 def _bucket(kind: str, operation: str, run: Any, tensors: Any, name: str | None, priority: int, **more: Any) -> Any:
@@ -169,7 +190,7 @@ def _bucket(kind: str, operation: str, run: Any, tensors: Any, name: str | None,
     if not values:
         return []
     values = as_tensors(kind, operation, values, [name] * len(values))
-    results = run(values, lockstep_priority=priority, name=name or kind, **more)
+    results = run(values, lockstep_priority=priority, **named_call(name, kind), **more)
     return list(results) if is_list else results[0]
 
 

@@ -191,6 +191,18 @@ def different_shapes():
         return e.message
 
 
+def other_names():
+    """Eager collectives whose names differ in their numbers, and then in their text."""
+    rank = context.rank
+    with tf.GradientTape() as tape:
+        x = tf.Variable([1.0])
+        y = ordered.allreduce(x, name=f"step_{rank}/loss{rank}")
+    assert tape.gradient(y, x).numpy() == [2.0]
+    with pytest.raises(tf.errors.FailedPreconditionError) as caught:
+        ordered.allreduce(tf.constant([1.0]), name="loss" if rank == 0 else "accuracy")
+    return caught.value.message
+
+
 def first_error(function):
     try:
         function()
@@ -288,6 +300,11 @@ def test_bad_arguments_on_one_rank_raise_on_all_and_the_job_goes_on():
 def test_shapes_that_differ_are_named_on_both_ranks():
     for message in call_workers(different_shapes, 2):
         assert "[2,3]" in message and "[3,2]" in message
+
+
+def test_eager_collectives_are_named_as_the_program_calls_them():
+    for message in call_workers(other_names, 2):
+        assert "loss" in message and "accuracy" in message, message
 
 
 def test_an_unknown_reduction_is_refused():

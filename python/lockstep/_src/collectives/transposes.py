@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from lockstep._src.collectives import named
 from lockstep._src.collectives.lanes import by_type
+from lockstep._src.collectives.ordered import named_call
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 
@@ -37,7 +38,8 @@ class _Ordered:
 
     def __init__(self, op: tf.Operation, kind: str) -> None:
         self._op = op
-        self._called = {"lockstep_priority": op.get_attr("lockstep_priority"), "name": f"{kind.lower()}_gradient"}
+        name = f"{_text(op, 'lockstep_name') or kind.lower()}_gradient"
+        self._called = {"lockstep_priority": op.get_attr("lockstep_priority"), **named_call(name, kind)}
         self.tensors = list(op.inputs if kind in ("AllReduce", "Broadcast") else op.inputs[:1])
 
     def reduction(self) -> str:

@@ -35,7 +35,7 @@ class Iterator:
     """A replacement for HybridBackend's `hb.data.Iterator`: `get_next()` of an iterator, or of tensors.
 
     HybridBackend's class is a buffer that a thread fills. This class takes an element only in the run that uses it.
-    Therefore no element is lost, and all workers agree on each one (`sync.py`). `tf.data` reads ahead by itself; see
+    Therefore no element is lost, and all workers agree on each one. `tf.data` reads ahead by itself; see
     `Dataset.prefetch`.
 
     Args:

@@ -3,7 +3,8 @@
 Other libraries' datasets know nothing of the job: without `shard`, each worker trains on all rows, and W workers train
 on every row W times. Therefore the workers compare their first batches. Each worker computes a fingerprint of its batch
 and sends it to the others. In Keras' `fit`, the fingerprint travels with the numbers of rows; in sessions, it is
-exchanged in the run that takes the batch. Later batches are not compared.
+exchanged in the run that takes the batch. Later batches are not compared. Keras shuffles arrays, so the first rows of
+the arrays take the place of their first batch.
 """
 
 from __future__ import annotations
@@ -158,8 +159,8 @@ def warn_of_equal_batches() -> None:
     """Logs the warning at the first call."""
     tf.compat.v1.logging.warning(
         "The first batch is the same on all %d workers: each trains on all of the data, and every row is trained %d "
-        "times. Give each worker its share: use lockstep.data.shard(dataset) before the dataset is shuffled, or a "
-        "lockstep.data.ParquetDataset.",
+        "times. Give each worker its share: use lockstep.data.shard(dataset) before the dataset is shuffled, a "
+        "lockstep.data.ParquetDataset, or for arrays x[lockstep.rank()::lockstep.size()].",
         context.world_size,
         context.world_size,
     )

@@ -45,7 +45,7 @@ _TAKING = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"
 _FOLLOWING = {"output_types": tf.int64, "output_shapes": tf.TensorShape(()), "output_classes": tf.Tensor}
 
 # Errors call the exchange before an eager element by this name.
-_EAGER_TITLE = "next batch of a dataset (of all ranks inside of scope(), of one alone outside or with mode='infer')"
+_EAGER_NAME = "next batch of a dataset (of all ranks inside of scope(), of one alone outside or with mode='infer')"
 
 
 class SyncIterator(ITERATOR):
@@ -177,7 +177,7 @@ class EagerIterator(iterator_ops.OwnedIterator):
             return super()._next_internal()
         mine = self.get_next_as_optional()
         has_value = mine.has_value()
-        ops.lockstep_agree_on_next(has_value, has_value, drop_remainder=self._drop_remainder, title=_EAGER_TITLE)
+        ops.lockstep_agree_on_next(has_value, has_value, drop_remainder=self._drop_remainder, lockstep_name=_EAGER_NAME)
         return mine.get_value() if has_value else empty(self.element_spec)
 
 

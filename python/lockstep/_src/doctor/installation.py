@@ -13,11 +13,13 @@ _TIMEOUT_S = 300
 # Prints a line of JSON for each thing that was loaded. A crash in one of them leaves the lines before it.
 _PROBE = """
 import json
+from pathlib import Path
 import tensorflow as tf
 print(json.dumps({"tensorflow": tf.__version__, "cuda": tf.test.is_built_with_cuda()}), flush=True)
 try:
-  from lockstep._src.engine import library
-  print(json.dumps({"library": library.ops.__name__}), flush=True)
+  from lockstep._src.engine import libraries, library
+  path = libraries.op_library(tf.__version__, Path(tf.__file__).parent)
+  print(json.dumps({"library": str(path)}), flush=True)
 except ImportError as error:
   print(json.dumps({"error": str(error)}), flush=True)
 """
@@ -32,8 +34,8 @@ def probe(executable: str = sys.executable) -> dict[str, Any]:
     """Loads TensorFlow and the op library in a process of its own.
 
     Returns:
-      "tensorflow": its version; "cuda": whether it was built for CUDA; "library": present if the op library was loaded;
-      "error": why not. After a crash "ended" says how the process ended.
+      "tensorflow": its version; "cuda": whether it was built for CUDA; "library": the op library's file, if it was
+      loaded; "error": why not. After a crash "ended" says how the process ended.
     """
     try:
         loaded = subprocess.run(
@@ -60,6 +62,6 @@ def installation(found: dict[str, Any]) -> list[Finding]:
     kind = "with CUDA" if found["cuda"] else "for the CPU"
     findings = [Finding("TensorFlow", "ok", f"{found['tensorflow']}, {kind}")]
     if "library" in found:
-        return [*findings, Finding("op library", "ok", buildinfo())]
+        return [*findings, Finding("op library", "ok", f"{found['library']} is loaded; {buildinfo()}")]
     why = found.get("error") or found.get("ended", "no answer")
     return [*findings, Finding("op library", "problem", why, "install lockstep-tf for this TensorFlow, as it says")]

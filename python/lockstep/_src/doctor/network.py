@@ -1,17 +1,13 @@
 """Checks of this machine's network: interfaces, IPv4 and IPv6, its own name, and ports."""
 
-import contextlib
 import errno
-import os
 import socket
 from pathlib import Path
 
 from lockstep._src.doctor.findings import Finding
 from lockstep.launch.base import interfaces
 from lockstep.launch.base.errors import LaunchError
-from lockstep.launch.base.ports import free_ports
-
-_LISTEN = "0A"  # in /proc/net/tcp
+from lockstep.launch.base.ports import free_ports, listener_at
 
 
 def loopback() -> Finding:
@@ -90,23 +86,8 @@ def port(number: int, host: str = "", what: str = "--port", proc: Path = Path("/
         if error.errno == errno.EADDRNOTAVAIL:
             return Finding(name, "ok", f"of {what}: {host} is no address of this machine, so rank 0 is on another")
         if error.errno == errno.EADDRINUSE:
-            seen = f"of {what}: in use by {listener(number, proc) or 'a process that this user cannot see'}"
+            seen = f"of {what}: in use by {listener_at(number, proc) or 'a process that this user cannot see'}"
             advice = "end that process, or choose another port: a job whose rank 0 listens there cannot start"
             return Finding(name, "problem", seen, advice)
         return Finding(name, "problem", f"of {what}: {error.strerror}", "choose a port from 1024 to 65535")
     return Finding(name, "ok", f"of {what}: free")
-
-
-def listener(number: int, proc: Path = Path("/proc")) -> str:
-    """Returns the process that listens at a TCP port, such as "python3 (pid 7)"; empty if it cannot be seen."""
-    sockets = set()
-    for table in ("net/tcp", "net/tcp6"):
-        with contextlib.suppress(OSError):
-            for fields in map(str.split, (proc / table).read_text().splitlines()[1:]):
-                if fields[3] == _LISTEN and int(fields[1].rpartition(":")[2], 16) == number:
-                    sockets.add(f"socket:[{fields[9]}]")
-    for folder in sorted(proc.glob("[0-9]*")):
-        with contextlib.suppress(OSError):
-            if any(os.readlink(link) in sockets for link in (folder / "fd").iterdir()):
-                return f"{(folder / 'comm').read_text().strip()} (pid {folder.name})"
-    return ""

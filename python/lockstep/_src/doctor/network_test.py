@@ -23,10 +23,6 @@ def test_an_address_of_another_machine_is_not_checked():
     assert finding.state == "ok" and "192.0.2.77 is no address of this machine" in finding.seen
 
 
-def test_a_listener_that_cannot_be_seen_has_no_name(tmp_path):
-    assert network.listener(8860, tmp_path) == ""
-
-
 @pytest.mark.parametrize(("broken", "state"), [("IPv6", "ok"), ("IPv4", "problem"), (None, "ok")])
 def test_loopback_works_with_one_family(monkeypatch, broken, state):
     families = {"IPv4": socket.AF_INET, "IPv6": socket.AF_INET6}

@@ -5,11 +5,13 @@ An op library works only with the minor version of TensorFlow for which it was b
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
+import errno
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -17,6 +19,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from lockstep._src.engine import libraries
+from lockstep.launch.base.ports import listener_at
 
 # The numbers of core/capi/capi.h that stand for missing values; in Python these are None.
 _NO_LISTENER = -1
@@ -184,7 +187,22 @@ def init(connection: ConnectionOptions) -> None:
       tf.errors.UnavailableError: a rank was lost during the rendezvous.
       tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
     """
-    _check(capi.lockstep_init(connection._as_c()))
+    with _naming_listener(connection):
+        _check(capi.lockstep_init(connection._as_c()))
+
+
+@contextlib.contextmanager
+def _naming_listener(connection: ConnectionOptions) -> Iterator[None]:
+    """Adds to the error of a busy port which process listens there."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        if connection.rank != 0 or os.strerror(errno.EADDRINUSE) not in error.message:
+            raise
+        port = (connection.listen or connection.rendezvous).rpartition(":")[2]
+        who = listener_at(int(port)) or "a process that this user cannot see"
+        text = f"{who} listens at port {port}; end it, or choose another port (lockstep doctor --port {port})"
+        raise type(error)(None, None, f"{error.message}: {text}") from None
 
 
 def shutdown(how: str = "") -> None:
@@ -220,7 +238,8 @@ def open_lane(
     """
     times = (_time_as_c(named_stall_warning_s), _time_as_c(named_stall_timeout_s))
     named = (fusion_bytes, *times, label.encode())
-    _check(capi.lockstep_open_lane(group, connection._as_c(), *named))
+    with _naming_listener(connection):
+        _check(capi.lockstep_open_lane(group, connection._as_c(), *named))
 
 
 def close_lane(group: int, how: str = "") -> None:

@@ -1,6 +1,9 @@
 """Tests of loading the op library, and of its plain functions."""
 
 import dataclasses
+import os
+import re
+import socket
 import subprocess
 import sys
 
@@ -75,3 +78,19 @@ def life_of_an_engine():
 
 def test_an_engine_begins_fails_and_ends_with_errors_of_their_own():
     call_workers(life_of_an_engine, 1)
+
+
+def rank_0_at_a_busy_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        first = library.ConnectionOptions(
+            0, 2, f"127.0.0.1:{port}", "secret", "auto", "", "", 5.0, 5.0, 5.0, 5.0, None, 1 << 20
+        )
+        with pytest.raises(tf.errors.OpError) as caught:
+            library.init(first)
+    for part in (rf"127.0.0.1:{port}", "Address already in use", rf"\(pid {os.getpid()}\)", f"doctor --port {port}"):
+        assert re.search(part, caught.value.message), caught.value.message
+
+
+def test_a_busy_port_is_an_error_that_names_its_process():
+    call_workers(rank_0_at_a_busy_port, 1)

@@ -141,7 +141,7 @@ class Options:
       sharding: whether variables made in the scope are sharded over the workers.
       use_hierarchical_embedding_lookup: True: lookups collect rows inside each host first, then between hosts, if the
         hosts have several workers. False: all workers exchange directly. None: the cheaper way for the number of
-        workers per host (`tables/sharded/lookup_steps.py`).
+        workers per host.
       embedding_gradient: how gradients of sharded tables are combined: 'mean' over workers, as for dense variables, or
         'sum', as in HybridBackend.
       group_lookups: whether lookups of sharded tables that don't depend on each other share one exchange.
@@ -152,7 +152,7 @@ class Options:
       model_dir: directory of checkpoints for sessions that have none of their own.
       keep_checkpoint_max: how many checkpoints are kept; 0: all; None: as the Saver is made.
       keep_checkpoint_every_n_hours: how often a checkpoint is kept for good; None: as the Saver is made.
-      data_batch_count: batches that one step takes from the data, as micro-batches (`data/micro_batches.py`).
+      data_batch_count: batches that one step takes from the data, as micro-batches.
       data_sync_drop_remainder: what happens when the first worker runs out of data: True drops the others' remaining
         data; with False, training continues with empty batches on workers without data.
       save_data_position: whether checkpoints hold each worker's position in the data of the scope's iterators. A
@@ -163,7 +163,7 @@ class Options:
         'auto'.
       comm_pool_capacity: without effect: one communicator with one ordered lane serves a whole process.
       comm_pool_name: without effect, as `comm_pool_capacity`.
-      comm_wire_dtype: type in which float32 values travel, 'float16' or 'bfloat16'; None: unchanged (`wire.py`).
+      comm_wire_dtype: type in which float32 values travel, 'float16' or 'bfloat16'; None: unchanged.
       comm_gradient_wire_dtype: the same for gradients; None: `comm_wire_dtype`.
       stall_timeout_s: seconds that a worker may be late in a collective before the job ends with an error that names
         it.

@@ -156,6 +156,8 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
         if os.environ.get(failure_report.SHOWS_ALL) != "1":
             tracebacks.hide_interception(error)
         _former_hook(kind, error, error.__traceback__)
+        if hint := tracebacks.hint_for(error):
+            print(hint, end="", file=sys.stderr)
     library = sys.modules.get("lockstep._src.engine.library")
     # Without the library there is nothing that takes long to release, and a caller of this hook has more to do.
     if library is None or sys._getframe().f_back is not None:

@@ -1,7 +1,8 @@
 """Tracebacks as a user needs them: without the frames of replaced symbols, and comparable between ranks.
 
 A symbol of TensorFlow or Keras that a scope has replaced adds a frame of `hooks/interception.py` to each call. Such a
-frame says nothing about the program, so it is removed from the traceback that ends a program.
+frame says nothing about the program, so it is removed from the traceback that ends a program. A line is added behind
+the traceback of a program that wants a name of TensorFlow 1.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 
 _LOCKSTEP = Path(__file__).resolve().parents[2]
 _INTERCEPTION = str(Path(__file__).parents[1] / "hooks" / "interception.py")
@@ -29,6 +30,12 @@ _GENERATED = "__autograph_generated_file"
 # Parts of a message that differ between processes: addresses, AutoGraph's files, the numbers of traced functions, and
 # the rank that reports.
 _OF_A_PROCESS = re.compile(rf"0x[0-9a-f]+|{_GENERATED}\w+|(?<=__inference_)\w+|\brank \d+: ")
+
+_ANY_RANK = re.compile(r"\brank (\d+)\b")
+# The folders of TensorFlow's API: that of TensorFlow 2, and the one with the names of TensorFlow 1.
+_API_2, _API_1 = "tensorflow._api.v2", "tensorflow._api.v2.compat.v1"
+_KERAS_IN_TENSORFLOW = ("keras._tf_keras.keras", "keras.api._v2.keras", "tf_keras.api._v2.keras")
+_LAUNCHER_OF_TENSORFLOW_1 = "lockstep.launch.tf1"
 
 
 def hide_interception(error: BaseException) -> None:
@@ -47,7 +54,38 @@ def text_of(error: BaseException) -> str:
     # The module `traceback` shows other lines than the interpreter for tracebacks that Keras has made itself.
     with contextlib.redirect_stderr(text):
         sys.__excepthook__(type(error), error, error.__traceback__)
-    return _LISTED_FRAME.sub("", text.getvalue())
+    return _LISTED_FRAME.sub("", text.getvalue()) + hint_for(error)
+
+
+def hint_for(error: BaseException) -> str:
+    """Returns the line that follows a traceback if a name of TensorFlow 1 is missing; empty for other errors."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, ModuleType) or error.name is None:
+        return ""
+    if _LAUNCHER_OF_TENSORFLOW_1 in sys.orig_argv:  # it has a line of its own
+        return ""
+    namespace = _namespace_of(error.obj.__name__)
+    if namespace is None:
+        return ""
+    is_estimator = (namespace, error.name) == ("", "estimator")  # TensorFlow has none any more, and --tf1 has one
+    if not is_estimator and not hasattr(sys.modules.get(f"{_API_1}{namespace}"), error.name):
+        return ""
+    name = f"tf{namespace}.{error.name}"
+    return (
+        f"lockstep: {name} is a name of TensorFlow 1. Run the program with --tf1, such as "
+        "lockstep run -n 2 --tf1 python main.py, or write: import tensorflow.compat.v1 as tf\n"
+    )
+
+
+def _namespace_of(module: str) -> str | None:
+    """Returns the place in `tensorflow` of a module of TensorFlow 2's API, such as ".data"; None for other modules."""
+    if module == "tensorflow":
+        return ""
+    if (module + ".").startswith(f"{_API_1}."):
+        return None
+    for prefix in (_API_2, *_KERAS_IN_TENSORFLOW):  # tf.losses and tf.metrics are modules of Keras
+        if module.startswith(f"{prefix}."):
+            return module.removeprefix(prefix)
+    return None
 
 
 def identity(error: BaseException, rank: str) -> str:
@@ -61,12 +99,13 @@ def identity(error: BaseException, rank: str) -> str:
       rank: This process's rank, which a message may contain.
     """
     parts: list[str] = []
-    own_rank = re.compile(rf"\brank {re.escape(rank)}\b")
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
         seen.add(id(cause))
-        message = own_rank.sub("this rank", _OF_A_PROCESS.sub("", str(cause)))
+        message = _OF_A_PROCESS.sub("", str(cause))
+        if set(_ANY_RANK.findall(message)) == {rank}:  # a message about several ranks is the same on each of them
+            message = _ANY_RANK.sub("this rank", message)
         parts += [type(cause).__qualname__, message, *_program_lines(cause.__traceback__)]
         cause = cause.__cause__
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()

@@ -3,6 +3,7 @@
 import traceback
 
 import pytest
+import tensorflow as tf
 
 from lockstep._src.engine import tracebacks
 from lockstep._src.hooks.interception import around
@@ -73,6 +74,8 @@ def test_tensorflows_lists_of_frames_lose_those_of_interception():
         ("rank 0: nothing came", "rank 0: nothing came", True),
         ("{{node x}} rank 0: id 7", "{{node x}} rank 0: id 7", True),
         ("rank 2 left", "rank 3 left", False),
+        ("rank 0 failed", "rank 1 failed", True),
+        ("rank 0 has [5]; rank 1 has [4]", "rank 0 has [5]; rank 1 has [4]", True),
         ("<f at 0x7f01>", "<f at 0x7fab>", True),
         ("in __autograph_generated_filev5_5de54.py", "in __autograph_generated_fileiiaafyul.py", True),
         ("[Op:__inference_step_376]", "[Op:__inference_step_41]", True),
@@ -99,3 +102,49 @@ def test_errors_differ_by_class_place_and_cause():
     caused.__cause__ = _raised(KeyError("y"))
     for other in (_raised(KeyError("x")), _raised(ValueError("x")), _raised_in_program(4), caused):
         assert tracebacks.identity(other, "0") != tracebacks.identity(error, "0")
+
+
+def _missing(get) -> AttributeError:
+    try:
+        get()
+    except AttributeError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("get", "name"),
+    [
+        (lambda: tf.placeholder, "tf.placeholder"),
+        (lambda: tf.estimator, "tf.estimator"),
+        (lambda: tf.data.make_one_shot_iterator, "tf.data.make_one_shot_iterator"),
+        (lambda: tf.losses.sigmoid_cross_entropy, "tf.losses.sigmoid_cross_entropy"),
+        (lambda: tf.metrics.auc, "tf.metrics.auc"),
+    ],
+)
+def test_a_name_of_tensorflow_1_is_followed_by_a_hint(get, name):
+    error = _missing(get)
+    assert tracebacks.hint_for(error).startswith(
+        f"lockstep: {name} is a name of TensorFlow 1. Run the program with --tf1"
+    )
+    assert tracebacks.text_of(error).endswith(f"\n{tracebacks.hint_for(error)}")
+
+
+@pytest.mark.parametrize(
+    "get",
+    [
+        lambda: tf.nonsense,
+        lambda: tf.contrib,
+        lambda: tf.compat.v1.nonsense,
+        lambda: tf.compat.v1.losses.nonsense,
+        lambda: pytest.placeholder,
+        lambda: tf.constant(1).placeholder,
+    ],
+)
+def test_other_missing_names_have_no_hint(get):
+    assert tracebacks.hint_for(_missing(get)) == ""
+
+
+def test_under_tf1_its_launcher_explains(monkeypatch):
+    monkeypatch.setattr("sys.orig_argv", ["python", "-m", "lockstep.launch.tf1", "main.py"])
+    assert tracebacks.hint_for(_missing(lambda: tf.placeholder)) == ""

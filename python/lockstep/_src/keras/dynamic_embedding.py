@@ -72,7 +72,8 @@ class DynamicEmbedding(keras.layers.Layer):
 
     Args:
       output_dim: the dimension D of the rows.
-      embeddings_initializer: Keras' initializer or its name; see tables/dynamic/initial_rows.py.
+      embeddings_initializer: Keras' initializer or its name. A key's first row depends on the seed, the table and
+        the key alone.
       key_dtype: the type of the keys: int64, int32 or string.
       combiner: how the rows of an example are combined: 'sum', 'mean' or 'sqrtn'; None: they are not.
       option: filters, eviction and similar options (`EmbeddingVariableOption`), or their form in files of Keras.

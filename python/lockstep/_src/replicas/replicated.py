@@ -99,7 +99,8 @@ def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> 
     initializes_from_worker_0 = _check_is_of_keras(kwargs).initializes_from_worker_0
     variable = next_creator(**kwargs)
     if initializes_from_worker_0(kwargs):
-        variable.assign(ordered.broadcast(variable.read_value(), root=0))
+        name = f"initial_{kwargs.get('name') or 'value'}"
+        variable.assign(ordered.broadcast(variable.read_value(), root=0, name=name))
     return variable
 
 

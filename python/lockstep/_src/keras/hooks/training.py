@@ -23,6 +23,8 @@ import numpy as np
 import tensorflow as tf
 from keras.src import backend, tree
 from keras.src.backend.common.stateless_scope import StatelessScope
+from keras.src.trainers.data_adapters import array_slicing
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
 from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
@@ -66,6 +68,8 @@ def intercept_training(interception: Interception) -> None:
 
 # Stands for "no batch" among the numbers of rows that workers send: the exchanged tensor has numbers only.
 _NO_BATCH = -1
+# The rows of arrays that workers compare: enough to tell data apart, and quickly read.
+_COMPARED_ROWS = 1024
 
 
 class _Batch(NamedTuple):
@@ -109,13 +113,17 @@ class _Step(threading.local):
         if epoch._current_iterator is None or epoch.steps_per_epoch is None:
             epoch._current_iterator = iter(epoch._get_iterator())
         is_share = sharing.is_share(getattr(epoch.data_adapter, "_dataset", None))
+        given = None if self._compared or is_share else _first_rows(epoch.data_adapter)
         begin = 0
         while epoch.steps_per_epoch is None or begin < epoch.steps_per_epoch:
             wanted = epoch.steps_per_execution
             if epoch.steps_per_epoch is not None:
                 wanted = min(wanted, epoch.steps_per_epoch - begin)
             batches = []
-            while len(batches) < wanted and (batch := self.next_of_all(epoch._current_iterator, is_share)) is not None:
+            while len(batches) < wanted:
+                batch = self.next_of_all(epoch._current_iterator, is_share, given)
+                if batch is None:
+                    break
                 batches.append(batch)
             if batches:
                 epoch._steps_seen = begin + len(batches)
@@ -128,7 +136,7 @@ class _Step(threading.local):
         epoch._num_batches = begin
         epoch.data_adapter.on_epoch_end()
 
-    def next_of_all(self, iterator: Any, is_share: bool) -> _Batch | None:
+    def next_of_all(self, iterator: Any, is_share: bool, given: Any = None) -> _Batch | None:
         """Returns the next batch of this worker.
 
         The batch has no rows if this worker's data has ended and other workers still have batches. The result is None
@@ -137,12 +145,15 @@ class _Step(threading.local):
         Args:
           iterator: the iterator of this worker's data.
           is_share: whether the data is known to be a part of the job's data.
+          given: what represents the data in the comparison of workers, if it is not the first batch.
         """
         this = self.passes.innermost
         mine = iterator.get_next_as_optional()
         batch = mine.get_value() if mine.has_value() else None
         is_first = not self._compared and context.options.mode == "train"
-        compared = sharing.fingerprint(batch) if is_first and batch is not None and not is_share else sharing.NOTHING
+        compared = sharing.NOTHING
+        if is_first and batch is not None and not is_share:
+            compared = sharing.fingerprint(batch if given is None else given)
         # The number of rows, or _NO_BATCH; whether a callback requested the end; the first batch's fingerprint.
         sent = [[_NO_BATCH if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
         all_sent = ordered.allgather(tf.constant(sent, tf.int64), name="rows_of_batches").numpy()
@@ -222,6 +233,20 @@ def _reduce_values(
     reduced = reduce_values(values, sample_weight, reduction)
     no_rows = tuple(reduced.shape) == (0,) and reduction not in (None, "none")
     return tf.reduce_sum(reduced) if no_rows else reduced
+
+
+def _first_rows(adapter: Any) -> Any:
+    """Returns the number of rows and the first rows of arrays that `fit` was given; None for data of other kinds.
+
+    Keras shuffles arrays, on each worker in another order. So equal arrays have different first batches.
+    """
+    if not isinstance(adapter, ArrayDataAdapter):
+        return None
+    arrays = array_slicing.convert_to_sliceable(adapter._inputs, target_backend="numpy")
+    rows = [part.convert_to_numpy(part[:_COMPARED_ROWS]) for part in tree.flatten(arrays) if part is not None]
+    if not all(isinstance(part, np.ndarray) for part in rows):
+        return None
+    return [tf.constant(adapter._num_samples), *map(tf.convert_to_tensor, rows)]
 
 
 def _rows(batch: Any) -> int:
