@@ -211,15 +211,17 @@ def main() -> None:
     if not chosen:
         parser.error(f"--only {arguments.only}: no such row; there are " + ", ".join(_name_of(*row) for row in rows()))
     MATRIX.mkdir(parents=True, exist_ok=True)
-    results = read(PAGE.read_text())  # the page's rows stay, but for those that are run
+    ran: dict[str, dict[str, str]] = {}
     for row in chosen:
-        results[_name_of(*row)] = run(*row, arguments.smoke, [option for option in options if option != "--"])
+        ran[_name_of(*row)] = run(*row, arguments.smoke, [option for option in options if option != "--"])
+        # The page's other rows stay. It is read anew, because another run may have written some meanwhile.
+        results = {**read(PAGE.read_text()), **ran}
         ordered = [results[name] for name in (_name_of(*row) for row in rows()) if name in results]
         if arguments.write:
             write(ordered)
     print(table(ordered))
     bad = re.compile(r"failed|error|not installed|no result")
-    sys.exit(any(bad.search(results[_name_of(*row)]["result"]) for row in chosen))
+    sys.exit(any(bad.search(cells["result"]) for cells in ran.values()))
 
 
 if __name__ == "__main__":

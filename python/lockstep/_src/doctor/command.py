@@ -31,7 +31,13 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("-H", "--hosts", help="host:slots,...: measure between these hosts, and check each of them")
     line.add_argument("--interface", help="for connections between hosts, as for the launcher")
     line.add_argument("--ssh-command", help="a program in place of ssh, as for the launcher")
-    line.add_argument("--port", type=int, action="append", default=[], help="a port that must be free; may be repeated")
+    line.add_argument(
+        "--port",
+        type=int,
+        action="append",
+        default=[],
+        help="a port that must be free, such as the one of rank 0 in TF_CONFIG; may be repeated",
+    )
     line.add_argument("--no-collectives", action="store_true", help="do not start ranks")
     line.add_argument("--quiet", action="store_true", help="show warnings and problems only")
     line.add_argument("--json", action="store_true", help="print one JSON object: host -> a list of findings")

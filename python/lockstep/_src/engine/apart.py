@@ -11,7 +11,6 @@ A program may read a batch before its scope, and join later. Therefore the texts
 from __future__ import annotations
 
 import contextlib
-import functools
 import threading
 from collections.abc import Iterator
 
@@ -22,6 +21,7 @@ from lockstep._src.engine.context import context
 
 _lock = threading.Lock()
 _open_scopes = 0  # guarded by _lock
+_has_warned_of_step = False
 _REMEDY = (
     "Build the model and call fit inside of `with lockstep.scope():` (docs/start.md). A program that exchanges "
     "gradients itself calls lockstep.init() before, or hvd.init() in Horovod's interface"
@@ -76,14 +76,15 @@ def note_own_gradient() -> None:
         warn_of_own_step("a gradient of a sharded or dynamic table is computed")
 
 
-@functools.cache
 def warn_of_own_step(what: str) -> None:
     """Warns once of a step of training outside of the scope, in a process that has joined the others.
 
     Args:
       what: the beginning of a sentence, such as "an optimizer takes a step".
     """
-    if _speaks():
+    global _has_warned_of_step
+    if _speaks() and not _has_warned_of_step:
+        _has_warned_of_step = True
         tf.compat.v1.logging.warning(
             "The job has %d workers, and %s outside of lockstep.scope(): gradients of dense weights are not exchanged "
             "there, so each worker trains its own copy of them, on its own part of the data. Build the model and call "

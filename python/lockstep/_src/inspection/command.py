@@ -65,6 +65,11 @@ def describe(path: str, checksums: bool = False) -> Description:
             return _module("exports").describe(path)
         if "checkpoint" in names or any(name.endswith(".index") for name in names):
             return _module("checkpoints").describe_folder(path)
+        exports = [
+            name for name in names if name.isdigit() and os.path.exists(os.path.join(path, name, "saved_model.pb"))
+        ]
+        if exports:  # those of hb.train.export: the last one counts, as for TensorFlow's servers
+            return _module("exports").describe(os.path.join(path, max(exports, key=int)))
         files = sorted(
             os.path.join(at, name)
             for at, _, found in os.walk(path)

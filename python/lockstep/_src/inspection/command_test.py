@@ -167,6 +167,14 @@ def test_a_file_of_keras_that_is_damaged_foreign_or_missing_is_named(keras_files
 
 
 @has_keras3
+def test_the_last_export_in_a_folder_of_exports_is_described(folder, tmp_path):
+    path = export(tmp_path / "exports", tf.train.latest_checkpoint(str(folder)), _signature)
+    shutil.copytree(path, tmp_path / "exports" / "99")
+    (tmp_path / "exports" / "temp-1").mkdir()
+    found = command.describe(str(tmp_path / "exports"))
+    assert found["export"] == os.fsdecode(path)
+
+
 def test_an_export_of_keras_names_its_tables_and_lists_each_weight_once(keras_files):
     described = command.describe(str(keras_files / "exported"))
     items = _table(described, "items")

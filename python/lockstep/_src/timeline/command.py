@@ -43,8 +43,10 @@ def main(arguments: Sequence[str]) -> int:
         print_text(json.dumps(found) if options.json else "\n".join(summary.lines_of(found, len(others))))
         if options.output:
             _write(options.output, json.dumps(merging.merged(mine), separators=(",", ":")) + "\n")
+            _tell(options, f"{options.output} is for ui.perfetto.dev or chrome://tracing")
         if options.svg:
             _write(options.svg, picture.svg(mine, *steps))
+            _tell(options, f"{options.svg} shows the steps; a browser opens it")
     except traces.TimelineError as error:
         print(f"lockstep timeline: {error}", file=sys.stderr)
         return 1
@@ -58,6 +60,11 @@ def _steps(line: argparse.ArgumentParser, text: str | None) -> tuple[int | None,
     if not (first.isdigit() and (last or first).isdigit()):
         line.error(f"--steps: got {text!r}, wanted two steps like 20:22")
     return int(first), int(last or first)
+
+
+def _tell(options: argparse.Namespace, text: str) -> None:
+    if not options.json:
+        print_text(f"\n{text}")
 
 
 def _write(path: str, text: str) -> None:

@@ -245,6 +245,11 @@ def test_long_names_of_exchanges_stay_apart() -> None:
         and shown[0].endswith("/user")
         and len(shown[0]) == summary._NAME_CHARACTERS
     )
+    joined = ["alltoall a/and_1_more/360198049b5feb77", "alltoall a/and_1_more/d1a36782e96850eb", "alltoall b"]
+    assert summary._shortened(joined) == joined and summary._shortened(joined[1:]) == [
+        "alltoall a/and_1_more",
+        "alltoall b",
+    ]
     for name, text in zip(names, shown, strict=True):
         begin, _, end = text.partition("...")
         assert name.startswith(begin) and name.endswith(end)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import collections
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from lockstep._src.timeline.merging import Clock, Exchange, exchanges
 from lockstep._src.timeline.traces import Trace
 
-_SLOWEST = 8
+# How many exchanges a table shows: those of each step, and those that come seldom.
+_SLOWEST, _SLOWEST_SELDOM = 8, 3
 # The longest name of an exchange in a table; longer ones are shortened.
-_NAME_CHARACTERS = 60
+_NAME_CHARACTERS = 80
+# The part of a name that tells exchanges for the same number of tables apart.
+_HASH = re.compile(r"(?<=_more)/[0-9a-f]{16}\b")
 _GAP = "..."
 _MS = 1e-3
 
@@ -173,22 +177,31 @@ def lines_of(summary: dict[str, Any], others: int = 0) -> list[str]:
             for one in summary["tables"]
         ]
         lines += ["", *_table(["table", "lookups", "ids", "distinct", "ratio", "new keys"], rows)]
-    if summary["exchanges"]:
-        slowest = summary["exchanges"][:_SLOWEST]
-        rows = [
-            [
-                name,
-                str(one["count"]),
-                _number(one["transfer_ms"]),
-                _number(one["wait_ms"]),
-                _size(one["sent_bytes"]),
-                "-" if one["last_rank"] is None else str(one["last_rank"]),
-            ]
-            for name, one in zip(_shortened([one["name"] for one in slowest]), slowest, strict=True)
-        ]
-        header = ["slowest exchanges", "count", "transfer ms", "wait ms", "sent", "mostly last"]
-        lines += ["", *_table(header, rows)]
+    # A step's exchanges come in nearly every step; the first steps may lack some.
+    steps = max(one["steps"] for one in ranks)
+    of_steps = [one for one in summary["exchanges"] if one["count"] >= max(1, steps / 2)]
+    seldom = [one for one in summary["exchanges"] if one["count"] < max(1, steps / 2)]
+    lines += _exchanges("slowest exchanges of the steps" if steps else "slowest exchanges", of_steps[:_SLOWEST])
+    lines += _exchanges("exchanges that come seldom", seldom[:_SLOWEST_SELDOM])
     return lines + _notes(summary, others)
+
+
+def _exchanges(title: str, shown: list[dict[str, Any]]) -> list[str]:
+    """Returns the lines of a table of exchanges, with an empty line before it; none if there are no exchanges."""
+    if not shown:
+        return []
+    rows = [
+        [
+            name,
+            str(one["count"]),
+            _number(one["transfer_ms"]),
+            _number(one["wait_ms"]),
+            _size(one["sent_bytes"]),
+            "-" if one["last_rank"] is None else str(one["last_rank"]),
+        ]
+        for name, one in zip(_shortened([one["name"] for one in shown]), shown, strict=True)
+    ]
+    return ["", *_table([title, "count", "transfer ms", "wait ms", "sent", "mostly last"], rows)]
 
 
 def _notes(summary: dict[str, Any], others: int) -> list[str]:
@@ -228,6 +241,9 @@ def _shortened(names: list[str]) -> list[str]:
     Names of exchanges begin with the same scope, and often end alike. So names that would look alike get longer, until
     they differ.
     """
+    without_hash = [_HASH.sub("", name) for name in names]
+    if len(set(without_hash)) == len(set(names)):
+        names = without_hash
     shortened: dict[str, str] = {}
     waiting, length = sorted(set(names)), _NAME_CHARACTERS
     while waiting:

@@ -35,6 +35,15 @@ _LINE = re.compile(
 # TensorFlow logs the error of a step that it also raises. The message may have more lines, about nodes.
 _REPEATED_ERROR = re.compile(_HEAD + rb"local_rendezvous\.cc:\d+\] Local rendezvous is aborting with status: ")
 _NODE = re.compile(rb"\s*\[\[\{\{node ")
+# A warning of a deprecated function that TensorFlow itself calls, here in adagrad.py:
+#   WARNING:tensorflow:From /env/lib/python3.11/site-packages/tensorflow/python/training/adagrad.py:138: calling
+#   Constant.__init__ (from ...) with dtype is deprecated and will be removed in a future version.
+# Two lines follow it. A caller in the user's program is in another folder.
+_DEPRECATED = re.compile(
+    rb"WARNING:tensorflow:From \S+/site-packages/(?:tensorflow|tf_keras|tensorflow_estimator)/\S+\.py:\d+: .* "
+    rb"(?:is|are) deprecated and will be removed (?:in a future version|after \S+)\.$"
+)
+_INSTRUCTIONS = b"Instructions for updating:"
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
 # Keras writes the states of its bar as lines where its output is no terminal:
 # " 3/10 ━━━━━━━━━━━━━━━━━━━━ 0s 4ms/step - loss: 1.2", " 3/10 [=====>....] - ETA: 0s", "     12/Unknown 1s 4ms/step".
@@ -49,7 +58,8 @@ def holds_start_up_lines(environment: Mapping[str, str]) -> bool:
 class StartUpLines:
     """The lines that TensorFlow writes at every start of a worker, held back until the worker fails.
 
-    Lines that repeat the error of a step are held back as well, at any time.
+    Held back at any time are lines that repeat the error of a step, and TensorFlow's warnings of deprecated functions
+    that it calls itself.
 
     Args:
       clock: Seconds.
@@ -62,6 +72,7 @@ class StartUpLines:
         self._clock = clock
         self._first_at: float | None = None
         self._repeats_error = False  # whether the last line did
+        self._deprecation_lines = 0  # how many lines of the last warning are still to come
         self.lines: list[bytes] = []
 
     def holds(self, line: bytes) -> bool:
@@ -69,10 +80,21 @@ class StartUpLines:
         self._first_at = self._clock() if self._first_at is None else self._first_at
         at_start = self._clock() - self._first_at <= START_UP_S
         self._repeats_error = bool(_REPEATED_ERROR.match(line) or (self._repeats_error and _NODE.match(line)))
-        if len(self.lines) == _MOST_LINES or not (self._repeats_error or (at_start and _LINE.match(line))):
+        is_known = self._repeats_error or self._is_of_deprecation(line) or (at_start and _LINE.match(line))
+        if len(self.lines) == _MOST_LINES or not is_known:
             return False
         self.lines.append(line)
         return True
+
+    def _is_of_deprecation(self, line: bytes) -> bool:
+        """Returns whether a line is one of the three of a warning: what, "Instructions for updating:", these."""
+        if self._deprecation_lines == 2 and line.rstrip() != _INSTRUCTIONS:
+            self._deprecation_lines = 0
+        if self._deprecation_lines > 0:
+            self._deprecation_lines -= 1
+            return True
+        self._deprecation_lines = 2 if _DEPRECATED.match(line.rstrip()) else 0
+        return self._deprecation_lines > 0
 
 
 def keras_step(line: bytes) -> tuple[int, bool] | None:

@@ -71,6 +71,21 @@ def test_a_repeated_error_is_held_back_at_any_time_with_its_nodes():
     assert not lines.holds(b"epoch 3: " + error)
 
 
+def test_warnings_of_functions_that_tensorflow_itself_calls_are_held_and_those_of_a_program_pass():
+    folder = b"/env/lib/python3.11/site-packages/tensorflow/python"
+    calling = (
+        b"calling Constant.__init__ (from tensorflow.python.ops.init_ops) with dtype is deprecated and will be removed"
+    )
+    warning = b"WARNING:tensorflow:From %s/training/adagrad.py:138: %s in a future version." % (folder, calling)
+    how, call = b"Instructions for updating:", b"Call initializer instance with the dtype argument"
+    lines = StartUpLines()
+    for line in (warning, how, call, warning, how, call):
+        assert lines.holds(line)
+    for line in (call, how, b"loss 1", warning.replace(folder, b"/home/user"), how, call):
+        assert not lines.holds(line)
+    assert [lines.holds(line) for line in (warning, b"loss 1", how, call)] == [True, False, False, False]
+
+
 @pytest.mark.parametrize(("variables", "holds"), [({}, True), ({"TF_CPP_MIN_LOG_LEVEL": "0"}, False)])
 def test_a_user_who_chooses_tensorflows_log_level_gets_it(variables, holds):
     assert holds_start_up_lines(variables) == holds

@@ -38,7 +38,7 @@ def with_checkpoint(text: str, workers: Iterable[Worker]) -> str:
         return text + ("; no checkpoint was saved" if any(worker.notes.because for worker in workers) else "")
     left = [one for worker, one in saved if worker.may_exist(one.file)]
     if not left:
-        return f"{text}; the checkpoints that it saved are deleted"
+        return f"{text}; no checkpoint is left, since the program deleted those that it saved"
     last = next((one for one in reversed(left) if one.resumes), left[-1])
     at = f" ({last.at})" if last.at else ""
     if not last.resumes:

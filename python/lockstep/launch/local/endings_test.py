@@ -48,7 +48,7 @@ _HERE = _saved("run/backup", os.path.abspath(__file__), "2 epochs")
             [_worker(_FILE, _GONE)],
             "; the last file that was saved is best.keras: a program that loads it goes on from there",
         ),
-        ([_worker(_GONE)], "; the checkpoints that it saved are deleted"),
+        ([_worker(_GONE)], "; no checkpoint is left, since the program deleted those that it saved"),
     ],
 )
 def test_the_last_line_names_a_checkpoint_that_exists_and_how_training_goes_on(workers, text):

@@ -274,11 +274,12 @@ class SupervisedJob:
         if named is None or named is self._named:
             return
         self._named = named
-        seconds = time.monotonic() - self._started_at
-        self._report(
-            f"{named.label} {named.describe_end()} after {seconds:.1f} s"
-            + ("; ending the other workers" if self._still_running() else "")
-        )
+        if self._failed is not None:  # otherwise it ended as it was told to, and the last line says so
+            seconds = time.monotonic() - self._started_at
+            self._report(
+                f"{named.label} {named.describe_end()} after {seconds:.1f} s"
+                + ("; ending the other workers" if self._still_running() else "")
+            )
         self._stop()
 
     def _cause(self) -> Worker | None:

@@ -164,7 +164,7 @@ def test_neither_a_failed_job_nor_one_worker_is_told_so(launch):
     ("deleted", "said"),
     [
         (["second"], "the last checkpoint is first (step 1): the same command goes on from there"),
-        (["first", "second"], "the checkpoints that it saved are deleted"),
+        (["first", "second"], "no checkpoint is left, since the program deleted those that it saved"),
     ],
 )
 def test_a_deleted_checkpoint_is_not_named(launch, deleted, said):

@@ -21,11 +21,9 @@ _MOST_READ_BYTES = 1 << 20
 
 
 def end_in_words(code: int) -> str:
-    """Describes how a process ended: "failed with exit code 3", "was killed by SIGKILL", "was ended by SIGINT"."""
+    """Describes how a process ended: "failed with exit code 3", or "was killed by SIGKILL" for -9."""
     if code >= 0:
         return f"failed with exit code {code}"
-    if -code == signal.SIGINT:
-        return "was ended by SIGINT"  # by the user, as the launcher's own line says
     # Most real-time signals have no names of their own.
     named = -code in set(signal.Signals)
     return f"was killed by {signal.Signals(-code).name if named else f'SIGRTMIN+{-code - signal.SIGRTMIN}'}"
