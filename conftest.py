@@ -7,11 +7,16 @@ depend on TensorFlow's version.
 `pytest --long` also runs the tests marked `long`, which `make test` leaves to other targets.
 
 `pytest --processes=one` runs the tests that use one core and may run side by side. `--processes=several` runs the tests
-of modules that start workers. tools/test_python.sh runs both.
+that start workers. tools/test_python.sh runs both.
 """
 
+import functools
+import inspect
 import signal
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -61,4 +66,40 @@ def _is_in_reduced_set(item: pytest.Item) -> bool:
 
 
 def _starts_workers(item: pytest.Item) -> bool:
-    return not _JOB_FOLDERS.isdisjoint(item.path.parents) or not _STARTING_WORKERS.isdisjoint(vars(item.module))
+    """Returns whether a test starts workers: by itself, by a fixture, by a helper of its module, or by a parameter."""
+    if not _JOB_FOLDERS.isdisjoint(item.path.parents):
+        return True
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    callspec = getattr(item, "callspec", None)
+    functions = [item.function, *(one.func for several in definitions for one in several)]
+    functions += callspec.params.values() if callspec is not None else []
+    used = {name for function in functions for name in _names_in(function)}
+    return not _starters(item.module).isdisjoint(used)
+
+
+@functools.cache
+def _starters(module: ModuleType) -> frozenset[str]:
+    """Returns the names in a module of functions and classes that start workers, also through others of the module."""
+    found = _STARTING_WORKERS & vars(module).keys()
+    used = {name: set(_names_in(value)) for name, value in vars(module).items()} if found else {}
+    while more := {name for name, names in used.items() if name not in found and names & found}:
+        found |= more
+    return frozenset(found)
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """Yields the global names and attributes in the code of a function, a fixture or the methods of a class."""
+    if inspect.isclass(value):
+        codes = [code for member in vars(value).values() if (code := _code_of(member))]
+    else:
+        codes = [code] if (code := _code_of(value)) else []
+    while codes:
+        code = codes.pop()
+        yield from code.co_names
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+
+
+def _code_of(value: Any) -> CodeType | None:
+    value = getattr(value, "_fixture_function", value)  # what pytest makes of a fixture's function
+    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
+    return code if isinstance(code, CodeType) else None
