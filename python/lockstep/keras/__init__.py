@@ -68,6 +68,12 @@ def _import_with_keras_3(module: str, name: str) -> Any:
         )
     if module.endswith(".distributed_embedding") and importlib.util.find_spec("keras_rs") is None:
         raise ImportError(f"{__name__}.{name} needs Keras RS, got no package keras_rs: pip install keras-rs")
+    if module.endswith(".distributed_embedding") and not hasattr(
+        _tf.tpu.experimental.embedding, "SparseCoreEmbeddingConfig"
+    ):
+        raise ImportError(
+            f"{__name__}.{name} needs Keras RS, which needs TensorFlow 2.17 or later, got TensorFlow {_tf.__version__}"
+        )
     return getattr(importlib.import_module(module), name)
 
 

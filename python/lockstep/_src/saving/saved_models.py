@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from google.protobuf import text_format
 from tensorflow.python.training.saver import BulkSaverBuilder
 
 from lockstep._src.engine import file_errors
@@ -192,7 +193,10 @@ def _export(
                     strip_default_attrs=strip_default_attrs,
                     saver=saver,
                 )
-            builder.save(as_text=as_text)
+            written = os.fsdecode(builder.save(as_text=as_text))
+            if as_text:  # TensorFlow writes str(): of protobuf 5.29, this leaves quotes in bytes as they are
+                with _gfile.GFile(written, "w") as file:
+                    file.write(text_format.MessageToString(builder._saved_model))
             for destination, source in extra.items():
                 target = os.path.join(directory, "assets.extra", destination)
                 _gfile.makedirs(os.path.dirname(target))
