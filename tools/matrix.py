@@ -215,7 +215,7 @@ def main() -> None:
     ran: dict[str, dict[str, str]] = {}
     for row in chosen:
         ran[_name_of(*row)] = run(*row, arguments.smoke, [option for option in options if option != "--"])
-        # The page's other rows stay. It is read anew, because another run may have written some meanwhile.
+        # The page's other rows stay. It is read again, because another run may have written some meanwhile.
         results = {**read(PAGE.read_text()), **ran}
         ordered = [results[name] for name in (_name_of(*row) for row in rows()) if name in results]
         if arguments.write:

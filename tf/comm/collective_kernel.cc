@@ -87,10 +87,7 @@ std::string NameOf(const tf::NodeDef& node) {
 }  // namespace
 
 CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction)
-    : CollectiveKernel(construction, NameOf(construction->def())) {}
-
-CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction, std::string collective_name)
-    : AsyncOpKernel(construction), collective_name_(std::move(collective_name)) {}
+    : AsyncOpKernel(construction), collective_name_(NameOf(construction->def())) {}
 
 // Finds the engine, prepares, declines if preparation failed, watches for cancellation, and posts. Every exit calls
 // done() exactly once; after it, kernel and context must not be touched.

@@ -47,8 +47,6 @@ namespace lockstep {
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit CollectiveKernel(tensorflow::OpKernelConstruction* construction);
-  // The same for a collective with a name of its own.
-  CollectiveKernel(tensorflow::OpKernelConstruction* construction, std::string collective_name);
 
   // Final, so that the common part exists once. FAILED_PRECONDITION if the process has joined no job, CANCELLED if the
   // step was cancelled before the collective began.
@@ -70,9 +68,9 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   // threads may call it at once.
   virtual Result<Exchange> Prepare(const Call& call) = 0;
 
-  // Returns the collective's name in errors and in the comparison between ranks. If it has no name of its own, this is
-  // the name of an eager call (LOCKSTEP_NAME_ATTR), or the node's name without the numbers that TensorFlow appends to
-  // make it unique. These may differ if only one rank writes summaries.
+  // Returns the collective's name in errors and in the comparison between ranks. This is the
+  // name of an eager call (LOCKSTEP_NAME_ATTR), or the node's name without the numbers that TensorFlow appends to make
+  // it unique. These may differ if only one rank writes summaries.
   const std::string& collective_name() const { return collective_name_; }
 
  private:

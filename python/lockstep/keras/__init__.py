@@ -66,14 +66,12 @@ def _import_with_keras_3(module: str, name: str) -> Any:
             f"{__name__}.{name} needs Keras 3 in eager mode, got Keras {keras.__version__}: install TensorFlow 2.16 or "
             "later"
         )
-    if module.endswith(".distributed_embedding") and importlib.util.find_spec("keras_rs") is None:
-        raise ImportError(f"{__name__}.{name} needs Keras RS, got no package keras_rs: pip install keras-rs")
-    if module.endswith(".distributed_embedding") and not hasattr(
-        _tf.tpu.experimental.embedding, "SparseCoreEmbeddingConfig"
-    ):
-        raise ImportError(
-            f"{__name__}.{name} needs Keras RS, which needs TensorFlow 2.17 or later, got TensorFlow {_tf.__version__}"
-        )
+    if module.endswith(".distributed_embedding"):
+        needs = f"{__name__}.{name} needs Keras RS"
+        if importlib.util.find_spec("keras_rs") is None:
+            raise ImportError(f"{needs}, got no package keras_rs: pip install keras-rs")
+        if not hasattr(_tf.tpu.experimental.embedding, "SparseCoreEmbeddingConfig"):
+            raise ImportError(f"{needs}, which needs TensorFlow 2.17 or later, got TensorFlow {_tf.__version__}")
     return getattr(importlib.import_module(module), name)
 
 

@@ -192,7 +192,7 @@ def different_shapes():
 
 
 def other_names():
-    """Eager collectives whose names differ in their numbers, and then in their text."""
+    """Calls eager collectives whose names differ in their numbers, and then in their text; returns the error."""
     rank = context.rank
     with tf.GradientTape() as tape:
         x = tf.Variable([1.0])

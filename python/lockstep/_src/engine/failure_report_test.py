@@ -15,7 +15,7 @@ from lockstep.testing.launching import finish, launchers, wait_for
 launch = pytest.fixture(launchers)
 
 _DEADLINE_S = 240
-_QUIET = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+_QUIET = {"CUDA_VISIBLE_DEVICES": ""}  # TensorFlow's lines are held back, unless TF_CPP_MIN_LOG_LEVEL is set
 # Trains and saves each step. On request, rank 0 fails by itself; its process then ends after that of rank 1.
 _WORKER = """
 import atexit, sys

@@ -179,8 +179,8 @@ def lines_of(summary: dict[str, Any], others: int = 0) -> list[str]:
         lines += ["", *_table(["table", "lookups", "ids", "distinct", "ratio", "new keys"], rows)]
     # A step's exchanges come in nearly every step; the first steps may lack some.
     steps = max(one["steps"] for one in ranks)
-    of_steps = [one for one in summary["exchanges"] if one["count"] >= max(1, steps / 2)]
-    seldom = [one for one in summary["exchanges"] if one["count"] < max(1, steps / 2)]
+    of_steps = [one for one in summary["exchanges"] if one["count"] >= steps / 2]
+    seldom = [one for one in summary["exchanges"] if one["count"] < steps / 2]
     lines += _exchanges("slowest exchanges of the steps" if steps else "slowest exchanges", of_steps[:_SLOWEST])
     lines += _exchanges("exchanges that come seldom", seldom[:_SLOWEST_SELDOM])
     return lines + _notes(summary, others)

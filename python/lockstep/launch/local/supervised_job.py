@@ -274,7 +274,7 @@ class SupervisedJob:
         if named is None or named is self._named:
             return
         self._named = named
-        if self._failed is not None:  # otherwise it ended as it was told to, and the last line says so
+        if self._failed is not None:  # a worker that ended as it was told to is no failure
             seconds = time.monotonic() - self._started_at
             self._report(
                 f"{named.label} {named.describe_end()} after {seconds:.1f} s"

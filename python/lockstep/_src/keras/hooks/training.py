@@ -112,18 +112,13 @@ class _Step(threading.local):
         # With `steps_per_epoch`, an epoch continues where the previous one ended.
         if epoch._current_iterator is None or epoch.steps_per_epoch is None:
             epoch._current_iterator = iter(epoch._get_iterator())
-        is_share = sharing.is_share(getattr(epoch.data_adapter, "_dataset", None))
-        given = None if self._compared or is_share else _first_rows(epoch.data_adapter)
-        begin = 0
+        adapter, begin = epoch.data_adapter, 0
         while epoch.steps_per_epoch is None or begin < epoch.steps_per_epoch:
             wanted = epoch.steps_per_execution
             if epoch.steps_per_epoch is not None:
                 wanted = min(wanted, epoch.steps_per_epoch - begin)
             batches = []
-            while len(batches) < wanted:
-                batch = self.next_of_all(epoch._current_iterator, is_share, given)
-                if batch is None:
-                    break
+            while len(batches) < wanted and (batch := self.next_of_all(epoch._current_iterator, adapter)) is not None:
                 batches.append(batch)
             if batches:
                 epoch._steps_seen = begin + len(batches)
@@ -136,7 +131,7 @@ class _Step(threading.local):
         epoch._num_batches = begin
         epoch.data_adapter.on_epoch_end()
 
-    def next_of_all(self, iterator: Any, is_share: bool, given: Any = None) -> _Batch | None:
+    def next_of_all(self, iterator: Any, adapter: Any) -> _Batch | None:
         """Returns the next batch of this worker.
 
         The batch has no rows if this worker's data has ended and other workers still have batches. The result is None
@@ -144,16 +139,13 @@ class _Step(threading.local):
 
         Args:
           iterator: the iterator of this worker's data.
-          is_share: whether the data is known to be a part of the job's data.
-          given: what represents the data in the comparison of workers, if it is not the first batch.
+          adapter: Keras' adapter of this data.
         """
         this = self.passes.innermost
         mine = iterator.get_next_as_optional()
         batch = mine.get_value() if mine.has_value() else None
         is_first = not self._compared and context.options.mode == "train"
-        compared = sharing.NOTHING
-        if is_first and batch is not None and not is_share:
-            compared = sharing.fingerprint(batch if given is None else given)
+        compared = sharing.NOTHING if batch is None or not is_first else _fingerprint(batch, adapter)
         # The number of rows, or _NO_BATCH; whether a callback requested the end; the first batch's fingerprint.
         sent = [[_NO_BATCH if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
         all_sent = ordered.allgather(tf.constant(sent, tf.int64), name="rows_of_batches").numpy()
@@ -233,6 +225,14 @@ def _reduce_values(
     reduced = reduce_values(values, sample_weight, reduction)
     no_rows = tuple(reduced.shape) == (0,) and reduction not in (None, "none")
     return tf.reduce_sum(reduced) if no_rows else reduced
+
+
+def _fingerprint(batch: Any, adapter: Any) -> int:
+    """Returns the number by which workers compare their data; `sharing.NOTHING` for a share of the job's data."""
+    if sharing.is_share(getattr(adapter, "_dataset", None)):
+        return sharing.NOTHING
+    given = _first_rows(adapter)
+    return sharing.fingerprint(batch if given is None else given)
 
 
 def _first_rows(adapter: Any) -> Any:
