@@ -166,7 +166,6 @@ def test_a_file_of_keras_that_is_damaged_foreign_or_missing_is_named(keras_files
     assert f"lockstep inspect: {path}" in capsys.readouterr().err
 
 
-@has_keras3
 def test_the_last_export_in_a_folder_of_exports_is_described(folder, tmp_path):
     path = export(tmp_path / "exports", tf.train.latest_checkpoint(str(folder)), _signature)
     shutil.copytree(path, tmp_path / "exports" / "99")
@@ -175,6 +174,7 @@ def test_the_last_export_in_a_folder_of_exports_is_described(folder, tmp_path):
     assert found["export"] == os.fsdecode(path)
 
 
+@has_keras3
 def test_an_export_of_keras_names_its_tables_and_lists_each_weight_once(keras_files):
     described = command.describe(str(keras_files / "exported"))
     items = _table(described, "items")
