@@ -19,12 +19,9 @@ from __future__ import annotations
 
 import argparse
 import collections
-import json
-import os
 import statistics
-import subprocess
-import sys
-import time
+
+import turns
 
 WORKERS, ROWS = 2, 100_000
 WARM_UP, BLOCKS, STEPS = 5, 9, 10
@@ -55,9 +52,7 @@ def worker(flags: argparse.Namespace) -> None:
     tf1 = tf.compat.v1
     tf1.logging.set_verbosity(tf1.logging.ERROR)
     rank = hb.context.rank
-    cores = sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // WORKERS)
-    os.sched_setaffinity(0, cores[rank * share : (rank + 1) * share] or cores)
+    turns.pin(rank, WORKERS)
     weights = np.arange(1, ROWS + 1) ** -1.05
     random = np.random.default_rng(rank)
     shape = [STEPS, flags.batch // WORKERS, flags.tables]
@@ -65,17 +60,9 @@ def worker(flags: argparse.Namespace) -> None:
     steps = {
         name: program(flags, ids, many=name != "one", grouped=name != "apart") for name in ("many", "one", "apart")
     }
-    times = collections.defaultdict(list)
-    for block in range(WARM_UP + BLOCKS):
-        for name, (step, _) in steps.items():
-            started = time.perf_counter()
-            for number in range(STEPS):
-                step(number)
-            if block >= WARM_UP:
-                times[name].append((time.perf_counter() - started) / STEPS)
+    times = turns.measure({name: step for name, (step, _) in steps.items()}, WARM_UP, BLOCKS, STEPS)
     if rank == 0:
-        figures = {name: {"ms": statistics.median(times[name]) * 1e3, "exchanges": steps[name][1]} for name in steps}
-        print("FIGURES", json.dumps(figures), flush=True)
+        turns.report({name: {"ms": times[name], "exchanges": steps[name][1]} for name in steps})
 
 
 def program(flags: argparse.Namespace, ids, many: bool, grouped: bool):
@@ -113,36 +100,13 @@ def program(flags: argparse.Namespace, ids, many: bool, grouped: bool):
 # The parent.
 
 
-def launch(flags: argparse.Namespace) -> dict:
-    """Runs the workers once. Returns the figures of worker 0."""
-    from lockstep.testing.workers import worker_variables
-
-    command = [sys.executable, __file__, "--worker"]
-    command += [f"--{name}={getattr(flags, name)}" for name in ("tables", "dim", "batch")]
-    processes = []
-    try:
-        for variables in worker_variables(WORKERS):
-            environment = {**os.environ, **variables, "CUDA_VISIBLE_DEVICES": ""}
-            environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-            processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-        output = processes[0].communicate()[0]
-        for rank, process in enumerate(processes):
-            if process.wait() != 0:
-                raise RuntimeError(f"worker {rank} ended with exit code {process.returncode}")
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return json.loads(next(line for line in output.splitlines() if line.startswith("FIGURES"))[len("FIGURES") :])
-
-
 def main() -> None:
     flags = flags_from()
     if flags.worker:
         worker(flags)
         return
     print(f"{flags.tables} tables of width {flags.dim}, {WORKERS} workers, global batch {flags.batch}", flush=True)
-    runs = [launch(flags) for _ in range(flags.launches)]
+    runs = [turns.launch(__file__, flags, ("tables", "dim", "batch"), WORKERS) for _ in range(flags.launches)]
     print(f"{'':8}{'step ms':>9}{'lowest':>9}{'highest':>9}{'x one':>7}{'exchanges':>14}")
     median = {name: statistics.median(run[name]["ms"] for run in runs) for name in runs[0]}
     for name, value in median.items():

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <numeric>
+#include <span>
+#include <vector>
 
 namespace lockstep {
 
@@ -17,6 +21,22 @@ using ParallelFor =
 // Runs all work on the calling thread.
 inline void RunInline(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& work) {
   if (count > 0) work(0, count);
+}
+
+// Calls work(list, begin, end) for ranges of the items of several lists, in parallel: the items of all lists are
+// divided as if they were one list. counts: the number of items of each list.
+inline void ForEachRange(std::span<const int64_t> counts, int64_t grain, const ParallelFor& parallel,
+                         const std::function<void(size_t list, int64_t begin, int64_t end)>& work) {
+  std::vector<int64_t> ends(counts.size());
+  std::inclusive_scan(counts.begin(), counts.end(), ends.begin());
+  parallel(ends.empty() ? 0 : ends.back(), grain, [&](int64_t begin, int64_t end) {
+    auto list = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
+    for (; begin < end; ++list) {
+      const int64_t before = ends[list] - counts[list], next = std::min(end, ends[list]);
+      if (begin < next) work(list, begin - before, next - before);
+      begin = next;
+    }
+  });
 }
 
 }  // namespace lockstep

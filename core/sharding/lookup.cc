@@ -171,6 +171,15 @@ Status CheckInverse(const int32_t* inverse, int64_t count, int64_t distinct) {
   return OkStatus();
 }
 
+// Checks either the inverse or the count of distinct ids, for any of the two ways back.
+template <typename Lookup>
+Status CheckPlaces(const Lookup& lookup) {
+  const int64_t distinct = Sum(lookup.send);
+  if (!lookup.distinct) return CheckInverse(lookup.inverse, lookup.count, distinct);
+  if (lookup.count == distinct) return OkStatus();
+  return InvalidArgument(StrCat("got ", lookup.count, " rows; the route has ", distinct, " distinct ids"));
+}
+
 Status CheckSplits(int size, std::span<const int64_t> send, std::span<const int64_t> recv) {
   for (std::span<const int64_t> splits : {send, recv}) {
     if (static_cast<int>(splits.size()) != size) {
@@ -188,7 +197,7 @@ Status CheckLookup(int size, const LookupRows& lookup) {
   if (const int64_t served = Sum(lookup.recv); served != lookup.row_count) {
     return InvalidArgument(StrCat("got ", lookup.row_count, " rows; the route asks for ", served));
   }
-  return CheckInverse(lookup.inverse, lookup.count, Sum(lookup.send));
+  return CheckPlaces(lookup);
 }
 
 Status CheckGradient(int size, const LookupGradient& lookup) {
@@ -196,7 +205,7 @@ Status CheckGradient(int size, const LookupGradient& lookup) {
   if (!IsFloatingPoint(lookup.dtype)) {
     return InvalidArgument(StrCat("gradients of ", DTypeName(lookup.dtype), "; they have to be floating point"));
   }
-  return CheckInverse(lookup.inverse, lookup.count, Sum(lookup.send));
+  return CheckPlaces(lookup);
 }
 
 // Sets out[i] = from[inverse[i]], i in order: writes front to back and reads rows in any place. Rows of frequent ids
@@ -304,15 +313,22 @@ Status CheckRows(int size, std::span<const LookupRows> lookups) {
 }
 
 Status Combine(Communicator& communicator, std::string_view name, std::span<const LookupRows> lookups) {
-  std::vector<std::unique_ptr<char[]>> arrived;
+  std::vector<std::unique_ptr<char[]>> arrived(lookups.size());
   std::vector<Block> blocks;
-  for (const LookupRows& lookup : lookups) {
-    arrived.push_back(std::make_unique_for_overwrite<char[]>(Sum(lookup.send) * lookup.row_bytes));
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    const LookupRows& lookup = lookups[l];
+    // Distinct rows arrive in the order in which they are wanted.
+    void* to = lookup.out;
+    if (!lookup.distinct) {
+      arrived[l] = std::make_unique_for_overwrite<char[]>(Sum(lookup.send) * lookup.row_bytes);
+      to = arrived[l].get();
+    }
     // The rows go back the way the ids came, so received counts become sent counts, and the other way round.
-    blocks.push_back({lookup.recv, lookup.send, lookup.row_bytes, lookup.rows, arrived.back().get()});
+    blocks.push_back({lookup.recv, lookup.send, lookup.row_bytes, lookup.rows, to});
   }
   LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, blocks));
   for (size_t l = 0; l < lookups.size(); ++l) {
+    if (lookups[l].distinct) continue;
     PutInPlace(arrived[l].get(), lookups[l].row_bytes, lookups[l].inverse, lookups[l].count,
                static_cast<char*>(lookups[l].out));
   }
@@ -323,8 +339,12 @@ Result<GradientSums> SumGradients(Communicator& communicator, std::span<const Lo
   GradientSums result;
   for (const LookupGradient& lookup : lookups) {
     LOCKSTEP_RETURN_IF_ERROR(CheckGradient(communicator.size(), lookup));
-    result.sums.emplace_back(communicator, Sum(lookup.send) * lookup.width * DTypeSize(lookup.dtype));
-    SumLookup(lookup, result.sums.back().data());
+    if (lookup.distinct) {
+      result.sums.emplace_back();
+      continue;
+    }
+    result.sums.emplace_back(std::in_place, communicator, Sum(lookup.send) * lookup.width * DTypeSize(lookup.dtype));
+    SumLookup(lookup, result.sums.back()->data());
   }
   return result;
 }
@@ -334,8 +354,9 @@ Status ExchangeGradients(Communicator& communicator, std::string_view name, std:
   std::vector<Block> blocks;
   for (size_t l = 0; l < lookups.size(); ++l) {
     const int64_t row_bytes = lookups[l].width * DTypeSize(lookups[l].dtype);
+    const void* const sent = sums.sums[l] ? sums.sums[l]->data() : lookups[l].gradient;
     // The way of the ids: sent counts stay sent counts, and arrivals in `out` have the order of the local rows.
-    blocks.push_back({lookups[l].send, lookups[l].recv, row_bytes, sums.sums[l].data(), lookups[l].out});
+    blocks.push_back({lookups[l].send, lookups[l].recv, row_bytes, sent, lookups[l].out});
   }
   return ExchangeBlocks(communicator, name, blocks);
 }

@@ -131,10 +131,13 @@ struct LookupRows {
   const int32_t* inverse;  // [N], of the route
   int64_t count;           // N
   void* out;               // [N, row_bytes]: the row of each id
+  // Whether a row for each distinct id is wanted instead, in the order of the route: N is U; `inverse` is not used.
+  bool distinct = false;
 };
 
 // Returns INVALID_ARGUMENT if the arguments do not fit together: splits that are not [R] or negative, another number of
-// rows than the route serves, or an inverse beyond the distinct ids. Reads all of `inverse`.
+// rows than the route serves, an inverse beyond the distinct ids, or a count other than theirs if they are wanted.
+// Reads all of `inverse`.
 Status CheckRows(int size, std::span<const LookupRows> lookups);
 
 // Sends back the rows of all lookups in one exchange and fills `out` of each. CheckRows must have accepted them.
@@ -151,13 +154,15 @@ struct LookupGradient {
   const int32_t* inverse;         // [N], of the route
   int64_t count;                  // N
   void* out;                      // [M, width]: by local row of the route, in rank order
+  bool distinct = false;          // whether there is one gradient for each distinct id, as in LookupRows
 };
 
 // A rank's own gradients, summed per distinct id: the part of the step that needs no communication. Large sums lie in
 // shared memory if there is some: with a single lookup the owners read them in place. So they are kept until the
 // exchange has ended.
 struct GradientSums {
-  std::vector<SendBuffer> sums;  // for each lookup: [U, width]
+  // For each lookup: [U, width]; nothing for gradients of distinct ids, which are sent from where they are.
+  std::vector<std::optional<SendBuffer>> sums;
 };
 
 // Sums the gradients of each id. INVALID_ARGUMENT if the arguments do not fit together or the type is not floating

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -64,7 +65,8 @@ struct Lookup {
     });
   }
 
-  Status CombineRows() {
+  // distinct: whether `out` gets a row for each distinct id of this rank.
+  Status CombineRows(bool distinct = false) {
     std::vector<LookupRows> lookups;
     std::vector<std::vector<float>> rows(tables.size());
     out.resize(tables.size());
@@ -74,16 +76,20 @@ struct Lookup {
       for (int64_t row : local_rows[t]) {
         rows[t].insert(rows[t].end(), shard.begin() + row * width, shard.begin() + (row + 1) * width);
       }
-      out[t].resize(ids[t].size() * width);
+      const int64_t count = distinct ? Distinct(t) : static_cast<int64_t>(ids[t].size());
+      out[t].resize(count * width);
       lookups.push_back({splits[t].send, splits[t].recv, width * 4, rows[t].data(),
-                         static_cast<int64_t>(local_rows[t].size()), inverse[t].data(),
-                         static_cast<int64_t>(ids[t].size()), out[t].data()});
+                         static_cast<int64_t>(local_rows[t].size()), inverse[t].data(), count, out[t].data(),
+                         distinct});
     }
     if (Status status = CheckRows(communicator.size(), lookups); !status.ok()) {
       return communicator.Decline("combine", status);
     }
     return Combine(communicator, "combine", lookups);
   }
+
+  // The number of this rank's distinct ids.
+  int64_t Distinct(size_t t) const { return std::accumulate(splits[t].send.begin(), splits[t].send.end(), int64_t{0}); }
 
   Communicator& communicator;
   std::vector<Table> tables;
@@ -160,6 +166,32 @@ TEST(Lookup, GivesEveryIdItsRow) {
           }
         });
       }
+    }
+  }
+}
+
+// The way back for rows that are pooled (core/embedding/pooling.h).
+TEST(Lookup, GivesEveryDistinctIdItsRow) {
+  for (int size : {1, 2, 3}) {
+    for (size_t count : {1, 3}) {
+      testing::RunOnThreads(size, [&](Communicator& communicator) {
+        std::mt19937 random(17 * size + communicator.rank());
+        const std::vector<Table> tables = Tables(count);
+        for (int round = 0; round < 8; ++round) {
+          std::vector<std::vector<int64_t>> ids;
+          for (const Table& table : tables) ids.push_back(RandomIds(random, table.rows, random() % 3 * 50));
+          Lookup lookup(communicator, tables, ids);
+          ASSERT_EQ(lookup.Route(), OkStatus());
+          ASSERT_EQ(lookup.CombineRows(true), OkStatus());
+          for (size_t t = 0; t < tables.size(); ++t) {
+            const int64_t width = tables[t].width;
+            ASSERT_EQ(static_cast<int64_t>(lookup.out[t].size()), lookup.Distinct(t) * width);
+            for (size_t i = 0; i < ids[t].size(); ++i) {
+              ASSERT_EQ(lookup.out[t][lookup.inverse[t][i] * width], tables[t].at(ids[t][i], 0));
+            }
+          }
+        }
+      });
     }
   }
 }
@@ -321,6 +353,37 @@ TEST(Gradient, OfSixteenBitsIsSummedInFloat) {
     ASSERT_EQ(Exchange(communicator, {&one, 1}), OkStatus());
     for (uint16_t value : served) EXPECT_EQ(Float16ToFloat(value), 2050);
     EXPECT_EQ(served.size(), communicator.rank() == 1 ? 2u : 0u);
+  });
+}
+
+// Gradients that are sums already are sent unchanged.
+TEST(Gradient, OfDistinctIdsIsSentAsItIs) {
+  testing::RunOnThreads(2, [](Communicator& communicator) {
+    const std::vector<std::vector<int64_t>> ids = {{7, 4, 7}, {4}};
+    Lookup lookup(communicator, {{"user", 10, 1}, {"other", 10, 1}}, ids);
+    ASSERT_EQ(lookup.Route(), OkStatus());
+    const float own = static_cast<float>(communicator.rank() + 1);
+    const std::vector<float> pooled = {own, own * 10}, other = {own * 100};  // of ids 4 and 7, by owner; of id 4
+    std::vector<std::vector<float>> served(2);
+    std::vector<LookupGradient> lookups;
+    for (size_t t = 0; t < 2; ++t) {
+      served[t].assign(lookup.local_rows[t].size(), -1);
+      lookups.push_back({lookup.splits[t].send, lookup.splits[t].recv, DType::kFloat32, 1,
+                         (t == 0 ? pooled : other).data(), lookup.inverse[t].data(), t == 0 ? 2 : 1, served[t].data(),
+                         t == 0});
+    }
+    ASSERT_EQ(Exchange(communicator, lookups), OkStatus());
+    EXPECT_EQ(served[0], communicator.rank() == 0 ? std::vector<float>({1, 2}) : std::vector<float>({10, 20}));
+    EXPECT_EQ(served[1], communicator.rank() == 0 ? std::vector<float>({100, 200}) : std::vector<float>());
+    // One lookup alone is sent without being packed.
+    served[0].assign(served[0].size(), -1);
+    ASSERT_EQ(Exchange(communicator, std::span(lookups).first(1)), OkStatus());
+    EXPECT_EQ(served[0], communicator.rank() == 0 ? std::vector<float>({1, 2}) : std::vector<float>({10, 20}));
+
+    lookups[0].count = 3;
+    const Status status = Exchange(communicator, lookups);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("got 3 rows; the route has 2 distinct ids"));
   });
 }
 

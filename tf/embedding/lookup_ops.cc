@@ -1,4 +1,4 @@
-// The communicating steps of a lookup in a sharded table (core/sharding/lookup.h), and the check of ids if there is no
+// The communicating steps of a lookup in a sharded table (core/sharding/lookup.h), and the checks of ids if there is no
 // communication:
 //
 //   ids -> LockstepRoute -> TensorFlow's ResourceGather on the shard -> LockstepCombine -> rows
@@ -13,7 +13,7 @@
 //   send_splits     [R], U in all     int64     the number of rows that this rank gets from each
 //   recv_splits     [R], M in all     int64     the number of rows that it gives to each
 //   rows            [M, ...]          T         rows of the shard, at local_rows
-//   combined        ids + row         T         the row of each id
+//   combined        ids + row         T         the row of each id; or [U, ...], the row of each distinct id
 //   row_gradients   [M, ...]          T         with local_rows, the shard's tf.IndexedSlices
 //
 // Each of the three ops takes lists: a lookup is one place in each list. Python builds a node for each lookup. The pass
@@ -239,10 +239,36 @@ struct RoutedInputs {
   std::span<const int64_t> recv;
 };
 
+// The values of the attribute `rows_of`: rows and gradients are those of all ids, or of the distinct ones.
+constexpr std::string_view kDistinctIds = "distinct_ids";
+#define LOCKSTEP_ROWS_OF_ATTR "rows_of: list({'ids', 'distinct_ids'}) >= 1"
+
+// Reads `rows_of`: for each of `count` lookups, whether its rows are those of distinct ids. INVALID_ARGUMENT for
+// another number of them.
+absl::Status ReadRowsOf(tf::OpKernelConstruction* construction, int count, std::vector<bool>* distinct) {
+  std::vector<std::string> rows_of;
+  TF_RETURN_IF_ERROR(construction->GetAttr("rows_of", &rows_of));
+  if (static_cast<int>(rows_of.size()) != count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", construction->def().name(), "': N = ", count, ", but ", rows_of.size(), " rows_of"));
+  }
+  for (const std::string& of : rows_of) distinct->push_back(of == kDistinctIds);
+  return absl::OkStatus();
+}
+
+// Returns the number of distinct ids. A negative split is found later.
+int64_t DistinctIds(std::span<const int64_t> send) {
+  int64_t sum = 0;
+  for (const int64_t count : send) sum += std::max<int64_t>(0, count);
+  return sum;
+}
+
 // Rows are only moved, so any type would do; LOCKSTEP_DTYPES are the types of tables.
 class CombineKernel : public CollectiveKernel {
  public:
-  using CollectiveKernel::CollectiveKernel;
+  explicit CombineKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    OP_REQUIRES_OK(construction, ReadRowsOf(construction, construction->num_outputs(), &distinct_));
+  }
 
  protected:
   Result<Exchange> Prepare(const Call& call) override {
@@ -267,24 +293,25 @@ class CombineKernel : public CollectiveKernel {
     }
     tf::TensorShape row = rows.shape();
     row.RemoveDim(0);
+    const bool distinct = distinct_[output];
     tf::TensorShape shape = in.inverse.shape();
+    if (distinct) shape = tf::TensorShape({DistinctIds(in.send)});
     shape.AppendShape(row);
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, output, shape));
-    return LookupRows{in.send,
-                      in.recv,
-                      row.num_elements() * tf::DataTypeSize(rows.dtype()),
-                      Data(rows),
-                      rows.dim_size(0),
-                      in.places(),
-                      in.inverse.NumElements(),
-                      Data(*out)};
+    return LookupRows{in.send,          in.recv,     row.num_elements() * tf::DataTypeSize(rows.dtype()),    Data(rows),
+                      rows.dim_size(0), in.places(), distinct ? out->dim_size(0) : in.inverse.NumElements(), Data(*out),
+                      distinct};
   }
+
+  std::vector<bool> distinct_;  // for each lookup
 };
 
 // The sums are made here, before the lane, so that those of different tables run in parallel. The lane only sends them.
 class CombineGradientKernel : public CollectiveKernel {
  public:
-  using CollectiveKernel::CollectiveKernel;
+  explicit CombineGradientKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    OP_REQUIRES_OK(construction, ReadRowsOf(construction, construction->num_outputs(), &distinct_));
+  }
 
  protected:
   Result<Exchange> Prepare(const Call& call) override {
@@ -305,14 +332,16 @@ class CombineGradientKernel : public CollectiveKernel {
   }
 
  private:
-  static Result<LookupGradient> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) {
+  Result<LookupGradient> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) const {
+    const bool distinct = distinct_[output];
+    const tf::TensorShape ids = distinct ? tf::TensorShape({DistinctIds(in.send)}) : in.inverse.shape();
     // Compares [ids..., row...] with the ids' shape, dimension by dimension: the number of elements alone would accept
     // a transposed gradient. The dimensions after the ids' are the row's.
     tf::TensorShape row = in.values.shape();
-    for (int i = 0; i < in.inverse.dims(); ++i) {
-      if (row.dims() == 0 || row.dim_size(0) != in.inverse.dim_size(i)) {
+    for (int i = 0; i < ids.dims(); ++i) {
+      if (row.dims() == 0 || row.dim_size(0) != ids.dim_size(i)) {
         return InvalidArgument(absl::StrCat("got shape ", in.values.shape().DebugString(), ", wants ",
-                                            in.inverse.shape().DebugString(), " and the row's dimensions"));
+                                            ids.DebugString(), " and the row's dimensions"));
       }
       row.RemoveDim(0);
     }
@@ -325,9 +354,11 @@ class CombineGradientKernel : public CollectiveKernel {
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.InsertDimWithStatus(0, served)));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, output, shape));
     return LookupGradient{
-        in.send,   in.recv, dtype, row.num_elements(), Data(in.values), in.places(), in.inverse.NumElements(),
-        Data(*out)};
+        in.send,    in.recv, dtype, row.num_elements(), Data(in.values), in.places(), ids.num_elements(),
+        Data(*out), distinct};
   }
+
+  std::vector<bool> distinct_;  // for each lookup
 };
 
 // On the only rank of a job, ids need no route, but they need its check of their range. The message of TensorFlow's
@@ -353,6 +384,51 @@ class CheckIdsKernel : public tf::OpKernel {
   TableAttributes table_;
 };
 
+// The first step of a lookup whose rows are all on this rank: it drops duplicates and checks the ids, like a route, and
+// exchanges nothing. Pooled lookups have a row for each distinct id; others make no such step.
+class DistinctKernel : public tf::OpKernel {
+ public:
+  explicit DistinctKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, ReadTables(construction, construction->num_inputs(), &tables_));
+  }
+
+  void Compute(tf::OpKernelContext* context) override { context->SetStatus(ToTensorFlow(Run(context))); }
+
+ private:
+  Status Run(tf::OpKernelContext* context) const {
+    const int count = static_cast<int>(tables_.size());
+    return ForEachLookup(context, count, [&](int i) -> Status {
+      const int64_t begin_ns = SteadyNs();
+      const tf::Tensor& ids = context->input(i);
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(context, count + i, ids.shape()));
+      const LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
+      LOCKSTEP_ASSIGN_OR_RETURN(const RoutePlan plan, PlanRoute(1, {&lookup, 1}));
+      const int64_t distinct = plan.send[0][0];
+      tf::TensorShape shape({distinct});
+      if (plan.widths[0] > 1) shape.AddDim(plan.widths[0]);
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, i, shape));
+      std::copy(plan.local_rows[0].begin(), plan.local_rows[0].end(), static_cast<int64_t*>(Data(*out)));
+      CountLookup(*tables_[i].counters, ids.NumElements(), distinct, begin_ns);
+      tables_[i].counters->AddServed(distinct);
+      return OkStatus();
+    });
+  }
+
+  std::vector<TableAttributes> tables_;
+};
+
+absl::Status DistinctShapes(InferenceContext* c) {
+  const int count = c->num_inputs();
+  std::vector<std::string> ids_are;
+  TF_RETURN_IF_ERROR(c->GetAttr("ids_are", &ids_are));
+  for (int i = 0; i < count; ++i) {
+    const bool counted = i < static_cast<int>(ids_are.size()) && ids_are[i] == kCountedKeys;
+    c->set_output(i, counted ? c->Matrix(c->UnknownDim(), 2) : c->Vector(c->UnknownDim()));
+    c->set_output(count + i, c->input(i));
+  }
+  return absl::OkStatus();
+}
+
 // Sets the shapes that are known before the run: inverse has the shape of the ids. M depends on all ranks' ids, and R
 // on the job, which the graph does not know.
 absl::Status RouteShapes(InferenceContext* c) {
@@ -372,14 +448,23 @@ absl::Status RouteShapes(InferenceContext* c) {
   return absl::OkStatus();
 }
 
-// Sets the shape to that of inverse, then that of a row, as tf.gather does.
+// Returns the shape of lookup `i`'s ids, or of its distinct ones: their number is known in the run.
+absl::Status ShapeOfIds(InferenceContext* c, int i, ShapeHandle* ids) {
+  std::vector<std::string> rows_of;
+  TF_RETURN_IF_ERROR(c->GetAttr("rows_of", &rows_of));
+  const bool distinct = i < static_cast<int>(rows_of.size()) && rows_of[i] == kDistinctIds;
+  *ids = distinct ? c->Vector(c->UnknownDim()) : c->input(c->num_outputs() + i);
+  return absl::OkStatus();
+}
+
+// Sets the shape to that of the ids, then that of a row, as tf.gather does.
 absl::Status CombineShape(InferenceContext* c) {
-  const int count = c->num_outputs();
-  for (int i = 0; i < count; ++i) {
-    ShapeHandle row, out;
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    ShapeHandle ids, row, out;
+    TF_RETURN_IF_ERROR(ShapeOfIds(c, i, &ids));
     TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(i), 1, &row));
     TF_RETURN_IF_ERROR(c->Subshape(row, 1, &row));
-    TF_RETURN_IF_ERROR(c->Concatenate(c->input(count + i), row, &out));
+    TF_RETURN_IF_ERROR(c->Concatenate(ids, row, &out));
     c->set_output(i, out);
   }
   return absl::OkStatus();
@@ -387,11 +472,11 @@ absl::Status CombineShape(InferenceContext* c) {
 
 // The dimensions after the ids' are the row's; they are known if both numbers of dimensions are.
 absl::Status CombineGradientShape(InferenceContext* c) {
-  const int count = c->num_outputs();
-  for (int i = 0; i < count; ++i) {
-    ShapeHandle row = c->UnknownShape(), out;
-    if (c->RankKnown(c->input(i)) && c->RankKnown(c->input(count + i))) {
-      TF_RETURN_IF_ERROR(c->Subshape(c->input(i), c->Rank(c->input(count + i)), &row));
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    ShapeHandle ids, row = c->UnknownShape(), out;
+    TF_RETURN_IF_ERROR(ShapeOfIds(c, i, &ids));
+    if (c->RankKnown(c->input(i)) && c->RankKnown(ids)) {
+      TF_RETURN_IF_ERROR(c->Subshape(c->input(i), c->Rank(ids), &row));
     }
     TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(c->UnknownDim()), row, &out));
     c->set_output(i, out);
@@ -403,6 +488,7 @@ LOCKSTEP_COLLECTIVE_KERNEL("LockstepRoute", RouteKernel);
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepCombine", CombineKernel);
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepCombineGradient", CombineGradientKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepCheckIds").Device(tf::DEVICE_CPU), CheckIdsKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDistinct").Device(tf::DEVICE_CPU), DistinctKernel);
 
 LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Input("ids: Tids")
@@ -447,6 +533,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombine")
     .Output("combined: T")
     .Attr("N: int >= 1")
     .Attr(LOCKSTEP_STAGE_ATTR)
+    .Attr(LOCKSTEP_ROWS_OF_ATTR)
     .Attr("T: list(" LOCKSTEP_DTYPES ") >= 1")
     .SetShapeFn(CombineShape)
     .Doc(R"doc(
@@ -455,7 +542,8 @@ Makes the last step of N lookups: sends rows to the ranks that asked and places 
 rows: [M, ...]; one for each of the route's local_rows.
 inverse: the route's; so are the splits.
 stage: the route's.
-combined: the shape of inverse, then that of a row.
+rows_of: for each lookup: 'ids', a row for each id; 'distinct_ids', a row for each distinct one.
+combined: the shape of inverse, or [U] for distinct ids, then that of a row.
 )doc");
 
 LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombineGradient")
@@ -466,6 +554,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombineGradient")
     .Output("row_gradients: T")
     .Attr("N: int >= 1")
     .Attr(LOCKSTEP_STAGE_ATTR)
+    .Attr(LOCKSTEP_ROWS_OF_ATTR)
     .Attr("T: list({float, double, half, bfloat16}) >= 1")
     .SetShapeFn(CombineGradientShape)
     .Doc(R"doc(
@@ -473,7 +562,27 @@ Computes LockstepCombine's gradient: sums this rank's gradients per distinct id 
 
 gradient: the shape of combined.
 stage: the route's.
+rows_of: combined's; gradients of distinct ids are sums already.
 row_gradients: [M, ...]; in rank order.
+)doc");
+
+REGISTER_OP("LockstepDistinct")
+    .Input("ids: Tids")
+    .Output("distinct: N * int64")
+    .Output("inverse: N * int32")
+    .Attr("N: int >= 1")
+    .Attr("Tids: list({int32, int64}) >= 1")
+    .Attr(LOCKSTEP_IDS_ARE_ATTR)
+    .Attr("num_rows: list(int)")
+    .Attr("tables: list(string) >= 1")
+    .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
+    .SetShapeFn(DistinctShapes)
+    .Doc(R"doc(
+Drops the duplicates of N lookups whose rows are all on this rank, without an exchange.
+
+ids, ids_are, num_rows, tables: as for LockstepRoute.
+distinct: [U]; the distinct ids in the order of their first appearance; [U, 2] for counted keys, each with its count.
+inverse: the shape of ids; the index of each id among the distinct ones.
 )doc");
 
 REGISTER_OP("LockstepCheckIds")

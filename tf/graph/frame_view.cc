@@ -169,13 +169,13 @@ Conditions FrameView::ConditionsOf(const tf::Node& node, int port) const {
 }
 
 // The longest path, by the vertices in order; a level does not count the vertex itself.
-void FrameView::SetLevels(const std::vector<bool>& counts) {
+void FrameView::SetLevels(const std::vector<Step>& steps) {
   for (const int v : order_) {
-    int& level = vertices_[v].level;
+    Level& level = vertices_[v].level;
     for (const tf::Node* node : nodes_[v]) {
       for (const tf::Edge* edge : node->in_edges()) {
         const std::optional<int> source = SourceOf(*edge);
-        if (source) level = std::max(level, vertices_[*source].level + (counts[*source] ? 1 : 0));
+        if (source) level = std::max(level, After(vertices_[*source].level, steps[*source]));
       }
     }
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <compare>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -65,6 +67,28 @@ class Frames {
   std::map<std::string, std::string> parent_;      // by frame, without the outermost
 };
 
+// How many marked vertices lie on the way to a vertex: first the collectives, then the local operations since the last
+// of them. Every path counts, and the largest level is the vertex's.
+struct Level {
+  int collectives = 0;
+  int local = 0;
+
+  friend auto operator<=>(const Level&, const Level&) = default;
+};
+
+// How a vertex counts for the levels of those that depend on it.
+enum class Step : uint8_t { kNone, kLocal, kCollective };
+
+// Returns the level behind a vertex that has a level and counts as `step`.
+inline Level After(const Level& level, Step step) {
+  switch (step) {
+    case Step::kCollective: return {level.collectives + 1, 0};
+    case Step::kLocal: return {level.collectives, level.local + 1};
+    case Step::kNone: break;
+  }
+  return level;
+}
+
 // One frame of a graph, in which every loop that lies directly in it is one vertex. It describes the graph at the time
 // when the view was made; edges may be added later. Without the loops' inner circles a frame is a graph without
 // circles, so order, levels and conditions take one pass each. Nodes that `frames` does not know are left out: the pass
@@ -83,7 +107,7 @@ class FrameView {
     std::vector<tensorflow::Node*> entries{};  // nodes that have to wait so that the whole vertex waits
     std::vector<tensorflow::Node*> exits{};    // nodes that have to end so that the vertex has ended
     Conditions conditions{};                   // conditions for it to run
-    int level = 0;                             // see SetLevels
+    Level level{};                             // see SetLevels
   };
 
   // Returns the view of a frame. INTERNAL if the graph has a circle outside of its loops.
@@ -97,8 +121,8 @@ class FrameView {
   // edge's output, returns the conditions under which the node runs.
   Conditions ConditionsOf(const tensorflow::Node& node, int port) const;
 
-  // Sets each vertex's level: the largest number of vertices marked by `counts` on any path to it.
-  void SetLevels(const std::vector<bool>& counts);
+  // Sets each vertex's level; steps: how each vertex counts.
+  void SetLevels(const std::vector<Step>& steps);
 
  private:
   // Returns the vertex where `edge` begins. Returns no value if that is not another vertex of this view, or the edge is

@@ -1,12 +1,16 @@
-// Nodes are grouped by level: the number of groupable nodes on the longest path to them. Two nodes of one level never
-// depend on each other, because a path from one to the other would give the second a higher level. Making the groups of
-// all levels at once closes no circle either. Each step on a circle would lead from a group to one of a higher level,
-// or stay among nodes that no group changes.
+// Nodes are grouped by level: the number of groupable nodes on the longest path to them, themselves included. Two nodes
+// of one level never depend on each other, because a path from one to the other would give the second a higher level.
+// Making the groups of all levels at once closes no circle either. Each step on a circle would lead from a group to one
+// of a higher level, or stay among nodes that no group changes.
 //
 //   level 1        level 2                     level 3
 //   Route a        Combine a                   CombineGradient a
 //   Route b        Combine b  --> Route c      CombineGradient b       Route c looks up the result of Combine b,
 //                                              Combine c               so it is not part of the first group
+//
+// Local operations can be grouped as well (Pool, SparseUpdate). They do not raise the level of collectives, which they
+// would otherwise keep apart: a lookup with Pool between its exchanges still shares them with a lookup without. A local
+// operation's level is the number of collectives before it, and of the local operations since then.
 //
 // All groups are found before the first is made: levels and conditions are those of the original graph.
 #include "tf/graph/grouping.h"
@@ -36,7 +40,7 @@ namespace tf = ::tensorflow;
 struct GroupKey {
   std::string frame;
   Conditions conditions;
-  int level;
+  Level level;
   std::string op;
   std::string device;
   std::string attributes;  // attributes of the node as a whole
@@ -89,21 +93,25 @@ Result<Groups> FindGroups(const tf::Graph& graph, const std::vector<tf::Node*>& 
   Groups groups;
   for (const std::string& frame : names) {
     LOCKSTEP_ASSIGN_OR_RETURN(FrameView view, FrameView::Of(graph, frames, frame));
-    std::vector<bool> counts(view.vertices().size());
-    for (size_t v = 0; v < counts.size(); ++v) {
+    std::vector<Step> steps(view.vertices().size(), Step::kNone);
+    for (size_t v = 0; v < steps.size(); ++v) {
       const FrameView::Vertex& vertex = view.vertices()[v];
-      counts[v] = vertex.node != nullptr ? IsGroupable(*vertex.node)
-                                         : std::any_of(nodes.begin(), nodes.end(), [&](const tf::Node* node) {
-                                             return frames.ChildOf(*vertex.loop, *node) != nullptr;
-                                           });
+      if (vertex.node != nullptr) {
+        if (IsGroupable(*vertex.node)) {
+          steps[v] = IsCollective(vertex.node->op_def()) ? Step::kCollective : Step::kLocal;
+        }
+      } else if (std::any_of(nodes.begin(), nodes.end(),
+                             [&](const tf::Node* node) { return frames.ChildOf(*vertex.loop, *node) != nullptr; })) {
+        steps[v] = Step::kCollective;
+      }
     }
-    view.SetLevels(counts);
-    for (size_t v = 0; v < counts.size(); ++v) {
+    view.SetLevels(steps);
+    for (size_t v = 0; v < steps.size(); ++v) {
       const FrameView::Vertex& vertex = view.vertices()[v];
-      if (!counts[v] || vertex.node == nullptr) continue;
+      if (steps[v] == Step::kNone || vertex.node == nullptr) continue;
       GroupKey key{frame,
                    vertex.conditions,
-                   vertex.level,
+                   After(vertex.level, steps[v]),
                    vertex.node->type_string(),
                    vertex.node->assigned_device_name(),
                    AttributesOfAll(*vertex.node)};

@@ -119,7 +119,7 @@ class Orderer {
     FrameView& view = views_[frame] = std::move(made);
     std::vector<Link> links;
     std::vector<size_t> vertex_of_link;
-    std::vector<bool> counts(view.vertices().size(), false);
+    std::vector<Step> steps(view.vertices().size(), Step::kNone);
     for (size_t v = 0; v < view.vertices().size(); ++v) {
       FrameView::Vertex& vertex = view.vertices()[v];
       Link link;
@@ -132,15 +132,15 @@ class Orderer {
         RunOneIterationAtATime(vertex.entries);
         link.key = KeyOfLoop(inside);
       }
-      counts[v] = true;
+      steps[v] = Step::kCollective;
       vertex_of_link.push_back(v);
       link.entries = vertex.entries;
       link.exits = vertex.exits;
       link.conditions = vertex.conditions;
       links.push_back(std::move(link));
     }
-    view.SetLevels(counts);
-    for (size_t i = 0; i < links.size(); ++i) links[i].level = view.vertices()[vertex_of_link[i]].level;
+    view.SetLevels(steps);
+    for (size_t i = 0; i < links.size(); ++i) links[i].level = view.vertices()[vertex_of_link[i]].level.collectives;
     std::sort(links.begin(), links.end());
     return links;
   }

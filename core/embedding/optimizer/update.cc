@@ -51,18 +51,11 @@ void Run(const UpdateTarget& target, const UpdateRule& rule, const uint32_t* num
                 rule.parameters.data());
 }
 
-// Calls work(list, item) for each item of several lists, in parallel: the items of all lists are divided as if they
-// were one list. counts: the number of items of each list.
+// Calls work(list, item) for each item of several lists, in parallel.
 void ForEachItem(std::span<const int64_t> counts, int64_t grain, const ParallelFor& parallel,
                  const std::function<void(size_t list, int64_t item)>& work) {
-  std::vector<int64_t> ends(counts.size());
-  std::inclusive_scan(counts.begin(), counts.end(), ends.begin());
-  parallel(ends.empty() ? 0 : ends.back(), grain, [&](int64_t begin, int64_t end) {
-    auto list = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin());
-    for (int64_t i = begin; i < end; ++i) {
-      while (i >= ends[list]) ++list;
-      work(list, i - (ends[list] - counts[list]));
-    }
+  ForEachRange(counts, grain, parallel, [&](size_t list, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) work(list, i);
   });
 }
 

@@ -44,7 +44,7 @@ from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.replicas import assignments, batch_statistics, replicated
 from lockstep._src.saving import checkpoint
 from lockstep._src.sessions import session
-from lockstep._src.tables import sharded, updates
+from lockstep._src.tables import pooling, sharded, updates
 from lockstep._src.tables.updates import keras2
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _intercept(interception: Interception) -> None:
     sharded.intercept_creation(interception, replicated=replicated.create, in_functions=replicated.create_in_function)
     replicated.intercept_initializers(interception)
     sharded.intercept_scatters(interception)
+    pooling.intercept_pooling(interception)
     assignments.intercept_assignments(interception)
     _intercept_keras(interception)
 

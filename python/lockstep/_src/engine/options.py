@@ -145,6 +145,8 @@ class Options:
       embedding_gradient: how gradients of sharded tables are combined: 'mean' over workers, as for dense variables, or
         'sum', as in HybridBackend.
       group_lookups: whether lookups of sharded tables that don't depend on each other share one exchange.
+      fused_lookups: whether lookups with a combiner, as `tf.nn.embedding_lookup_sparse`, in this library's tables are made
+        of fused operations.
       fused_updates: whether one fused operation applies sparse gradients, if the optimizer is known.
       batch_size: rows of a batch on one worker, if known. Tables with fewer rows are replicated, which costs less.
       mode: the graph's purpose: 'train', 'eval' or 'infer'. With 'infer', nothing is sharded.
@@ -189,6 +191,7 @@ class Options:
     use_hierarchical_embedding_lookup: bool | None = _option(None, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
     embedding_gradient: str = _option("mean", _one_of("mean", "sum"))
     group_lookups: bool = _option(True, _to_bool, "LOCKSTEP_GROUP_LOOKUPS")
+    fused_lookups: bool = _option(True, _to_bool, "LOCKSTEP_FUSED_LOOKUPS")
     fused_updates: bool = _option(True, _to_bool, "LOCKSTEP_FUSED_UPDATES")
     batch_size: int | None = _option(None, _to_batch_size, "HB_BATCH_SIZE")
     mode: str = _option("train", _one_of("train", "eval", "infer"), "HB_MODE")
@@ -277,6 +280,7 @@ class OptionValues(TypedDict, total=False):
     use_hierarchical_embedding_lookup: bool | None
     embedding_gradient: str
     group_lookups: bool
+    fused_lookups: bool
     fused_updates: bool
     batch_size: int | None
     mode: str

@@ -146,7 +146,10 @@ LOOKUP = _row(
 )
 POOLING = _row(
     _EMBEDDING + "embedding_lookup_sparse_impl(params, segment_ids, sp_weights, ids, ...)",
-    {TABLES: "A dynamic table counts the ids of a batch before duplicates are dropped."},
+    {
+        SCOPE: "Ragged ids of `tf.compat.v1.nn.embedding_lookup_sparse` get fused operations.",
+        TABLES: "A dynamic table counts the ids of a batch before duplicates are dropped.",
+    },
 )
 VARIABLE_SHAPE = _row(
     "tensorflow.python.ops.gen_resource_variable_ops:variable_shape(input, out_type=tf.int32, name=None)",

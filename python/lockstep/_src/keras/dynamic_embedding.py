@@ -19,6 +19,7 @@ from lockstep._src.tables.dynamic.creation import make_table
 from lockstep._src.tables.dynamic.modes import evaluating
 from lockstep._src.tables.dynamic.table_options import EmbeddingVariableOption
 from lockstep._src.tables.dynamic.variable import DynamicVariable
+from lockstep._src.tables.pooling import lookup_pooled
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 # The names of a table's two strings in Keras' files (tables/dynamic/serialized.py).
@@ -169,14 +170,11 @@ class DynamicEmbedding(keras.layers.Layer):
             if weights is not None:
                 raise ValueError(f"{self.name}: weights are for a SparseTensor or a RaggedTensor, got {inputs}")
             keys = tf.RaggedTensor.from_tensor(keys, ragged_rank=1)
-        batch = keys.nrows() if isinstance(keys, tf.RaggedTensor) else keys.dense_shape[0]
-        if isinstance(keys, tf.RaggedTensor):
+        if isinstance(keys, tf.RaggedTensor) and isinstance(weights, tf.SparseTensor):
             keys = keys.to_sparse()
-            weights = weights.to_sparse() if isinstance(weights, tf.RaggedTensor) else weights
-        pooled = tf.nn.embedding_lookup_sparse(self._weight._value, keys, weights, combiner=self.combiner)
-        # The lookup omits rows at the end that have no key.
-        missing = tf.cast(batch, tf.int32) - tf.shape(pooled)[0]
-        pooled = tf.pad(pooled, [[0, missing], [0, 0]])
+        elif isinstance(keys, tf.SparseTensor) and isinstance(weights, tf.RaggedTensor):
+            weights = weights.to_sparse()
+        pooled = lookup_pooled(self._weight._value, keys, weights, self.combiner)
         return tf.ensure_shape(pooled, [None, self.output_dim])
 
     def compute_output_shape(self, input_shape: Any, *args: Any) -> tuple[Any, ...]:

@@ -53,21 +53,39 @@ class Lookups:
             times, served = route.times if self._counts else None, route.local_rows
         elif before is not None:
             times = tf.math.bincount(before[1], minlength=tf.size(keys), dtype=tf.int64)
-        with self._after_previous_lookup():
-            rows, numbers = library.ops.lockstep_dynamic_table_resolve(
-                self._handle, served, tf.zeros([0], tf.int64) if times is None else times
-            )
-        if self._filters:
-            self._note(rows)
-            # Keys that are not admitted have no gradient: it would count in norms.
-            admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(served), [1]], 0))
-            rows = tf.where(admitted, rows, tf.stop_gradient(rows))
+        rows = self._resolve(served, times)
         if route is None:
             return rows
         if before is not None:
             # All places of a distinct key have the same place among the keys that were sent.
             route = route.with_places(lambda places: tf.math.unsorted_segment_max(places, before[1], tf.size(keys)))
         return lookup_steps.combine(rows, route)
+
+    def distinct_rows(self, keys: tf.Tensor, training: bool) -> lookup_steps.DistinctRows:
+        """Returns the row of each distinct key, [U, D] float32; the arguments are those of `rows`."""
+        counts = training and self._counts
+        if self._in_job:
+            route = self._route(keys, counts)
+        else:
+            route = lookup_steps.local_route_of_keys(keys, self._name, counts=counts)
+        if training:
+            rows = self._resolve(route.local_rows, route.times if counts else None)
+        else:
+            rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows)
+        return lookup_steps.combine_distinct(rows, route)
+
+    def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
+        """Returns the rows of keys of this worker in training; `times` says how often each is looked up."""
+        with self._after_previous_lookup():
+            rows, numbers = library.ops.lockstep_dynamic_table_resolve(
+                self._handle, keys, tf.zeros([0], tf.int64) if times is None else times
+            )
+        if not self._filters:
+            return rows
+        self._note(rows)
+        # Keys that are not admitted have no gradient: it would count in norms.
+        admitted = tf.reshape(numbers >= 0, tf.concat([tf.shape(keys), [1]], 0))
+        return tf.where(admitted, rows, tf.stop_gradient(rows))
 
     def _read(self, keys: tf.Tensor) -> tf.Tensor:
         """Returns rows by key, without changing the table."""

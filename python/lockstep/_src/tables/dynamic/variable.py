@@ -16,6 +16,7 @@ from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.dynamic import handles, initial_rows, lookups, matrices, modes, serialized, table_options
+from lockstep._src.tables.sharded.lookup_steps import DistinctRows
 
 _KEY_DTYPES = (tf.int64, tf.int32, tf.string)
 _VALUE_DTYPES = (tf.float32, tf.float16, tf.bfloat16)
@@ -229,17 +230,28 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
           TypeError: the keys have another type.
         """
         with ops.name_scope("Gather" if name is None else name):
-            keys = tf.convert_to_tensor(indices)
-            if keys.dtype not in _KEY_DTYPES or (keys.dtype == tf.string) != (self._key_dtype == tf.string):
-                raise TypeError(
-                    f"table '{self.logical_name}': keys are {keys.dtype.name}, wanted {self._key_dtype.name}"
-                )
-            # No optimizer ends steps of a table that is not trained: it would grow for ever.
-            training = modes.is_training() and self.trainable
-            if training:
-                tape.variable_accessed(self)
-            rows = self._lookups.rows(keys, training)
+            keys = self._checked_keys(indices)
+            rows = self._lookups.rows(keys, self._begin_lookup())
             return rows if self.dtype == tf.float32 else tf.cast(rows, self.dtype)
+
+    def distinct_rows(self, keys: Any) -> DistinctRows:
+        """Returns the row of each distinct key, float32, for keys as in `sparse_read`."""
+        keys = self._checked_keys(keys)
+        return self._lookups.distinct_rows(keys, self._begin_lookup())
+
+    def _checked_keys(self, keys: Any) -> tf.Tensor:
+        keys = tf.convert_to_tensor(keys)
+        if keys.dtype not in _KEY_DTYPES or (keys.dtype == tf.string) != (self._key_dtype == tf.string):
+            raise TypeError(f"table '{self.logical_name}': keys are {keys.dtype.name}, wanted {self._key_dtype.name}")
+        return keys
+
+    def _begin_lookup(self) -> bool:
+        """Returns whether a lookup that is made now is one in training; tapes then watch the table."""
+        # No optimizer ends steps of a table that is not trained: it would grow for ever.
+        training = modes.is_training() and self.trainable
+        if training:
+            tape.variable_accessed(self)
+        return training
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Returns rows by key for `indices` [..., 1]; raises NotImplementedError for other shapes."""

@@ -17,7 +17,7 @@ from tensorflow.python.feature_column import feature_column as fc_v1
 from tensorflow.python.feature_column import feature_column_v2 as fc
 
 from lockstep._src.tables.dynamic.creation import get_embedding_variable
-from lockstep._src.tables.features.pooled import keep_ids, keep_positive, lookup_pooled
+from lockstep._src.tables.pooling import lookup_valid
 
 _tf1 = tf.compat.v1
 _KEY_DTYPES = (tf.int32, tf.int64, tf.string)
@@ -326,11 +326,8 @@ def _table(column: Any, trainable: bool, collections: Any) -> Any:
 
 def _looked_up(column: Any, sparse_tensors: Any, table: Any) -> tf.Tensor:
     # TensorFlow's columns also skip ids below 0, and ids without weight.
-    ids, weights = keep_ids(*sparse_tensors)
-    if weights is not None and column.combiner != "sum":
-        ids, weights = keep_positive(ids, weights)
     with tf.name_scope(f"{column.name}_weights"):
-        return lookup_pooled(table, ids, weights, column.combiner, column.max_norm)
+        return lookup_valid(table, *sparse_tensors, column.combiner, column.max_norm)
 
 
 class _DynamicEmbeddingColumn(fc.EmbeddingColumn):

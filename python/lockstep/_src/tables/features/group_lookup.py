@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.tables.features.pooled import COMBINERS, lookup_pooled
+from lockstep._src.tables.pooling import COMBINERS, lookup_pooled
 
 
 def group_embedding_lookup(
@@ -73,14 +73,14 @@ def group_embedding_lookup_sparse(
     tables = _checked(who, params, partition_strategy)
     if params_num_per_group < 1:
         raise ValueError(f"{who}: params_num_per_group is {params_num_per_group}, wanted at least 1")
-    ids = [_sparse(who, "sp_ids", one) for one in _as_many(who, "sp_ids", sp_ids, tables)]
+    ids = [_checked_ids(who, "sp_ids", one) for one in _as_many(who, "sp_ids", sp_ids, tables)]
     combiners = [combiners or "mean"] * len(tables) if combiners is None or isinstance(combiners, str) else combiners
     combiners = _as_many(who, "combiners", combiners, tables)
     for combiner in combiners:
         if combiner not in COMBINERS:
             raise ValueError(f"{who}: a combiner is {combiner!r}, wanted one of {', '.join(COMBINERS)}")
     weights = [None] * len(tables) if sp_weights is None else _as_many(who, "sp_weights", sp_weights, tables)
-    weights = [one if one is None else _sparse(who, "sp_weights", one) for one in weights]
+    weights = [one if one is None else _checked_ids(who, "sp_weights", one) for one in weights]
     if is_sequence and any(one is not None for one in weights):
         raise ValueError(
             f"{who}: got sp_weights with is_sequence=True, wanted None: sp_weights are for rows that are combined"
@@ -106,18 +106,18 @@ def _as_many(who: str, what: str, values: Any, tables: Sequence[Any]) -> list[An
     return values
 
 
-def _sparse(who: str, what: str, value: Any) -> tf.SparseTensor:
-    if isinstance(value, tf.RaggedTensor):
-        return value.to_sparse()
+def _checked_ids(who: str, what: str, value: Any) -> tf.SparseTensor | tf.RaggedTensor:
     if isinstance(value, tf.compat.v1.SparseTensorValue):
         return tf.SparseTensor.from_value(value)
-    if not isinstance(value, tf.SparseTensor):
+    if not isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
         raise TypeError(f"{who}: {what} has {value!r}, wanted a tf.SparseTensor or tf.RaggedTensor")
     return value
 
 
-def _sequence(table: Any, ids: tf.SparseTensor) -> tf.Tensor:
+def _sequence(table: Any, ids: tf.SparseTensor | tf.RaggedTensor) -> tf.Tensor:
     """Returns the rows of a sequence, [B, T, D]; zeros where there is no id."""
+    if isinstance(ids, tf.RaggedTensor):
+        ids = ids.to_sparse()
     rows = tf.nn.embedding_lookup(table, ids.values)
     shape = tf.concat([ids.dense_shape, tf.shape(rows, out_type=tf.int64)[1:]], 0)
     return tf.ensure_shape(tf.scatter_nd(ids.indices, rows, shape), [*ids.shape.as_list(), *rows.shape[1:].as_list()])

@@ -26,13 +26,14 @@ class Stage(NamedTuple):
       inverse: of the ids' shape, int32: the place of each id among the distinct ids, which are sorted by target worker.
       send_splits: [R] int64, how many distinct ids were sent to each worker.
       recv_splits: [R] int64, how many ids came from each worker.
-      name: "only" if there is one stage. If the job's hosts have several workers there are two: "host" sends ids to
-        workers of this host, and "owner" from there to the owners. So each id of a host is sent to another host once.
+      name: "only" if there is one stage, "local" if nothing is sent (there are no splits then). If the job's hosts have
+        several workers there are two: "host" sends ids to workers of this host, and "owner" from there to the owners.
+        So each id of a host is sent to another host once.
     """
 
     inverse: tf.Tensor
-    send_splits: tf.Tensor
-    recv_splits: tf.Tensor
+    send_splits: tf.Tensor | None
+    recv_splits: tf.Tensor | None
     name: str
 
 
@@ -54,6 +55,18 @@ class Route(NamedTuple):
         """Returns a route of other ids; `place` maps the places of these ids among distinct ones to theirs."""
         first, *others = self.stages
         return self._replace(stages=(first._replace(inverse=place(first.inverse)), *others))
+
+
+class DistinctRows(NamedTuple):
+    """What a lookup gets once for each distinct id.
+
+    Attributes:
+      rows: [U, D...].
+      places: of the ids' shape, int32: the place of each id's row.
+    """
+
+    rows: tf.Tensor
+    places: tf.Tensor
 
 
 # With at least so many workers per host, two stages cost less than one; docs/sharding.md has the measurements.
@@ -144,18 +157,63 @@ def route_strings(ids: tf.Tensor, table: str) -> Route:
     return Route(ids, times, tuple(made))
 
 
+def local_route(ids: tf.Tensor, rows: int, table: str) -> Route:
+    """Returns the route of ids whose rows are all on this worker: it drops duplicates, and exchanges nothing.
+
+    Args:
+      ids: int32 or int64 of any shape, each in [0, rows). Otherwise the step fails with InvalidArgumentError.
+      rows: the number of rows of the table.
+      table: the table's name, for messages.
+    """
+    return _local_route(ids, "rows", [rows], table)
+
+
+def local_route_of_keys(keys: tf.Tensor, table: str, *, counts: bool) -> Route:
+    """Returns the route of keys of a dynamic table on this worker: see `local_route` and `route_keys`."""
+    if keys.dtype == tf.string:
+        distinct, inverse, times = tf.unique_with_counts(tf.reshape(keys, [-1]))
+        return Route(distinct, tf.cast(times, tf.int64), (Stage(inverse, None, None, "local"),))
+    return _local_route(keys, "counted_keys" if counts else "keys", [], table)
+
+
+def _local_route(ids: tf.Tensor, ids_are: str, num_rows: list[int], table: str) -> Route:
+    (distinct,), (inverse,) = library.ops.lockstep_distinct(
+        [ids],
+        N=1,
+        ids_are=[ids_are],
+        num_rows=num_rows,
+        tables=[table],
+        lockstep_group=context.options.group_lookups,
+    )
+    times = None
+    if ids_are == "counted_keys":
+        distinct, times = tf.unstack(distinct, num=2, axis=1)
+    return Route(distinct, times, (Stage(inverse, None, None, "local"),))
+
+
 def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
     """Returns the rows [M, D...] to the workers that requested them, and there a row for each id: [ids..., D...]."""
+    return _back(rows, route, "ids")
+
+
+def combine_distinct(rows: tf.Tensor, route: Route) -> DistinctRows:
+    """Returns the rows [M, D...] to the workers that requested them, and there a row for each distinct id."""
+    return DistinctRows(_back(rows, route, "distinct_ids"), route.stages[0].inverse)
+
+
+def _back(rows: tf.Tensor, route: Route, rows_of: str) -> tf.Tensor:
+    if route.stages[0].name == "local":
+        return rows if rows_of == "distinct_ids" else tf.gather(rows, route.stages[0].inverse)
 
     def back(rows: tf.Tensor) -> tf.Tensor:
-        for stage in reversed(route.stages):
-            rows = _combine(rows, stage)
-        return rows
+        for stage in reversed(route.stages[1:]):
+            rows = _combine(rows, stage, "ids")
+        return _combine(rows, route.stages[0], rows_of)
 
     return wire.through(rows, back)
 
 
-def _combine(rows: tf.Tensor, stage: Stage) -> tf.Tensor:
+def _combine(rows: tf.Tensor, stage: Stage, rows_of: str) -> tf.Tensor:
     (combined,) = _in_any_order(
         library.ops.lockstep_combine(
             [rows],
@@ -163,13 +221,14 @@ def _combine(rows: tf.Tensor, stage: Stage) -> tf.Tensor:
             [stage.send_splits],
             [stage.recv_splits],
             stage=stage.name,
+            rows_of=[rows_of],
             lockstep_group=context.options.group_lookups,
         )
     )
     return combined
 
 
-def _combine_gradient(grad: tf.Tensor, stage: Stage) -> tf.Tensor:
+def _combine_gradient(grad: tf.Tensor, stage: Stage, rows_of: str) -> tf.Tensor:
     (summed,) = _in_any_order(
         library.ops.lockstep_combine_gradient(
             [grad],
@@ -177,6 +236,7 @@ def _combine_gradient(grad: tf.Tensor, stage: Stage) -> tf.Tensor:
             [stage.send_splits],
             [stage.recv_splits],
             stage=stage.name,
+            rows_of=[rows_of],
             lockstep_priority=Priority.TABLE,
             lockstep_group=context.options.group_lookups,
         )
@@ -247,25 +307,28 @@ def _mean(summed: tf.Tensor) -> tf.Tensor:
     return summed * tf.cast(1.0 / context.world_size, summed.dtype)
 
 
-def _stages_of(op: tf.Operation) -> Iterator[Stage]:
-    """Yields the stage of each lookup of an op with lists; the first inputs of the op are the values."""
+def _stages_of(op: tf.Operation) -> Iterator[tuple[Stage, str]]:
+    """Yields the stage of each lookup of an op with lists, and its `rows_of`; the op's first inputs are the values."""
     count, name = op.get_attr("N"), tf.compat.as_str(op.get_attr("stage"))
-    for parts in zip(*(op.inputs[i : i + count] for i in range(count, 4 * count, count)), strict=True):
-        yield Stage(*parts, name)
+    parts = zip(*(op.inputs[i : i + count] for i in range(count, 4 * count, count)), strict=True)
+    for part, rows_of in zip(parts, op.get_attr("rows_of"), strict=True):
+        yield Stage(*part, name), tf.compat.as_str(rows_of)
 
 
 @tf.RegisterGradient("LockstepCombine")
 def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
     summed = []
-    for stage, grad in zip(_stages_of(op), grads, strict=True):
+    for (stage, rows_of), grad in zip(_stages_of(op), grads, strict=True):
         values = grad
         if isinstance(grad, tf.IndexedSlices):
-            # A gather followed the lookup. Its slices are the gradients of the ids that it selected.
-            stage = stage._replace(inverse=tf.gather(stage.inverse, grad.indices))
-            values = grad.values
+            # A gather followed the lookup. Its slices are the gradients of the ids that it selected, or of places among
+            # the distinct ids.
+            places = tf.cast(grad.indices, tf.int32) if rows_of == "distinct_ids" else None
+            stage = stage._replace(inverse=tf.gather(stage.inverse, grad.indices) if places is None else places)
+            rows_of, values = "ids", grad.values
         # A gradient is weighted in its first stage, and its mean is taken in the last one.
         values = tf.convert_to_tensor(values) if stage.name == "owner" else _weighted(values)
-        exchanged = _exchange_gradient(values, functools.partial(_combine_gradient, stage=stage))
+        exchanged = _exchange_gradient(values, functools.partial(_combine_gradient, stage=stage, rows_of=rows_of))
         summed.append(exchanged if stage.name == "host" else _mean(exchanged))
     return [*summed, *[None] * (3 * len(grads))]
 
@@ -273,7 +336,10 @@ def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None
 @tf.RegisterGradient("LockstepCombineGradient")
 def _gradient_of_combine_gradient(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor | None]:
     # The sum per row is linear: its gradient gives each id the gradient of its row.
-    given = [_combine(tf.convert_to_tensor(grad), stage) for stage, grad in zip(_stages_of(op), grads, strict=True)]
+    given = [
+        _combine(tf.convert_to_tensor(grad), stage, rows_of)
+        for (stage, rows_of), grad in zip(_stages_of(op), grads, strict=True)
+    ]
     return [*given, *[None] * (3 * len(grads))]
 
 
@@ -299,5 +365,5 @@ def _relayout_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     return relayout(tf.convert_to_tensor(grad), op.get_attr("num_rows"), to_contiguous=not op.get_attr("to_contiguous"))
 
 
-for _name in ("LockstepRoute", "LockstepRouteStrings", "LockstepCheckIds"):
+for _name in ("LockstepRoute", "LockstepRouteStrings", "LockstepDistinct", "LockstepCheckIds"):
     tf.no_gradient(_name)

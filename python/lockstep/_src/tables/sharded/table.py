@@ -229,6 +229,12 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             route = lookup_steps.route(ids, self._shard.rows, self.logical_name)
             return lookup_steps.combine(super().sparse_read(route.local_rows), route)
 
+    def distinct_rows(self, ids: tf.Tensor) -> lookup_steps.DistinctRows:
+        """Returns the row of each distinct id, for ids as in `sparse_read`."""
+        rows, name = self._shard.rows, self.logical_name
+        route = (lookup_steps.local_route if self._shard.world_size == 1 else lookup_steps.route)(ids, rows, name)
+        return lookup_steps.combine_distinct(super().sparse_read(route.local_rows), route)
+
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Returns rows or elements of the table, like `tf.gather_nd`: the first coordinate is the id.
 

@@ -1,0 +1,154 @@
+"""The fused operations of a pooled lookup, as functions on tensors (core/embedding/pooling.h).
+
+    ids ─► table.distinct_rows ─► rows of distinct ids, places ─► pool ─► a row for each example
+
+Letters: N ids of a lookup on this worker, U distinct ones, B examples, D the dimensions of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.engine import library
+from lockstep._src.engine.context import context
+from lockstep._src.tables.sharded.lookup_steps import DistinctRows
+
+COMBINERS = ("sum", "mean", "sqrtn")
+
+
+def splits_of(ids: tf.SparseTensor | tf.RaggedTensor, batch: tf.Tensor | None) -> tf.Tensor:
+    """Returns where the ids of each example begin, [B + 1] int64.
+
+    Args:
+      ids: [B, ...]; an example is an index of the first dimension.
+      batch: B, an int64 scalar; None: up to the last example that has ids. Ragged ids know all their examples, so for
+        them any tensor means B.
+    """
+    if isinstance(ids, tf.SparseTensor):
+        return library.ops.lockstep_splits(ids.indices, [] if batch is None else [batch])
+    splits = tf.cast(ids.row_splits, tf.int64)
+    if batch is not None:
+        return splits
+    used = tf.searchsorted(splits, splits[-1:])[0]
+    return splits[: used + 1]
+
+
+def splits_of_examples(examples: tf.Tensor) -> tf.Tensor:
+    """Returns where the ids of each example begin, from the example of each id, [N]; up to the last example."""
+    return library.ops.lockstep_splits(tf.expand_dims(tf.cast(examples, tf.int64), -1), [])
+
+
+def pool(
+    found: DistinctRows, splits: tf.Tensor, weights: tf.Tensor | None, combiner: str, max_norm: float | None = None
+) -> tf.Tensor:
+    """Returns the combined row of each example, [B, D...]; zeros for an example without ids.
+
+    Args:
+      found: the rows of a lookup's distinct ids; floating point.
+      splits: [B + 1] int64, where the ids of each example begin.
+      weights: [N], of a floating-point type; None: all are 1.
+      combiner: 'sum', 'mean' or 'sqrtn', as `tf.nn.embedding_lookup_sparse` defines them.
+      max_norm: rows are clipped to this norm before they are combined; None: they aren't.
+
+    Running it raises InvalidArgumentError if splits, weights and ids don't fit together.
+    """
+    rows = found.rows
+    if max_norm is not None:
+        rows = tf.clip_by_norm(rows, max_norm, axes=list(range(1, rows.shape.rank)))
+    if weights is not None:
+        weights = tf.cast(weights, _weights_dtype(rows.dtype))
+    return _pool(rows, found.places, splits, weights, combiner)
+
+
+def _weights_dtype(rows: tf.DType) -> tf.DType:
+    return tf.float64 if rows == tf.float64 else tf.float32
+
+
+def _pool(rows: tf.Tensor, places: tf.Tensor, splits: tf.Tensor, weights: tf.Tensor | None, combiner: str) -> tf.Tensor:
+    (pooled,) = library.ops.lockstep_pool(
+        [rows],
+        [places],
+        [splits],
+        [] if weights is None else [weights],
+        combiners=[combiner],
+        weighted=[weights is not None],
+        lockstep_group=context.options.group_lookups,
+    )
+    return pooled
+
+
+def _row_gradients(
+    grad: tf.Tensor,
+    row_shape: tf.Tensor,
+    places: tf.Tensor,
+    splits: tf.Tensor,
+    weights: tf.Tensor | None,
+    combiner: str,
+) -> tf.Tensor:
+    (summed,) = library.ops.lockstep_pool_gradient(
+        [grad],
+        [row_shape],
+        [places],
+        [splits],
+        [] if weights is None else [weights],
+        combiners=[combiner],
+        weighted=[weights is not None],
+        lockstep_group=context.options.group_lookups,
+    )
+    return summed
+
+
+def _lookups_of(op: tf.Operation, values: int) -> Iterator[tuple[Any, ...]]:
+    """Yields the inputs of each lookup of an op with lists: its values, places, splits, weights (or None) and combiner.
+
+    Args:
+      op: an op whose inputs are lists.
+      values: how many lists come before the places.
+    """
+    count = op.get_attr("N")
+    lists = [op.inputs[i * count : (i + 1) * count] for i in range(values + 2)]
+    weights = iter(op.inputs[(values + 2) * count :])
+    for parts, weighted, combiner in zip(
+        zip(*lists, strict=True), op.get_attr("weighted"), op.get_attr("combiners"), strict=True
+    ):
+        yield *parts, next(weights) if weighted else None, tf.compat.as_str(combiner)
+
+
+@tf.RegisterGradient("LockstepPool")
+def _gradient_of_pool(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
+    of_rows, of_weights = [], []
+    for (rows, places, splits, weights, combiner), pooled, grad in zip(
+        _lookups_of(op, 1), op.outputs, grads, strict=True
+    ):
+        grad = tf.convert_to_tensor(grad)
+        of_rows.append(_row_gradients(grad, tf.shape(rows, out_type=tf.int64), places, splits, weights, combiner))
+        if weights is not None:
+            of_weights.append(
+                library.ops.lockstep_pool_weight_gradient(
+                    grad, rows, pooled, places, splits, weights, combiner=combiner
+                )
+            )
+    return [*of_rows, *[None] * (2 * len(grads)), *of_weights]
+
+
+@tf.RegisterGradient("LockstepPoolGradient")
+def _gradient_of_pool_gradient(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
+    # The inner product of row gradients with `given` is that of the examples' gradients with the pooled `given`.
+    of_gradients, of_weights = [], []
+    for (grad, _, places, splits, weights, combiner), given in zip(_lookups_of(op, 2), grads, strict=True):
+        given = tf.convert_to_tensor(given)
+        pooled = _pool(given, places, splits, weights, combiner)
+        of_gradients.append(pooled)
+        if weights is not None:
+            of_weights.append(
+                library.ops.lockstep_pool_weight_gradient(
+                    grad, given, pooled, places, splits, weights, combiner=combiner
+                )
+            )
+    return [*of_gradients, *[None] * (3 * len(grads)), *of_weights]
+
+
+tf.no_gradient("LockstepSplits")

@@ -1,0 +1,238 @@
+"""Fused pooled lookups of one worker, against plain TensorFlow on an ordinary variable with the same rows.
+
+workers_test.py does the same in jobs of several workers.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lockstep._src.scope import scope
+from lockstep._src.tables import dynamic, pooling, sharded
+from lockstep._src.tables.features.group_lookup import group_embedding_lookup_sparse
+
+tf1 = tf.compat.v1
+ROWS, DIM = 12, 6
+BATCH = [[3, 3, 7], [], [0], [11, 3, 0, 7, 7], [], [5, 5]]
+VALUES = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype(np.float32)
+KINDS = ("sharded", "dynamic")
+
+
+def _table(kind: str, dtype: tf.DType = tf.float32, **more):
+    if kind == "sharded":
+        with sharded.sharding_scope(sharded.ShardingRules()):
+            return tf.Variable(tf.cast(VALUES, dtype), name="table")
+    table = dynamic.DynamicVariable("table", DIM, dtype=dtype, **more)
+    table.insert(tf.range(ROWS, dtype=table.key_dtype), tf.constant(VALUES))
+    return table
+
+
+def _ids(batch=BATCH, dtype=tf.int64):
+    return tf.ragged.constant(batch, dtype=dtype, row_splits_dtype=tf.int64)
+
+
+def _weights(ids: tf.RaggedTensor) -> tf.RaggedTensor:
+    drawn = np.random.default_rng(2).uniform(0.5, 2, size=ids.flat_values.shape[0])
+    return ids.with_flat_values(tf.constant(drawn, tf.float32))
+
+
+CASES = [
+    pytest.param(*case, id="-".join(map(str, case)))
+    for case in itertools.product(
+        KINDS, ("sum", "mean", "sqrtn"), ("ones", "weights"), ("sparse", "ragged"), (None, 1.5)
+    )
+]
+
+
+@pytest.mark.parametrize("kind, combiner, weights, form, max_norm", CASES)
+def test_a_lookup_and_its_gradients_equal_plain_tensorflow(kind, combiner, weights, form, max_norm):
+    ids = _ids()
+    weights = _weights(ids) if weights == "weights" else None
+    upstream = tf.constant(np.random.default_rng(3).normal(size=(len(BATCH), DIM)), tf.float32)
+    plain = tf.Variable(VALUES)
+    table = _table(kind)
+    wanted, of_rows, of_weights = _of_tensorflow(plain, ids, weights, combiner, max_norm, upstream)
+
+    given = [ids, weights] if form == "ragged" else [None if one is None else one.to_sparse() for one in (ids, weights)]
+    with tf.GradientTape() as tape:
+        if weights is not None:
+            tape.watch(given[1].values)
+        got = tf.nn.embedding_lookup_sparse(table, *given, combiner=combiner, max_norm=max_norm)
+        loss = tf.reduce_sum(got * upstream[: got.shape[0]])
+    grads = tape.gradient(loss, [table] + ([] if weights is None else [given[1].values]))
+    assert got.shape[0] == len(BATCH)
+    np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(_dense(table, grads[0]), of_rows, rtol=1e-6, atol=1e-6)
+    if weights is not None:
+        np.testing.assert_allclose(grads[1], of_weights, rtol=1e-5, atol=1e-6)
+
+
+def _of_tensorflow(plain, ids, weights, combiner, max_norm, upstream):
+    values = None if weights is None else tf.identity(weights.flat_values)
+    with tf.GradientTape() as tape:
+        if weights is not None:
+            tape.watch(values)
+            weights = weights.with_flat_values(values)
+        got = tf.nn.embedding_lookup_sparse(
+            plain,
+            ids.to_sparse(),
+            None if weights is None else weights.to_sparse(),
+            combiner=combiner,
+            max_norm=max_norm,
+        )
+        loss = tf.reduce_sum(got * upstream[: got.shape[0]])
+    grads = tape.gradient(loss, [plain] + ([] if values is None else [values]))
+    return got, tf.convert_to_tensor(grads[0]), None if values is None else grads[1]
+
+
+def _dense(table, grad: tf.IndexedSlices) -> np.ndarray:
+    """Returns the gradient of each id; a dynamic table's slices have numbers of rows, in the order of insertion."""
+    dense = np.zeros((ROWS, DIM), np.float32)
+    np.add.at(dense, grad.indices.numpy(), tf.cast(grad.values, tf.float32).numpy())
+    assert len(set(grad.indices.numpy().tolist())) == grad.indices.shape[0], "a row is summed once"
+    return dense
+
+
+def _ops(function) -> set[str]:
+    """Returns the types of the operations of a function without arguments."""
+    graph = tf.function(function).get_concrete_function().graph
+    return {op.type for op in graph.get_operations()}
+
+
+FUSED = {"LockstepDistinct", "LockstepPool"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["sparse", "ragged"])
+@pytest.mark.parametrize("api", ["v2", "v1", "safe v2", "safe v1", "group", "list"])
+def test_all_functions_are_fused_in_a_scope_and_none_without_the_option(kind, form, api):
+    table, ids = _table(kind), _ids()
+    ids = ids.to_sparse() if form == "sparse" else ids
+    lookup = {
+        "v2": lambda: tf.nn.embedding_lookup_sparse(table, ids, None),
+        "v1": lambda: tf1.nn.embedding_lookup_sparse(table, ids, None, combiner="mean"),
+        "safe v2": lambda: tf.nn.safe_embedding_lookup_sparse(table, ids),
+        "safe v1": lambda: tf1.nn.safe_embedding_lookup_sparse(table, ids),
+        "group": lambda: group_embedding_lookup_sparse([table], [ids], "mean")[0],
+        "list": lambda: tf.nn.embedding_lookup_sparse([table], ids, None),
+    }[api]
+    with scope():
+        assert _ops(lookup) >= FUSED
+        wanted = lookup()
+    with scope(fused_lookups=False):
+        assert not _ops(lookup) & FUSED
+        np.testing.assert_allclose(wanted, lookup(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rows_of_16_bits_are_added_in_float32(kind, dtype, weighted):
+    ids, table = _ids(), _table(kind, dtype)
+    weights = _weights(ids) if weighted else None
+    with tf.GradientTape() as tape:
+        got = tf.nn.embedding_lookup_sparse(table, ids, weights, combiner="sum")
+        loss = tf.reduce_sum(tf.cast(got, tf.float32))
+    assert got.dtype == dtype
+    rounded = tf.cast(tf.cast(VALUES, dtype), tf.float32)
+    wanted = tf.nn.embedding_lookup_sparse(rounded, ids, weights, combiner="sum")
+    np.testing.assert_array_equal(tf.cast(got, tf.float32), tf.cast(tf.cast(wanted, dtype), tf.float32))
+    of_rows = _of_tensorflow(tf.Variable(VALUES), ids, weights, "sum", None, tf.ones([len(BATCH), DIM]))[1]
+    np.testing.assert_allclose(_dense(table, tape.gradient(loss, table)), of_rows, rtol=1e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_after_the_last_example_with_ids_are_omitted_as_in_tensorflow(kind):
+    table, ids = _table(kind), _ids([[], [1, 2], [], []])
+    for form in (ids, ids.to_sparse()):
+        got = tf.nn.embedding_lookup_sparse(table, form, None, combiner="sum")
+        np.testing.assert_allclose(got, [np.zeros(DIM), VALUES[1] + VALUES[2]], rtol=1e-6)
+        assert pooling.lookup_pooled(table, form, None, "sum").shape == [4, DIM]
+    for form in (_ids([[], []]), _ids([[], []]).to_sparse()):
+        assert tf.nn.embedding_lookup_sparse(table, form, None).shape == [0, DIM]
+        np.testing.assert_array_equal(pooling.lookup_pooled(table, form, None, "mean"), np.zeros([2, DIM]))
+
+
+@pytest.mark.parametrize("default_id", [None, 4])
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+def test_a_safe_lookup_equals_plain_tensorflow(default_id, combiner):
+    """Ids of three dimensions; some are below 0, some weights are not positive, some examples have no ids."""
+    places = [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 1, 0], [1, 1, 2], [1, 2, 0]]
+    ids = tf.SparseTensor(places, tf.constant([3, -1, -7, 5, 3, 7], tf.int64), [2, 3, 4])
+    weights = ids.with_values(tf.constant([0.5, 1, 1, -1, 2, 1]))
+    for given in (None, weights):
+        results = [
+            tf.nn.safe_embedding_lookup_sparse(table, ids, given, combiner=combiner, default_id=default_id)
+            for table in (_table("sharded"), tf.Variable(VALUES))
+        ]
+        assert results[0].shape == [2, 3, DIM]
+        np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-6)
+
+
+def test_a_table_of_strings():
+    keys = tf.constant([b"a", b"b", b"c"])
+    table = dynamic.DynamicVariable("table", DIM, tf.string)
+    table.insert(keys, tf.constant(VALUES[:3]))
+    ids = tf.RaggedTensor.from_row_lengths(tf.gather(keys, [1, 1, 2, 0]), [3, 0, 1])
+    got = pooling.lookup_pooled(table, ids, None, "sum")
+    np.testing.assert_allclose(got, [2 * VALUES[1] + VALUES[2], np.zeros(DIM), VALUES[0]], rtol=1e-6)
+
+
+def test_each_id_counts_for_a_dynamic_table():
+    option = dynamic.EmbeddingVariableOption(filter_option=dynamic.CounterFilter(3), evict_option=None)
+    table = dynamic.DynamicVariable("table", DIM, option=option, initializer=1.0)
+    ids = _ids([[5, 5], [5, 6]])
+    first = tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
+    assert int(table.total_count()) == 1, "key 5 was seen three times, and is admitted"
+    np.testing.assert_array_equal(first, [[2.0] * DIM, [1.0] * DIM])
+
+
+def test_gradients_of_gradients():
+    ids, table, weights = _ids(), _table("sharded"), tf.Variable(_weights(_ids()).flat_values)
+    plain = tf.Variable(VALUES)
+    results = []
+    for rows, params in ((lambda: table, table), (lambda: plain, plain)):
+        with tf.GradientTape() as outer:
+            with tf.GradientTape() as inner:
+                found = tf.nn.embedding_lookup_sparse(rows(), ids, ids.with_flat_values(weights), combiner="mean")
+                loss = tf.reduce_sum(tf.square(found))
+            grad = tf.convert_to_tensor(inner.gradient(loss, params))
+            norm = tf.reduce_sum(grad**4)
+        results.append([tf.convert_to_tensor(one) for one in outer.gradient(norm, [params, weights])])
+    for got, wanted in zip(*results, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["sparse", "ragged"])
+def test_an_id_out_of_range_is_named(form):
+    ids = _ids([[3], [ROWS]])
+    wanted = rf"table 'table.*': id {ROWS} at position 1 .*\[0, {ROWS}\)"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=wanted):
+        tf.nn.embedding_lookup_sparse(_table("sharded"), ids.to_sparse() if form == "sparse" else ids, None)
+
+
+def test_ids_that_are_not_sorted_by_example_are_refused():
+    ids = tf.SparseTensor([[1, 0], [0, 0]], tf.constant([1, 2], tf.int64), [2, 1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="id 1 belongs to example 0, but the id before it to"):
+        tf.nn.embedding_lookup_sparse(_table("sharded"), ids, None)
+
+
+def test_weights_for_other_ids_are_refused():
+    ids = _ids([[1, 2], [3]])
+    weights = tf.RaggedTensor.from_row_lengths(tf.ones([2]), [1, 1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"weights are float\[2\], wanted float for 3 ids"):
+        tf.nn.embedding_lookup_sparse(_table("sharded"), ids, weights)
+
+
+def test_wrong_arguments_raise_tensorflows_errors():
+    table, ids = _table("sharded"), _ids()
+    with pytest.raises(ValueError, match="combiner must be one of"):
+        tf.nn.embedding_lookup_sparse(table, ids, None, combiner="max")
+    with pytest.raises(TypeError):
+        tf.nn.embedding_lookup_sparse(table, ids, ids.to_sparse())
+    with pytest.raises(TypeError, match="sp_ids must be SparseTensor"):
+        tf.nn.embedding_lookup_sparse(table, tf.constant([[1]]), None)
