@@ -19,7 +19,9 @@ TEST(IdTable, NumbersIdsInOrderOfAppearance) {
         // nearly all of them are duplicates, with that of 2^62 none.
         const int64_t id = (static_cast<int64_t>(random() % range) & ~int64_t{0xf}) - (i % 2 == 0 ? 0 : range / 2 + 16);
         const auto next = static_cast<int32_t>(expected.size());
-        EXPECT_EQ(table.FindOrInsert(id, next), expected.emplace(id, next).first->second);
+        const int32_t number = table.FindOrInsert(id);
+        EXPECT_EQ(number, expected.emplace(id, next).first->second);
+        EXPECT_EQ(table.ids()[number], id);
       }
     }
   }

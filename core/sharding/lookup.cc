@@ -28,10 +28,12 @@ namespace {
 
 int64_t Sum(std::span<const int64_t> values) { return std::accumulate(values.begin(), values.end(), int64_t{0}); }
 
-// Checks an id; the message names position and range, so that the input can be found. Every id is checked here and
-// nowhere later in the core: an owner trusts the local rows that it gets.
-Status CheckId(const LookupIds& lookup, int64_t id, int64_t place) {
-  if (!lookup.rows || (id >= 0 && id < *lookup.rows)) return OkStatus();
+// Returns whether a table has an id. Every id is checked here and nowhere later in the core: an owner trusts the local
+// rows that it gets.
+bool Has(const LookupIds& lookup, int64_t id) { return !lookup.rows || (id >= 0 && id < *lookup.rows); }
+
+// Returns the error for an id that a table does not have; it names position and range, so that the input can be found.
+Status OutOfRange(const LookupIds& lookup, int64_t id, int64_t place) {
   return InvalidArgument(StrCat("table '", lookup.table, "': id ", id, " at position ", place,
                                 " of the lookup is out of range: the table has rows [0, ", *lookup.rows, ")"));
 }
@@ -53,31 +55,31 @@ int WidthOf(const LookupIds& lookup) { return lookup.counted ? 2 : 1; }
 template <typename Id>
 Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
-  const bool keys = !lookup.rows;
-  const int width = WidthOf(lookup);
-  const bool relayed = !lookup.relay_ranks.empty();
-  const auto owner = [&](int64_t id) {
-    const int rank = keys ? OwnerOfKey(id, size) : Owner(id, size);
-    return relayed ? lookup.relay_ranks[rank] : rank;
-  };
   // First pass: `inverse` holds the number of each id in the order of appearance.
   const Id* ids = static_cast<const Id*>(lookup.ids);
   IdTable table(lookup.count);
-  std::vector<int64_t> distinct;
-  send->assign(size, 0);
   for (int64_t i = 0; i < lookup.count; ++i) {
-    const int64_t id = ids[i];
-    LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, id, i));
-    const auto next = static_cast<int32_t>(distinct.size());
-    // The owner's count is raised when an id first appears, so `send` is complete without another pass.
-    lookup.inverse[i] = table.FindOrInsert(id, next);
-    if (lookup.inverse[i] == next) {
-      distinct.push_back(id);
-      ++(*send)[owner(id)];
-    }
+    if (!Has(lookup, ids[i])) return OutOfRange(lookup, ids[i], i);
+    lookup.inverse[i] = table.FindOrInsert(ids[i]);
+  }
+  const std::vector<int64_t>& distinct = table.ids();
+  const bool keys = !lookup.rows;
+  const bool relayed = !lookup.relay_ranks.empty();
+  const int width = WidthOf(lookup);
+  if (size == 1 && width == 1) {
+    *local_rows = distinct;
+    send->assign(1, static_cast<int64_t>(distinct.size()));
+    return OkStatus();
   }
 
   // Second pass: the distinct ids of each owner start at the sum of the counts before.
+  std::vector<int> owners(distinct.size());
+  send->assign(size, 0);
+  for (size_t u = 0; u < distinct.size(); ++u) {
+    const int rank = keys ? OwnerOfKey(distinct[u], size) : Owner(distinct[u], size);
+    owners[u] = relayed ? lookup.relay_ranks[rank] : rank;
+    ++(*send)[owners[u]];
+  }
   std::vector<int64_t> next_place(size, 0);
   std::partial_sum(send->begin(), send->end() - 1, next_place.begin() + 1);
   // place[u] is the position of distinct id u, numbered by appearance, in the order of owners. The sort is stable: ids
@@ -85,7 +87,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   std::vector<int32_t> place(distinct.size());
   local_rows->assign(distinct.size() * width, 0);
   for (size_t u = 0; u < distinct.size(); ++u) {
-    place[u] = static_cast<int32_t>(next_place[owner(distinct[u])]++);
+    place[u] = static_cast<int32_t>(next_place[owners[u]]++);
     (*local_rows)[place[u] * width] = keys || relayed ? distinct[u] : LocalRow(distinct[u], size);
   }
   // Third pass: from the order of appearance to the order of owners.
@@ -287,7 +289,9 @@ Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups) {
 
 Status CheckIds(const LookupIds& lookup) {
   const auto check = [&]<typename Id>(const Id* ids) {
-    for (int64_t i = 0; i < lookup.count; ++i) LOCKSTEP_RETURN_IF_ERROR(CheckId(lookup, ids[i], i));
+    for (int64_t i = 0; i < lookup.count; ++i) {
+      if (!Has(lookup, ids[i])) return OutOfRange(lookup, ids[i], i);
+    }
     return OkStatus();
   };
   return lookup.dtype == DType::kInt32 ? check(static_cast<const int32_t*>(lookup.ids))

@@ -109,7 +109,7 @@ Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFinge
     const std::string_view string = lookup.ids[i];
     const auto key = static_cast<int64_t>(fingerprint(string, 0));
     const auto next = static_cast<int32_t>(distinct.size());
-    lookup.inverse[i] = table.FindOrInsert(key, next, [&](int32_t number) { return distinct[number] == string; });
+    lookup.inverse[i] = table.FindOrInsert(key, [&](int32_t number) { return distinct[number] == string; });
     if (lookup.inverse[i] == next) {
       distinct.push_back(string);
       times.push_back(0);
