@@ -1,11 +1,13 @@
-// Measures a lookup without the exchange, in time per id: dropping duplicates and sorting by owner, placing rows, and
-// summing gradients. Ids are drawn from a million, by a zipf law as in recommenders, or uniformly.
+// Measures a lookup without the exchange, in time per id: dropping duplicates and sorting by owner, summing gradients,
+// and the two ways of a pooled lookup (core/embedding/pooling.h). Ids are drawn from a million, by a zipf law as in
+// recommenders, or uniformly.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
 #include <random>
 #include <vector>
 
+#include "core/embedding/pooling.h"
 #include "core/sharding/lookup.h"
 #include "core/testing/thread_communicator.h"
 
@@ -58,6 +60,44 @@ void BM_SumGradients(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(gradient.size() * sizeof(float)));
 }
 BENCHMARK(BM_SumGradients)->ArgNames({"ids", "zipf"})->ArgsProduct({{2048, 65536}, {0, 1}});
+
+// The ids of 2048 examples, each with 1 to 19, and a row for each distinct one.
+struct PooledBatch {
+  explicit PooledBatch(int64_t dim) {
+    std::mt19937_64 random(1);
+    while (splits.size() <= 2048) splits.push_back(splits.back() + 1 + static_cast<int64_t>(random() % 19));
+    const std::vector<int64_t> ids = Ids(splits.back(), true);
+    places.resize(ids.size());
+    const LookupIds lookup{"table", kRows, DType::kInt64, ids.data(), splits.back(), places.data()};
+    pooling.rows = static_cast<int64_t>(PlanRoute(kRanks, {&lookup, 1})->local_rows[0].size());
+    pooling.dim = dim;
+    pooling.splits = splits;
+    pooling.places = places;
+    rows.assign(pooling.rows * dim, 0.5f);
+    examples.assign(pooling.examples() * dim, 0.5f);
+  }
+
+  std::vector<int64_t> splits = {0};
+  std::vector<int32_t> places;
+  std::vector<float> rows, examples;
+  Pooling pooling;
+};
+
+void BM_PoolRows(benchmark::State& state) {
+  PooledBatch batch(state.range(0));
+  const PoolRowsTask task{batch.pooling, batch.rows.data(), batch.examples.data()};
+  for (auto _ : state) PoolRows({&task, 1}, RunInline);
+  state.SetItemsProcessed(state.iterations() * batch.pooling.ids());
+}
+BENCHMARK(BM_PoolRows)->ArgName("dim")->Arg(16)->Arg(64);
+
+void BM_PoolGradients(benchmark::State& state) {
+  PooledBatch batch(state.range(0));
+  const PoolGradientsTask task{batch.pooling, batch.examples.data(), batch.rows.data()};
+  for (auto _ : state) PoolGradients({&task, 1}, RunInline);
+  state.SetItemsProcessed(state.iterations() * batch.pooling.ids());
+}
+BENCHMARK(BM_PoolGradients)->ArgName("dim")->Arg(16)->Arg(64);
 
 }  // namespace
 }  // namespace lockstep

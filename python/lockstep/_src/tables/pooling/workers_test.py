@@ -126,15 +126,15 @@ def of_job(case, fused):
         return train(make, optimizer, form, combiner, weighted, [context.rank], read)
 
 
-def compare():
+def compare(every: int):
     context.ensure_initialized()
-    for case in CASES:
+    for case in CASES[::every]:
         fused, apart = of_job(case, fused=True), of_job(case, fused=False)
         np.testing.assert_allclose(fused, apart, rtol=1e-5, atol=1e-6, err_msg=f"{case}, fused and not")
         wanted = plain(case, context.world_size)
         np.testing.assert_allclose(fused, wanted, rtol=1e-5, atol=1e-6, err_msg=f"{case}, plain TensorFlow")
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_training_equals_unfused_and_plain_tensorflow(workers):
-    call_workers(compare, workers, timeout_s=400)
+@pytest.mark.parametrize(("workers", "every"), [(1, 7), pytest.param(2, 1, marks=pytest.mark.newest_only), (3, 5)])
+def test_training_equals_unfused_and_plain_tensorflow(workers, every):
+    call_workers(compare, workers, every, timeout_s=400)
