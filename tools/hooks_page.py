@@ -85,6 +85,7 @@ These changes replace no symbol of TensorFlow or Keras:
 | --- | --- | --- |
 | variables of Keras 3 that hold a table, and its slots, get a class of this library | their creation | their end |
 | gradients of this library's operations are registered | `import lockstep` | the process ends |
+| TensorFlow dispatches lookups with a combiner in tables of this library to it | `import lockstep` | the process ends |
 | classes of this library are registered with Keras, for saved models | `import lockstep.keras` | the process ends |
 | `sys.excepthook` and `sys.exit` note how a worker's program ends | the worker joins a job | the process ends |
 | the program's modules see TensorFlow 1 as `tensorflow` | `--tf1` | the process ends |
@@ -149,12 +150,17 @@ def replacing_in(period: Period, hook: Hook) -> list[str]:
     """Returns the modules that replace a symbol in a period.
 
     A symbol of several periods may have several modules. Those that replace other symbols in this period alone do it.
+    If there is none, those do it that replace no symbol of another period alone.
     """
     modules = replacing_modules()
     if len(hook.why) == 1 or len(modules[hook]) == 1:
         return modules[hook]
-    of_period = {module for row, by in modules.items() if list(row.why) == [period] for module in by}
-    return [module for module in modules[hook] if module in of_period]
+    alone = {
+        other: {m for row, by in modules.items() if list(row.why) == [other] for m in by} for other in symbols.PERIODS
+    }
+    of_others = set[str]().union(*(by for other, by in alone.items() if other != period))
+    own = [module for module in modules[hook] if module in alone[period]]
+    return own or [module for module in modules[hook] if module not in of_others]
 
 
 def _rows_of(constant: Any) -> list[Hook]:

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "core/base/float16.h"
@@ -250,37 +252,6 @@ void SumRows(const PoolGradientsTask& task, int64_t first, int64_t last, Instruc
   }
 }
 
-template <typename Element>
-void WeightGradientOf(const PoolWeightGradientsTask& task, int64_t begin, int64_t end) {
-  using Sum = typename Element::Sum;
-  using Stored = typename Element::Stored;
-  const int64_t dim = task.lookup.dim;
-  for (int64_t b = begin; b < end; ++b) {
-    const Example<Sum> example(task.lookup, b);
-    const auto* const gradient = static_cast<const Stored*>(task.gradient) + b * dim;
-    const auto* const pooled = static_cast<const Stored*>(task.pooled) + b * dim;
-    for (int64_t i = example.begin; i < example.end; ++i) {
-      const auto* const row = static_cast<const Stored*>(task.rows) + task.lookup.places[i] * dim;
-      Sum of_row = 0, of_pooled = 0;
-      for (int64_t d = 0; d < dim; ++d) {
-        of_row += Element::Load(gradient[d]) * Element::Load(row[d]);
-        of_pooled += Element::Load(gradient[d]) * Element::Load(pooled[d]);
-      }
-      const Sum denominator = example.denominator;
-      Sum result = of_row;
-      if (denominator == 0) {
-        result = 0;
-      } else if (task.lookup.combiner == Combiner::kMean) {
-        result = (of_row - of_pooled) / denominator;
-      } else if (task.lookup.combiner == Combiner::kSqrtN) {
-        const Sum weight = example.weights == nullptr ? 1 : example.weights[i];
-        result = (of_row - weight * of_pooled / denominator) / denominator;
-      }
-      static_cast<Sum*>(task.weight_gradients)[i] = result;
-    }
-  }
-}
-
 template <typename Task>
 const ParallelFor& ThreadsFor(std::span<const Task> tasks, const ParallelFor& parallel, const ParallelFor& own) {
   int64_t elements = 0;
@@ -324,7 +295,8 @@ Status CheckPooling(const Pooling& lookup) {
                                   ": splits must not fall"));
   }
   // Without a branch, so that the check is vectorised: it covers every id.
-  const auto rows = static_cast<uint32_t>(lookup.rows);
+  const auto rows =
+      static_cast<uint32_t>(std::clamp<int64_t>(lookup.rows, 0, int64_t{std::numeric_limits<int32_t>::max()} + 1));
   bool all_known = true;
   for (const int32_t place : lookup.places) all_known &= static_cast<uint32_t>(place) < rows;
   if (all_known) return OkStatus();
@@ -369,12 +341,6 @@ void PoolGradients(std::span<const PoolGradientsTask> tasks, const ParallelFor& 
     WithElement(tasks[t].lookup.dtype, [&]<typename Element>(Element) {
       SumRows<Element>(tasks[t], rows * begin / parts[t], rows * end / parts[t], set);
     });
-  });
-}
-
-void PoolWeightGradients(std::span<const PoolWeightGradientsTask> tasks, const ParallelFor& parallel) {
-  ForEachExample(tasks, parallel, [](const PoolWeightGradientsTask& task, int64_t begin, int64_t end) {
-    WithElement(task.lookup.dtype, [&]<typename Element>(Element) { WeightGradientOf<Element>(task, begin, end); });
   });
 }
 

@@ -80,13 +80,4 @@ struct PoolGradientsTask {
 void PoolGradients(std::span<const PoolGradientsTask> tasks, const ParallelFor& parallel,
                    InstructionSet set = BestInstructionSet());
 
-struct PoolWeightGradientsTask {
-  Pooling lookup;
-  const void* gradient;    // [B, D], of the pooled rows
-  const void* rows;        // [U, D]
-  const void* pooled;      // [B, D], of PoolRows
-  void* weight_gradients;  // [N], written; of the weights' type
-};
-void PoolWeightGradients(std::span<const PoolWeightGradientsTask> tasks, const ParallelFor& parallel);
-
 }  // namespace lockstep

@@ -205,36 +205,6 @@ TEST_P(PoolingOf, EqualsSumsInDouble) {
   }
 }
 
-// The gradient of weights against finite differences.
-TEST_P(PoolingOf, HasGradientsOfWeights) {
-  const auto [dtype, combiner, weighted] = GetParam();
-  if (dtype != DType::kFloat64 || !weighted) return;
-  std::mt19937 random(8);
-  Lookup lookup(dtype, combiner, 5, 20, true, random);
-  Values pooled(dtype, lookup.Pooled()), weight_gradients(dtype, lookup.splits.back());
-  const PoolWeightGradientsTask task{lookup.pooling, lookup.gradient.data(), lookup.rows.data(), pooled.data(),
-                                     weight_gradients.data()};
-  PoolWeightGradients({&task, 1}, RunInline);
-  auto* const weights = static_cast<double*>(lookup.weights.data());
-  for (int64_t b = 0; b < lookup.pooling.examples(); ++b) {
-    for (int64_t i = lookup.splits[b]; i < lookup.splits[b + 1]; ++i) {
-      if (weights[i] == 0 && combiner != Combiner::kSum) {
-        EXPECT_EQ(weight_gradients[i], 0);  // all weights of the example are 0
-        continue;
-      }
-      const double before = weights[i], step = 1e-6;
-      double difference = 0;
-      for (const double sign : {1.0, -1.0}) {
-        weights[i] = before + sign * step;
-        const std::vector<double> moved = lookup.Pooled();
-        for (size_t d = 0; d < moved.size(); ++d) difference += sign * moved[d] * lookup.gradient[d];
-      }
-      weights[i] = before;
-      EXPECT_NEAR(weight_gradients[i], difference / (2 * step), 1e-6);
-    }
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(
     All, PoolingOf,
     ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16),

@@ -136,8 +136,8 @@ struct LookupRows {
 };
 
 // Returns INVALID_ARGUMENT if the arguments do not fit together: splits that are not [R] or negative, another number of
-// rows than the route serves, an inverse beyond the distinct ids, or a count other than theirs if they are wanted.
-// Reads all of `inverse`.
+// rows than the route serves, or an inverse beyond the distinct ids, of which it reads all. If rows of distinct ids are
+// wanted, it compares the count with their number instead.
 Status CheckRows(int size, std::span<const LookupRows> lookups);
 
 // Sends back the rows of all lookups in one exchange and fills `out` of each. CheckRows must have accepted them.

@@ -128,6 +128,12 @@ Allocate AllocateOutput(tf::OpKernelContext* context, int index, const tf::Tenso
   };
 }
 
+Result<tf::Tensor*> AllocateTensor(tf::OpKernelContext* context, int index, const tf::TensorShape& shape) {
+  tf::Tensor* output = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
+  return output;
+}
+
 void* Data(const tf::Tensor& tensor) {
   // tensor_data() is const because most callers only read; the memory is not const.
   return tensor.NumElements() == 0 ? nullptr : const_cast<char*>(tensor.tensor_data().data());

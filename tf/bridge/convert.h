@@ -44,6 +44,10 @@ tensorflow::Tensor ViewOf(const std::shared_ptr<SharedBuffer>& memory, int64_t o
 // an asynchronous kernel's context lives until the kernel is done.
 Allocate AllocateOutput(tensorflow::OpKernelContext* context, int index, const tensorflow::TensorShape& row_shape);
 
+// Returns output `index` of the kernel, owned by the context. RESOURCE_EXHAUSTED without memory.
+Result<tensorflow::Tensor*> AllocateTensor(tensorflow::OpKernelContext* context, int index,
+                                           const tensorflow::TensorShape& shape);
+
 // Returns the address of the first element, or null for an empty tensor. The caller may write only if it owns the
 // buffer: into an output that it has allocated, and never into an input.
 void* Data(const tensorflow::Tensor& tensor);

@@ -29,7 +29,7 @@
 // one node that does all their work in one exchange (tf/graph/grouping.h). Attributes are lists as well, with a value
 // for each place, or belong to the whole node; "N" is the number of places.
 //
-// lockstep_group: whether the node may be joined with others.
+// lockstep_group: whether the node may be joined with others. Local ops whose arguments are lists have it as well.
 #define LOCKSTEP_GROUPED_COLLECTIVE_OP(name) LOCKSTEP_COLLECTIVE_OP(name).Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
 
 #define LOCKSTEP_GROUP_ATTR "lockstep_group"

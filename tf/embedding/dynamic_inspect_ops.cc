@@ -31,7 +31,7 @@ class CountKernel : public TableKernelBase {
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, 0, {3}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, 0, {3}));
     auto counts = out->flat<int64_t>();
     counts(0) = table.table().total_count();
     counts(1) = table.table().candidate_count();
@@ -49,7 +49,7 @@ class CountsKernel : public TableKernelBase {
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     const tf::Tensor& keys = context->input(1);
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, 0, keys.shape()));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, 0, keys.shape()));
     auto* counts = static_cast<int64_t*>(Data(*out));
     return of_ == "version" ? table.GetVersion(keys, counts) : table.GetFrequency(keys, counts);
   }
@@ -104,7 +104,7 @@ class ExportKernel : public TableKernelBase {
     if (context->expected_output_dtype(0) != (strings ? tf::DT_STRING : tf::DT_INT64)) {
       return InvalidArgument(absl::StrCat("table '", table.name(), "': its keys are ", strings ? "string" : "int64"));
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * keys, Allocate(context, 0, {all.size()}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * keys, AllocateTensor(context, 0, {all.size()}));
     for (int64_t n = 0; n < all.size(); ++n) {
       const int64_t key = all.keys[order[n]];
       std::string bytes;
@@ -123,7 +123,7 @@ class ExportKernel : public TableKernelBase {
   template <typename Count>
   static Status WriteCounts(tf::OpKernelContext* context, int index, const std::vector<Count>& counts,
                             const std::vector<int64_t>& order) {
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, index, {static_cast<int64_t>(order.size())}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, index, {static_cast<int64_t>(order.size())}));
     auto values = out->flat<int64_t>();
     for (size_t n = 0; n < order.size(); ++n) values(n) = counts.empty() ? kNotRecorded : int64_t{counts[order[n]]};
     return OkStatus();

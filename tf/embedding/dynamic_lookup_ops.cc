@@ -48,7 +48,7 @@ class ResolveKernel : public TableKernelBase {
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     const tf::Tensor& keys = context->input(1);
     LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, keys.shape(), table.dim()));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, Allocate(context, 1, {keys.NumElements()}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, AllocateTensor(context, 1, {keys.NumElements()}));
     const int64_t begin_ns = SteadyNs();
     const int64_t before = table.table().total_count();
     LOCKSTEP_RETURN_IF_ERROR(

@@ -158,7 +158,7 @@ class ClockKernel : public TableKernelBase {
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, 0, {2}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, 0, {2}));
     const DynamicTableResource::Clock clock = table.clock();
     out->flat<int64_t>()(0) = clock.step;
     out->flat<int64_t>()(1) = clock.changes;
@@ -189,7 +189,7 @@ class RemoveKernel : public TableKernelBase {
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t removed, table.Remove(context->input(1)));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, 0, {}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, 0, {}));
     out->scalar<int64_t>()() = removed;
     return OkStatus();
   }

@@ -83,11 +83,11 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
   TF_RETURN_IF_ERROR(construction->GetAttr("num_rows", &rows));
   const auto of_rows = static_cast<size_t>(std::count(ids_are.begin(), ids_are.end(), kRows));
   if (names.size() != count || ids_are.size() != count) {
-    return absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': N = ", count, ", but ",
+    return absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': N = ", count, ", but ",
                                                    names.size(), " tables and ", ids_are.size(), " ids_are"));
   }
   if (rows.size() != of_rows || std::any_of(rows.begin(), rows.end(), [](int64_t number) { return number < 0; })) {
-    return absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': num_rows is [",
+    return absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': num_rows is [",
                                                    absl::StrJoin(rows, ", "), "], wanted ", of_rows,
                                                    " numbers >= 0, one for each 'rows' in ids_are"));
   }
@@ -105,13 +105,6 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
 // Returns splits, which should be [R]; the core checks that.
 std::span<const int64_t> AsSpan(const tf::Tensor& splits) {
   return {static_cast<const int64_t*>(Data(splits)), static_cast<size_t>(splits.NumElements())};
-}
-
-// Returns output `index`, owned by the context. RESOURCE_EXHAUSTED without memory.
-Result<tf::Tensor*> Allocate(tf::OpKernelContext* context, int index, const tf::TensorShape& shape) {
-  tf::Tensor* output = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
-  return output;
 }
 
 // Runs `plan` for each of `count` lookups, on TensorFlow's threads if there are several. Returns the first error by
@@ -174,9 +167,9 @@ class RouteKernel : public CollectiveKernel {
     LOCKSTEP_RETURN_IF_ERROR(ForEachLookup(context, count, [&](int i) -> Status {
       const int64_t begin_ns = SteadyNs();
       const tf::Tensor& ids = context->input(i);
-      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(context, count + i, ids.shape()));
-      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(context, 2 * count + i, {size}));
-      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(context, 3 * count + i, {size}));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, AllocateTensor(context, count + i, ids.shape()));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, AllocateTensor(context, 2 * count + i, {size}));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, AllocateTensor(context, 3 * count + i, {size}));
       LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
       lookup.relay_ranks = relay_ranks;
       if (seen_[i]) {
@@ -204,7 +197,7 @@ class RouteKernel : public CollectiveKernel {
           communicator, collective_name(), *plan, splits, [context, plan](size_t i, int64_t rows) -> Result<int64_t*> {
             tf::TensorShape shape({rows});
             if (plan->widths[i] > 1) shape.AddDim(plan->widths[i]);
-            LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * local_rows, Allocate(context, static_cast<int>(i), shape));
+            LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * local_rows, AllocateTensor(context, static_cast<int>(i), shape));
             return static_cast<int64_t*>(Data(*local_rows));
           }));
       for (size_t i = 0; i < recv.size(); ++i) {
@@ -256,11 +249,18 @@ absl::Status ReadRowsOf(tf::OpKernelConstruction* construction, int count, std::
   return absl::OkStatus();
 }
 
-// Returns the number of distinct ids. A negative split is found later.
-int64_t DistinctIds(std::span<const int64_t> send) {
+// Returns the shape of the ids of a lookup, or of the distinct ones. INVALID_ARGUMENT for splits that are none; a route
+// has fewer than 2^31 ids.
+Result<tf::TensorShape> ShapeOfIds(const tf::Tensor& inverse, std::span<const int64_t> send, bool distinct) {
+  if (!distinct) return inverse.shape();
   int64_t sum = 0;
-  for (const int64_t count : send) sum += std::max<int64_t>(0, count);
-  return sum;
+  for (const int64_t count : send) {
+    if (count < 0 || count > inverse.NumElements()) {
+      return InvalidArgument(absl::StrCat("a split of ", count, " distinct ids, of ", inverse.NumElements(), " ids"));
+    }
+    sum += count;
+  }
+  return tf::TensorShape({sum});
 }
 
 // Rows are only moved, so any type would do; LOCKSTEP_DTYPES are the types of tables.
@@ -294,10 +294,9 @@ class CombineKernel : public CollectiveKernel {
     tf::TensorShape row = rows.shape();
     row.RemoveDim(0);
     const bool distinct = distinct_[output];
-    tf::TensorShape shape = in.inverse.shape();
-    if (distinct) shape = tf::TensorShape({DistinctIds(in.send)});
-    shape.AppendShape(row);
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, output, shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::TensorShape shape, ShapeOfIds(in.inverse, in.send, distinct));
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.AppendShapeWithStatus(row)));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, output, shape));
     return LookupRows{in.send,          in.recv,     row.num_elements() * tf::DataTypeSize(rows.dtype()),    Data(rows),
                       rows.dim_size(0), in.places(), distinct ? out->dim_size(0) : in.inverse.NumElements(), Data(*out),
                       distinct};
@@ -334,7 +333,7 @@ class CombineGradientKernel : public CollectiveKernel {
  private:
   Result<LookupGradient> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) const {
     const bool distinct = distinct_[output];
-    const tf::TensorShape ids = distinct ? tf::TensorShape({DistinctIds(in.send)}) : in.inverse.shape();
+    LOCKSTEP_ASSIGN_OR_RETURN(const tf::TensorShape ids, ShapeOfIds(in.inverse, in.send, distinct));
     // Compares [ids..., row...] with the ids' shape, dimension by dimension: the number of elements alone would accept
     // a transposed gradient. The dimensions after the ids' are the row's.
     tf::TensorShape row = in.values.shape();
@@ -352,7 +351,7 @@ class CombineGradientKernel : public CollectiveKernel {
     for (int64_t count : in.recv) served += std::max<int64_t>(0, count);
     tf::TensorShape shape = row;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.InsertDimWithStatus(0, served)));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, output, shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, output, shape));
     return LookupGradient{
         in.send,    in.recv, dtype, row.num_elements(), Data(in.values), in.places(), ids.num_elements(),
         Data(*out), distinct};
@@ -389,10 +388,16 @@ class CheckIdsKernel : public tf::OpKernel {
 class DistinctKernel : public tf::OpKernel {
  public:
   explicit DistinctKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, ReadTables(construction, construction->num_inputs(), &tables_));
+    const int count = construction->num_outputs() / 2;
+    OP_REQUIRES_OK(construction, ReadTables(construction, count, &tables_));
+    OP_REQUIRES(construction, construction->num_inputs() == count,
+                absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': N = ", count, ", but ",
+                                                        construction->num_inputs(), " lookups")));
   }
 
-  void Compute(tf::OpKernelContext* context) override { context->SetStatus(ToTensorFlow(Run(context))); }
+  void Compute(tf::OpKernelContext* context) override {
+    context->SetStatus(ToTensorFlow(Run(context).WithPrefix(absl::StrCat("'", name(), "': "))));
+  }
 
  private:
   Status Run(tf::OpKernelContext* context) const {
@@ -400,16 +405,18 @@ class DistinctKernel : public tf::OpKernel {
     return ForEachLookup(context, count, [&](int i) -> Status {
       const int64_t begin_ns = SteadyNs();
       const tf::Tensor& ids = context->input(i);
-      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(context, count + i, ids.shape()));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, AllocateTensor(context, count + i, ids.shape()));
       const LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
       LOCKSTEP_ASSIGN_OR_RETURN(const RoutePlan plan, PlanRoute(1, {&lookup, 1}));
       const int64_t distinct = plan.send[0][0];
       tf::TensorShape shape({distinct});
       if (plan.widths[0] > 1) shape.AddDim(plan.widths[0]);
-      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, i, shape));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, i, shape));
       std::copy(plan.local_rows[0].begin(), plan.local_rows[0].end(), static_cast<int64_t*>(Data(*out)));
-      CountLookup(*tables_[i].counters, ids.NumElements(), distinct, begin_ns);
-      tables_[i].counters->AddServed(distinct);
+      if (tables_[i].rows) {  // dynamic tables count their lookups themselves
+        CountLookup(*tables_[i].counters, ids.NumElements(), distinct, begin_ns);
+        tables_[i].counters->AddServed(distinct);
+      }
       return OkStatus();
     });
   }
@@ -417,8 +424,11 @@ class DistinctKernel : public tf::OpKernel {
   std::vector<TableAttributes> tables_;
 };
 
-absl::Status DistinctShapes(InferenceContext* c) {
-  const int count = c->num_inputs();
+// Sets the shapes of the first output and of `inverse`, which have their places among the outputs of a route as well.
+absl::Status DistinctShapes(InferenceContext* c, int count) {
+  if (c->num_inputs() < count) {
+    return absl::InvalidArgumentError(absl::StrCat(c->num_inputs(), " lookups, but N = ", count));
+  }
   std::vector<std::string> ids_are;
   TF_RETURN_IF_ERROR(c->GetAttr("ids_are", &ids_are));
   for (int i = 0; i < count; ++i) {
@@ -433,18 +443,8 @@ absl::Status DistinctShapes(InferenceContext* c) {
 // on the job, which the graph does not know.
 absl::Status RouteShapes(InferenceContext* c) {
   const int count = c->num_outputs() / 4;
-  if (c->num_inputs() < count) {
-    return absl::InvalidArgumentError(absl::StrCat(c->num_inputs(), " lookups, but N = ", count));
-  }
-  std::vector<std::string> ids_are;
-  TF_RETURN_IF_ERROR(c->GetAttr("ids_are", &ids_are));
-  for (int i = 0; i < count; ++i) {
-    const bool counted = i < static_cast<int>(ids_are.size()) && ids_are[i] == kCountedKeys;
-    c->set_output(i, counted ? c->Matrix(c->UnknownDim(), 2) : c->Vector(c->UnknownDim()));
-    c->set_output(count + i, c->input(i));
-    c->set_output(2 * count + i, c->Vector(c->UnknownDim()));
-    c->set_output(3 * count + i, c->output(2 * count + i));
-  }
+  TF_RETURN_IF_ERROR(DistinctShapes(c, count));
+  for (int i = 0; i < 2 * count; ++i) c->set_output(2 * count + i, c->Vector(c->UnknownDim()));
   return absl::OkStatus();
 }
 
@@ -576,7 +576,7 @@ REGISTER_OP("LockstepDistinct")
     .Attr("num_rows: list(int)")
     .Attr("tables: list(string) >= 1")
     .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
-    .SetShapeFn(DistinctShapes)
+    .SetShapeFn([](InferenceContext* c) { return DistinctShapes(c, c->num_outputs() / 2); })
     .Doc(R"doc(
 Drops the duplicates of N lookups whose rows are all on this rank, without an exchange.
 

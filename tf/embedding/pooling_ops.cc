@@ -2,7 +2,7 @@
 //
 //   indices -> LockstepSplits -> splits
 //   distinct rows, places, splits, weights -> LockstepPool -> pooled
-//                                 gradient: <- LockstepPoolGradient <-     of weights: LockstepPoolWeightGradient
+//                                 gradient: <- LockstepPoolGradient <-
 //
 //   tensor          shape            dtype           is
 //   rows            [U, ...]         T               the row of each distinct id
@@ -16,7 +16,6 @@
 // None of these ops communicates. LockstepPool and its gradient take lists, like the ops of a lookup (lookup_ops.cc):
 // the pass in tf/graph/grouping.h joins those that can run together, so the pooling of all tables is one parallel pass.
 #include <algorithm>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,12 +42,6 @@ std::span<const T> AsSpan(const tf::Tensor& tensor) {
   return {static_cast<const T*>(Data(tensor)), static_cast<size_t>(tensor.NumElements())};
 }
 
-Result<tf::Tensor*> Allocate(tf::OpKernelContext* context, int index, const tf::TensorShape& shape) {
-  tf::Tensor* output = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
-  return output;
-}
-
 // Returns the type of the weights of rows.
 tf::DataType WeightsOf(tf::DataType rows) { return rows == tf::DT_DOUBLE ? tf::DT_DOUBLE : tf::DT_FLOAT; }
 
@@ -58,6 +51,13 @@ Result<tf::TensorShape> RowShape(const char* what, const tf::TensorShape& shape)
   tf::TensorShape row = shape;
   row.RemoveDim(0);
   return row;
+}
+
+// Returns the shape of `count` rows.
+Result<tf::TensorShape> ShapeOf(int64_t count, const tf::TensorShape& rows) {
+  tf::TensorShape shape = rows;
+  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.SetDimWithStatus(0, count)));
+  return shape;
 }
 
 Status CheckShape(const char* what, const tf::Tensor& tensor, const tf::TensorShape& wanted) {
@@ -145,9 +145,8 @@ class PoolKernel : public PoolKernelBase {
     for (int i = 0; i < count(); ++i) {
       const tf::Tensor& rows = context->input(i);
       LOCKSTEP_ASSIGN_OR_RETURN(const Pooling lookup, LookupOf(context, i, rows.dtype(), rows.shape()));
-      tf::TensorShape shape = rows.shape();
-      shape.set_dim(0, lookup.examples());
-      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * pooled, Allocate(context, i, shape));
+      LOCKSTEP_ASSIGN_OR_RETURN(const tf::TensorShape shape, ShapeOf(lookup.examples(), rows.shape()));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * pooled, AllocateTensor(context, i, shape));
       tasks.push_back({lookup, Data(rows), Data(*pooled)});
     }
     PoolRows(tasks, ParallelForOf(context));
@@ -168,10 +167,9 @@ class PoolGradientKernel : public PoolKernelBase {
       LOCKSTEP_RETURN_IF_ERROR(
           FromTensorFlow(tf::TensorShape::BuildTensorShape(AsSpan<int64_t>(context->input(count() + i)), &shape)));
       LOCKSTEP_ASSIGN_OR_RETURN(const Pooling lookup, LookupOf(context, i, gradient.dtype(), shape));
-      tf::TensorShape wanted = shape;
-      wanted.set_dim(0, lookup.examples());
+      LOCKSTEP_ASSIGN_OR_RETURN(const tf::TensorShape wanted, ShapeOf(lookup.examples(), shape));
       LOCKSTEP_RETURN_IF_ERROR(CheckShape("gradient", gradient, wanted));
-      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * sums, Allocate(context, i, shape));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * sums, AllocateTensor(context, i, shape));
       tasks.push_back({lookup, Data(gradient), Data(*sums)});
     }
     PoolGradients(tasks, ParallelForOf(context));
@@ -179,36 +177,8 @@ class PoolGradientKernel : public PoolKernelBase {
   }
 };
 
-class PoolWeightGradientKernel : public tf::OpKernel {
- public:
-  explicit PoolWeightGradientKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    std::string combiner;
-    OP_REQUIRES_OK(construction, construction->GetAttr("combiner", &combiner));
-    combiner_ = *FindCombiner(combiner);
-  }
-
-  void Compute(tf::OpKernelContext* context) override {
-    context->SetStatus(ToTensorFlow(Run(context).WithPrefix(absl::StrCat("'", name(), "': "))));
-  }
-
- private:
-  Status Run(tf::OpKernelContext* context) const {
-    const tf::Tensor &gradient = context->input(0), &rows = context->input(1), &pooled = context->input(2),
-                     &weights = context->input(5);
-    LOCKSTEP_ASSIGN_OR_RETURN(const Pooling lookup, PoolingOf(combiner_, rows.dtype(), rows.shape(), context->input(3),
-                                                              context->input(4), &weights));
-    tf::TensorShape wanted = rows.shape();
-    wanted.set_dim(0, lookup.examples());
-    LOCKSTEP_RETURN_IF_ERROR(CheckShape("gradient", gradient, wanted));
-    LOCKSTEP_RETURN_IF_ERROR(CheckShape("pooled", pooled, wanted));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, Allocate(context, 0, weights.shape()));
-    const PoolWeightGradientsTask task{lookup, Data(gradient), Data(rows), Data(pooled), Data(*out)};
-    PoolWeightGradients({&task, 1}, ParallelForOf(context));
-    return OkStatus();
-  }
-
-  Combiner combiner_ = Combiner::kSum;
-};
+// A batch has fewer.
+constexpr int64_t kMostExamples = int64_t{1} << 31;
 
 class SplitsKernel : public tf::OpKernel {
  public:
@@ -229,8 +199,10 @@ class SplitsKernel : public tf::OpKernel {
     const auto* const examples = static_cast<const int64_t*>(Data(indices));
     int64_t batch = 0;
     if (context->num_inputs() == 1) {
-      // The last id's, if ids are sorted; they are checked later.
-      for (int64_t i = 0; i < ids; ++i) batch = std::max(batch, examples[i * stride] + 1);
+      // That of the last id, if ids are sorted; SplitsOf checks it.
+      int64_t last = -1;
+      for (int64_t i = 0; i < ids; ++i) last = std::max(last, examples[i * stride]);
+      batch = last < kMostExamples ? last + 1 : last;
     } else {
       const tf::Tensor& given = context->input(1);
       if (given.NumElements() != 1) {
@@ -238,21 +210,22 @@ class SplitsKernel : public tf::OpKernel {
       }
       batch = given.flat<int64_t>()(0);
     }
-    // Memory for more examples would be needed before an index shows that they are wrong.
-    constexpr int64_t kMost = int64_t{1} << 40;
-    if (batch < 0 || batch > kMost) {
-      return InvalidArgument(absl::StrCat("got ", batch, " examples, wanted [0, 2^40]"));
+    // A wrong number would be allocated before the ids are checked.
+    if (batch < 0 || batch > kMostExamples) {
+      return InvalidArgument(absl::StrCat("got ", batch, " examples, wanted [0, 2^31]"));
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * splits, Allocate(context, 0, {batch + 1}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * splits, AllocateTensor(context, 0, {batch + 1}));
     return SplitsOf(examples, stride, ids,
                     {static_cast<int64_t*>(Data(*splits)), static_cast<size_t>(splits->NumElements())});
   }
 };
 
-// Sets [count, ...] for each lookup, with the row's dimensions of an input. last: of the counts' last input; an example
-// less than splits.
+// Sets [B, ...] for each lookup: there is an example less than splits.
 absl::Status PoolShapes(InferenceContext* c) {
   const int count = c->num_outputs();
+  if (c->num_inputs() < 3 * count) {
+    return absl::InvalidArgumentError(absl::StrCat(c->num_inputs(), " inputs for ", count, " lookups"));
+  }
   for (int i = 0; i < count; ++i) {
     ShapeHandle rows, row, splits, out;
     DimensionHandle examples;
@@ -268,6 +241,9 @@ absl::Status PoolShapes(InferenceContext* c) {
 
 absl::Status PoolGradientShapes(InferenceContext* c) {
   const int count = c->num_outputs();
+  if (c->num_inputs() < 4 * count) {
+    return absl::InvalidArgumentError(absl::StrCat(c->num_inputs(), " inputs for ", count, " lookups"));
+  }
   for (int i = 0; i < count; ++i) {
     ShapeHandle gradient, row, out;
     TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(i), 1, &gradient));
@@ -292,7 +268,6 @@ absl::Status SplitsShape(InferenceContext* c) {
 
 REGISTER_KERNEL_BUILDER(Name("LockstepPool").Device(tf::DEVICE_CPU), PoolKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepPoolGradient").Device(tf::DEVICE_CPU), PoolGradientKernel);
-REGISTER_KERNEL_BUILDER(Name("LockstepPoolWeightGradient").Device(tf::DEVICE_CPU), PoolWeightGradientKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepSplits").Device(tf::DEVICE_CPU), SplitsKernel);
 
 #define LOCKSTEP_COMBINER "{'sum', 'mean', 'sqrtn'}"
@@ -341,28 +316,6 @@ Computes LockstepPool's gradient: sums the gradients of examples for each distin
 gradient: [B, ...].
 row_shapes: the shape of rows.
 row_gradients: [U, ...].
-)doc");
-
-REGISTER_OP("LockstepPoolWeightGradient")
-    .Input("gradient: T")
-    .Input("rows: T")
-    .Input("pooled: T")
-    .Input("places: int32")
-    .Input("splits: int64")
-    .Input("weights: Tweights")
-    .Output("weight_gradients: Tweights")
-    .Attr("T: " LOCKSTEP_FLOATS)
-    .Attr("Tweights: {float, double}")
-    .Attr("combiner: " LOCKSTEP_COMBINER)
-    .SetShapeFn([](InferenceContext* c) {
-      c->set_output(0, c->input(5));
-      return absl::OkStatus();
-    })
-    .Doc(R"doc(
-Computes the gradient of the weights of one lookup of LockstepPool.
-
-pooled: LockstepPool's.
-weight_gradients: [ids].
 )doc");
 
 REGISTER_OP("LockstepSplits")

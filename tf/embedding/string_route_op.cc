@@ -84,21 +84,15 @@ class RouteStringsKernel : public CollectiveKernel {
   }
 
  private:
-  static Result<tf::Tensor*> Allocate(tf::OpKernelContext* context, int index, const tf::TensorShape& shape) {
-    tf::Tensor* output = nullptr;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
-    return output;
-  }
-
   // Prepares lookup `i` without the other ranks, and writes the outputs that are already known.
   Status Plan(const Call& call, int i, StringPlan* plan) const {
     const int64_t begin_ns = SteadyNs();
     const int count = static_cast<int>(tables_.size());
     const tf::Tensor& ids = call.context->input(i);
     const int size = call.engine.communicator().size();
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, Allocate(call.context, 2 * count + i, ids.shape()));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, Allocate(call.context, 3 * count + i, {size}));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, Allocate(call.context, 4 * count + i, {size}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, AllocateTensor(call.context, 2 * count + i, ids.shape()));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, AllocateTensor(call.context, 3 * count + i, {size}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, AllocateTensor(call.context, 4 * count + i, {size}));
     (void)recv_splits;  // written by the exchange; allocation must fail before it
     const auto strings = ids.flat<tf::tstring>();
     std::vector<std::string_view> views(strings.size());
@@ -121,8 +115,8 @@ class RouteStringsKernel : public CollectiveKernel {
   // Writes the arrivals for lookup `i`.
   static Status Serve(tf::OpKernelContext* context, int count, int i, const ServedStrings::Lookup& served) {
     const tf::TensorShape shape({static_cast<int64_t>(served.strings.size())});
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * strings, Allocate(context, i, shape));
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * times, Allocate(context, count + i, shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * strings, AllocateTensor(context, i, shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * times, AllocateTensor(context, count + i, shape));
     auto keys = strings->flat<tf::tstring>();
     for (size_t m = 0; m < served.strings.size(); ++m) {
       keys(m).assign(served.strings[m].data(), served.strings[m].size());

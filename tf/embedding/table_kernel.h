@@ -22,18 +22,11 @@ class TableKernelBase : public tensorflow::OpKernel {
  protected:
   virtual Status Run(tensorflow::OpKernelContext* context, DynamicTableResource& table) = 0;
 
-  // Returns output `index`, owned by the context. RESOURCE_EXHAUSTED without memory.
-  static Result<tensorflow::Tensor*> Allocate(tensorflow::OpKernelContext* context, int index,
-                                              const tensorflow::TensorShape& shape) {
-    tensorflow::Tensor* output = nullptr;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(index, shape, &output)));
-    return output;
-  }
   // Returns output `index`, a row of floats for each element of `shape`.
   static Result<float*> AllocateRows(tensorflow::OpKernelContext* context, int index, tensorflow::TensorShape shape,
                                      int64_t dim) {
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.AddDimWithStatus(dim)));
-    LOCKSTEP_ASSIGN_OR_RETURN(tensorflow::Tensor * rows, Allocate(context, index, shape));
+    LOCKSTEP_ASSIGN_OR_RETURN(tensorflow::Tensor * rows, AllocateTensor(context, index, shape));
     return static_cast<float*>(Data(*rows));
   }
 };

@@ -1,16 +1,16 @@
-// Nodes are grouped by level: the number of groupable nodes on the longest path to them, themselves included. Two nodes
-// of one level never depend on each other, because a path from one to the other would give the second a higher level.
-// Making the groups of all levels at once closes no circle either. Each step on a circle would lead from a group to one
-// of a higher level, or stay among nodes that no group changes.
+// Nodes are grouped by level: the largest number of groupable collectives on a path to them, themselves included, and
+// then the number of groupable local operations since the last of these. Levels are compared in this order. They never
+// fall along a path, and rise at each groupable node. So two nodes of one level never depend on each other. Making the
+// groups of all levels at once closes no circle either: each step on a circle would lead from a group to one of a
+// higher level, or stay among nodes that no group changes.
 //
 //   level 1        level 2                     level 3
 //   Route a        Combine a                   CombineGradient a
 //   Route b        Combine b  --> Route c      CombineGradient b       Route c looks up the result of Combine b,
 //                                              Combine c               so it is not part of the first group
 //
-// Local operations can be grouped as well (Pool, SparseUpdate). They do not raise the level of collectives, which they
-// would otherwise keep apart: a lookup with Pool between its exchanges still shares them with a lookup without. A local
-// operation's level is the number of collectives before it, and of the local operations since then.
+// Local operations (Pool, SparseUpdate) do not raise the level of a collective. So a lookup with Pool between its
+// exchanges still shares them with a lookup without.
 //
 // All groups are found before the first is made: levels and conditions are those of the original graph.
 #include "tf/graph/grouping.h"

@@ -170,10 +170,6 @@ class DynamicEmbedding(keras.layers.Layer):
             if weights is not None:
                 raise ValueError(f"{self.name}: weights are for a SparseTensor or a RaggedTensor, got {inputs}")
             keys = tf.RaggedTensor.from_tensor(keys, ragged_rank=1)
-        if isinstance(keys, tf.RaggedTensor) and isinstance(weights, tf.SparseTensor):
-            keys = keys.to_sparse()
-        elif isinstance(keys, tf.SparseTensor) and isinstance(weights, tf.RaggedTensor):
-            weights = weights.to_sparse()
         pooled = lookup_pooled(self._weight._value, keys, weights, self.combiner)
         return tf.ensure_shape(pooled, [None, self.output_dim])
 

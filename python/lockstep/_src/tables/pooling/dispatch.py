@@ -1,13 +1,15 @@
 """Reaches TensorFlow's pooled lookups for tables of this library, by TensorFlow's public dispatch by type.
 
-| function | for a table of this library |
+| function | for a sharded or dynamic table |
 | --- | --- |
 | `tf.nn.embedding_lookup_sparse` | the fused operations (`fused.py`) |
-| `tf.nn.safe_embedding_lookup_sparse` | the same; examples without ids cost no row |
-| the same functions of `tf.compat.v1` | the same |
+| `tf.nn.safe_embedding_lookup_sparse` | the same; a dynamic table looks up no key for examples without ids |
+| the same functions of `tf.compat.v1`, with sparse ids | the same |
+| the same functions of `tf.compat.v1`, with ragged ids | TensorFlow fills empty examples; a scope fuses the rest |
 
-Feature columns and layers call these functions. Other variables never meet this module. With the option
-`fused_lookups=False`, TensorFlow's own operations run: unique, gather and segment sum.
+Feature columns and layers call these functions. The last row needs a scope, which replaces TensorFlow's implementation:
+its dispatch allows one target for a call, and has one for ragged ids. With the option `fused_lookups=False`,
+TensorFlow's own operations run: unique, gather and segment sum.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from lockstep._src.tables.pooling import fused
 from lockstep._src.tables.pooling.lookups import TABLES, combine, lookup_fused, lookup_valid, table_of
 
 _Call = dict[str, Any]
-# A list that mixes both kinds is none of ours: TensorFlow would take it for parts of one table.
+# Lists of one table. `table_of` leaves longer lists to TensorFlow, which takes them for parts of one table.
 _TABLES_ARGUMENT: Any = Union[(*TABLES, *(list[table] for table in TABLES))]  # noqa: UP007
 
 
@@ -47,8 +49,6 @@ def _safe_lookup(given: _Call) -> Any:
     if table is None or combiner not in fused.COMBINERS or not _fit(ids, weights) or ids.shape.rank is None:
         return NotImplemented
     with tf.name_scope(given["name"] or "embedding_lookup"):
-        if isinstance(ids, tf.RaggedTensor):
-            ids, weights = ids.to_sparse(), None if weights is None else weights.to_sparse()
         return lookup_valid(table, ids, weights, combiner, given["max_norm"], given["default_id"])
 
 

@@ -19,21 +19,17 @@ from lockstep._src.tables.sharded.lookup_steps import DistinctRows
 COMBINERS = ("sum", "mean", "sqrtn")
 
 
-def splits_of(ids: tf.SparseTensor | tf.RaggedTensor, batch: tf.Tensor | None) -> tf.Tensor:
+def splits_of(ids: tf.SparseTensor | tf.RaggedTensor, all_examples: bool) -> tf.Tensor:
     """Returns where the ids of each example begin, [B + 1] int64.
 
     Args:
       ids: [B, ...]; an example is an index of the first dimension.
-      batch: B, an int64 scalar; None: up to the last example that has ids. Ragged ids know all their examples, so for
-        them any tensor means B.
+      all_examples: False: B ends with the last example that has ids, as in `tf.nn.embedding_lookup_sparse`.
     """
     if isinstance(ids, tf.SparseTensor):
-        return library.ops.lockstep_splits(ids.indices, [] if batch is None else [batch])
+        return library.ops.lockstep_splits(ids.indices, [ids.dense_shape[0]] if all_examples else [])
     splits = tf.cast(ids.row_splits, tf.int64)
-    if batch is not None:
-        return splits
-    used = tf.searchsorted(splits, splits[-1:])[0]
-    return splits[: used + 1]
+    return splits if all_examples else splits[: tf.searchsorted(splits, splits[-1:])[0] + 1]
 
 
 def splits_of_examples(examples: tf.Tensor) -> tf.Tensor:
@@ -120,17 +116,12 @@ def _lookups_of(op: tf.Operation, values: int) -> Iterator[tuple[Any, ...]]:
 @tf.RegisterGradient("LockstepPool")
 def _gradient_of_pool(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
     of_rows, of_weights = [], []
-    for (rows, places, splits, weights, combiner), pooled, grad in zip(
-        _lookups_of(op, 1), op.outputs, grads, strict=True
-    ):
+    lookups = zip(_lookups_of(op, 1), op.outputs, grads, strict=True)
+    for (rows, places, splits, weights, combiner), pooled, grad in lookups:
         grad = tf.convert_to_tensor(grad)
         of_rows.append(_row_gradients(grad, tf.shape(rows, out_type=tf.int64), places, splits, weights, combiner))
         if weights is not None:
-            of_weights.append(
-                library.ops.lockstep_pool_weight_gradient(
-                    grad, rows, pooled, places, splits, weights, combiner=combiner
-                )
-            )
+            of_weights.append(_weight_gradients(grad, rows, pooled, places, splits, weights, combiner))
     return [*of_rows, *[None] * (2 * len(grads)), *of_weights]
 
 
@@ -143,12 +134,37 @@ def _gradient_of_pool_gradient(op: tf.Operation, *grads: Any) -> list[tf.Tensor 
         pooled = _pool(given, places, splits, weights, combiner)
         of_gradients.append(pooled)
         if weights is not None:
-            of_weights.append(
-                library.ops.lockstep_pool_weight_gradient(
-                    grad, given, pooled, places, splits, weights, combiner=combiner
-                )
-            )
+            of_weights.append(_weight_gradients(grad, given, pooled, places, splits, weights, combiner))
     return [*of_gradients, *[None] * (3 * len(grads)), *of_weights]
+
+
+def _weight_gradients(
+    grad: tf.Tensor,
+    rows: tf.Tensor,
+    pooled: tf.Tensor,
+    places: tf.Tensor,
+    splits: tf.Tensor,
+    weights: tf.Tensor,
+    combiner: str,
+) -> tf.Tensor:
+    """Returns the gradients of weights, [N], made of TensorFlow's operations: few programs train weights."""
+
+    def inner(one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        product = tf.cast(one, weights.dtype) * tf.cast(other, weights.dtype)
+        return tf.reduce_sum(tf.reshape(product, [tf.shape(product)[0], -1]), 1)
+
+    lengths = splits[1:] - splits[:-1]
+    example = tf.repeat(tf.range(tf.size(lengths)), lengths)
+    of_rows = inner(tf.gather(grad, example), tf.gather(rows, places))
+    if combiner == "sum":
+        return of_rows
+    of_pooled = tf.gather(inner(grad, pooled), example)
+    count = tf.size(lengths)
+    if combiner == "mean":
+        total = tf.gather(tf.math.unsorted_segment_sum(weights, example, count), example)
+        return tf.math.divide_no_nan(of_rows - of_pooled, total)
+    squares = tf.gather(tf.math.unsorted_segment_sum(weights**2, example, count), example)
+    return tf.math.divide_no_nan(of_rows, tf.sqrt(squares)) - tf.math.divide_no_nan(weights * of_pooled, squares)
 
 
 tf.no_gradient("LockstepSplits")

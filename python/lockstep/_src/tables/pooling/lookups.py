@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
+from lockstep._src.tables.dynamic import modes
 from lockstep._src.tables.dynamic.variable import DynamicVariable
 from lockstep._src.tables.pooling import fused
 from lockstep._src.tables.sharded.table import RowShardedTable
@@ -36,26 +37,23 @@ def lookup_fused(
     weights: Ids | None,
     combiner: str,
     max_norm: float | None = None,
-    batch: tf.Tensor | None = None,
-    fill: bool = False,
+    all_examples: bool = False,
 ) -> tf.Tensor:
     """Returns rows of a table, combined per example, by fused operations.
 
     Args:
       table: [rows, D...], as `table_of` returns it.
-      ids: [B, ...], sorted by example; ragged ids have two dimensions.
+      ids: [B, ...], sorted by example; ragged ids are [B, L].
       weights: as `ids`; None: all weights are 1.
       combiner: 'sum', 'mean' or 'sqrtn'.
       max_norm: rows are clipped to this norm before they are combined; None: they aren't.
-      batch: see `fused.splits_of`.
-      fill: whether row 0 gets a gradient of zero if an example has no ids. TensorFlow's safe lookup has this effect,
-        which changes row 0 with optimizers such as FTRL.
+      all_examples: see `fused.splits_of`.
 
     Returns:
       [B, D...].
     """
-    values = None if weights is None else weights.values
-    return combine(table, ids.values, fused.splits_of(ids, batch), values, combiner, max_norm, fill)
+    splits = fused.splits_of(ids, all_examples)
+    return combine(table, ids.values, splits, None if weights is None else weights.values, combiner, max_norm)
 
 
 def combine(
@@ -67,11 +65,21 @@ def combine(
     max_norm: float | None,
     fill: bool = False,
 ) -> tf.Tensor:
-    """Returns what `lookup_fused` does, for ids [N] whose examples begin at `splits` [B + 1]; weights: [N]."""
+    """Returns what `lookup_fused` does, for ids [N] whose examples begin at `splits` [B + 1]; weights: [N].
+
+    Args:
+      table: see `lookup_fused`.
+      ids: [N].
+      splits: [B + 1] int64.
+      weights: [N] or None.
+      combiner: see `lookup_fused`.
+      max_norm: see `lookup_fused`.
+      fill: whether row 0 gets a gradient of zero if an example has no ids. TensorFlow's safe lookup has this effect,
+        which changes row 0 with optimizers such as FTRL.
+    """
     if fill:
         is_any_empty = tf.reduce_any(tf.equal(splits[1:], splits[:-1]))
-        filler = tf.zeros([tf.cast(is_any_empty, tf.int32)], ids.dtype)
-        found = table.distinct_rows(tf.concat([ids, filler], 0))
+        found = table.distinct_rows(tf.concat([ids, tf.zeros([tf.cast(is_any_empty, tf.int32)], ids.dtype)], 0))
         found = found._replace(places=found.places[: tf.size(ids)])
     else:
         found = table.distinct_rows(ids)
@@ -80,18 +88,15 @@ def combine(
     return tf.cast(pooled, table.dtype)
 
 
-def lookup_pooled(
-    table: Any, ids: Ids, weights: Ids | None, combiner: str, max_norm: float | None = None, fill: bool = False
-) -> tf.Tensor:
+def lookup_pooled(table: Any, ids: Ids, weights: Ids | None, combiner: str, max_norm: float | None = None) -> tf.Tensor:
     """Returns rows of a table, combined per example.
 
     Args:
       table: [rows, D], a variable of any kind.
-      ids: [B..., L], sorted by row; integers, or strings if the table's keys are strings. Ragged ids are [B, L].
-      weights: as `ids`; None: all weights are 1.
+      ids: [B..., L], sorted by row; integers, or strings if the table's keys are strings.
+      weights: of the shape of `ids`; None: all weights are 1.
       combiner: 'sum', 'mean' or 'sqrtn'.
       max_norm: rows are clipped to this norm before they are combined; None: they aren't.
-      fill: see `lookup_fused`.
 
     Returns:
       [B..., D]; zeros for examples without ids.
@@ -100,29 +105,22 @@ def lookup_pooled(
       ValueError: the rank of `ids` is not known, or less than 2.
     """
     fusible = table_of(table)
-    if isinstance(ids, tf.RaggedTensor):
-        if fusible is not None and ids.ragged_rank == 1:
-            return lookup_fused(fusible, ids, weights, combiner, max_norm, ids.nrows(tf.int64), fill)
-        ids, weights = ids.to_sparse(), None if weights is None else weights.to_sparse()
-    matrix, batch_shape = _as_matrix(ids)
-    if weights is not None:
-        weights = matrix.with_values(weights.values)
+    if fusible is not None and _are_ragged_matrices(ids, weights):
+        return lookup_fused(fusible, ids, weights, combiner, max_norm, all_examples=True)
+    matrix, weights, batch_shape = _as_matrices(ids, weights)
     if fusible is not None:
-        pooled = lookup_fused(fusible, matrix, weights, combiner, max_norm, matrix.dense_shape[0], fill)
+        pooled = lookup_fused(fusible, matrix, weights, combiner, max_norm, all_examples=True)
     else:
         pooled = tf.compat.v1.nn.embedding_lookup_sparse(table, matrix, weights, combiner=combiner, max_norm=max_norm)
         missing = tf.cast(matrix.dense_shape[0], tf.int32) - tf.shape(pooled)[0]
         pooled = tf.pad(pooled, [[0, missing], *([0, 0] for _ in pooled.shape[1:])])
-    known, row = _known_batch(ids), pooled.shape[1:].as_list()
-    if len(known) != 1:
-        pooled = tf.reshape(pooled, tf.concat([batch_shape, tf.shape(pooled)[1:]], 0))
-    return tf.ensure_shape(pooled, [*known, *row])
+    return _of_batch(pooled, ids, batch_shape)
 
 
 def lookup_valid(
     table: Any,
-    ids: tf.SparseTensor,
-    weights: tf.SparseTensor | None,
+    ids: Ids,
+    weights: Ids | None,
     combiner: str,
     max_norm: float | None = None,
     default_id: Any = None,
@@ -132,27 +130,69 @@ def lookup_valid(
 
     Args:
       table: see `lookup_pooled`.
-      ids: [B..., L], sorted by row.
-      weights: as `ids`; None: all weights are 1.
+      ids: see `lookup_pooled`.
+      weights: see `lookup_pooled`.
       combiner: see `lookup_pooled`.
       max_norm: see `lookup_pooled`.
       default_id: the id of examples that have no valid one, with weight 1; None: they get zeros.
     """
+    fusible = table_of(table)
+    stays_ragged = fusible is not None and default_id is None and _are_ragged_matrices(ids, weights)
+    if stays_ragged:
+        kept_ids, kept_weights, batch_shape = ids, weights, None
+    else:
+        kept_ids, kept_weights, batch_shape = _as_matrices(ids, weights)
     if ids.dtype.is_integer:
-        ids, weights = keep_ids(ids, weights)
-    if weights is not None and combiner != "sum":
-        ids, weights = keep_positive(ids, weights)
-    if default_id is None:
+        kept_ids, kept_weights = _retain(kept_ids, kept_weights, kept_ids.values >= 0)
+    if kept_weights is not None and combiner != "sum":
+        kept_ids, kept_weights = _retain(kept_ids, kept_weights, kept_weights.values > 0)
+    if default_id is not None:
+        if kept_weights is not None:
+            kept_weights, _ = tf.sparse.fill_empty_rows(kept_weights, tf.ones([], kept_weights.dtype))
+        kept_ids, _ = tf.sparse.fill_empty_rows(kept_ids, tf.cast(default_id, ids.dtype))
+    if fusible is None:
+        pooled = lookup_pooled(table, kept_ids, kept_weights, combiner, max_norm)
+    else:
         # To a dynamic table, 0 would be a key.
-        return lookup_pooled(table, ids, weights, combiner, max_norm, fill=isinstance(table, RowShardedTable))
+        fill = default_id is None and isinstance(fusible, RowShardedTable) and modes.is_training()
+        splits = fused.splits_of(kept_ids, all_examples=True)
+        values = None if kept_weights is None else kept_weights.values
+        pooled = combine(fusible, kept_ids.values, splits, values, combiner, max_norm, fill)
+    return pooled if stays_ragged else _of_batch(pooled, ids, batch_shape)
+
+
+def _are_ragged_matrices(ids: Ids, weights: Ids | None) -> bool:
+    """Returns whether ids are ragged [B, L], and so are weights if there are any."""
+    return all(
+        isinstance(one, tf.RaggedTensor) and one.ragged_rank == 1 and one.flat_values.shape.rank == 1
+        for one in (ids, weights)
+        if one is not None
+    )
+
+
+def _as_matrices(ids: Ids, weights: Ids | None) -> tuple[tf.SparseTensor, tf.SparseTensor | None, tf.Tensor]:
+    """Returns ids and weights as sparse [B, L], and the shape of B."""
+    ids, weights = (one.to_sparse() if isinstance(one, tf.RaggedTensor) else one for one in (ids, weights))
     matrix, batch_shape = _as_matrix(ids)
-    if weights is not None:
-        weights, _ = tf.sparse.fill_empty_rows(matrix.with_values(weights.values), tf.ones([], weights.dtype))
-    matrix, _ = tf.sparse.fill_empty_rows(matrix, tf.cast(default_id, ids.dtype))
-    pooled = lookup_pooled(table, matrix, weights, combiner, max_norm)
-    row = pooled.shape[1:].as_list()
-    pooled = tf.reshape(pooled, tf.concat([batch_shape, tf.shape(pooled)[1:]], 0))
-    return tf.ensure_shape(pooled, [*_known_batch(ids), *row])
+    return matrix, None if weights is None else matrix.with_values(weights.values), batch_shape
+
+
+def _of_batch(pooled: tf.Tensor, ids: Ids, batch_shape: tf.Tensor) -> tf.Tensor:
+    """Returns [B..., D] from rows of all examples."""
+    known, row = _known_batch(ids), pooled.shape[1:].as_list()
+    if len(known) != 1:
+        pooled = tf.reshape(pooled, tf.concat([batch_shape, tf.shape(pooled)[1:]], 0))
+    return tf.ensure_shape(pooled, [*known, *row])
+
+
+def _retain(ids: Any, weights: Any, kept: tf.Tensor) -> tuple[Any, Any]:
+    """Returns ids and weights without the entries that are not kept; both are sparse or both are ragged."""
+    retain = tf.sparse.retain if isinstance(ids, tf.SparseTensor) else _retain_ragged
+    return retain(ids, kept), None if weights is None else retain(weights, kept)
+
+
+def _retain_ragged(values: tf.RaggedTensor, kept: tf.Tensor) -> tf.RaggedTensor:
+    return tf.ragged.boolean_mask(values, values.with_values(kept))
 
 
 def _as_matrix(ids: tf.SparseTensor) -> tuple[tf.SparseTensor, tf.Tensor]:
@@ -167,19 +207,7 @@ def _as_matrix(ids: tf.SparseTensor) -> tuple[tf.SparseTensor, tf.Tensor]:
     return tf.sparse.reshape(ids, tf.concat([rows, ids.dense_shape[-1:]], 0)), batch_shape
 
 
-def _known_batch(ids: tf.SparseTensor) -> list[int | None]:
+def _known_batch(ids: Ids) -> list[int | None]:
     if ids.shape.rank is None:
         raise ValueError("sparse ids are of unknown rank, wanted [batch..., ids]")
     return ids.shape[:-1].as_list()
-
-
-def keep_ids(ids: tf.SparseTensor, weights: tf.SparseTensor | None) -> tuple[tf.SparseTensor, tf.SparseTensor | None]:
-    """Returns both without the entries whose id is below 0; in a feature column such an id means "no value"."""
-    kept = ids.values >= 0
-    return tf.sparse.retain(ids, kept), None if weights is None else tf.sparse.retain(weights, kept)
-
-
-def keep_positive(ids: tf.SparseTensor, weights: tf.SparseTensor) -> tuple[tf.SparseTensor, tf.SparseTensor]:
-    """Returns both without the entries whose weight is not positive, as feature columns do unless they sum."""
-    kept = weights.values > 0
-    return tf.sparse.retain(ids, kept), tf.sparse.retain(weights, kept)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lockstep._src.engine import library
 from lockstep._src.scope import scope
 from lockstep._src.tables import dynamic, pooling, sharded
 from lockstep._src.tables.features.group_lookup import group_embedding_lookup_sparse
@@ -146,6 +147,65 @@ def test_rows_of_16_bits_are_added_in_float32(kind, dtype, weighted):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("fused", [True, False])
+def test_weights_may_have_another_form_than_ids(kind, fused):
+    ids, table = _ids(), _table(kind)
+    weights = _weights(ids)
+    wanted = pooling.lookup_pooled(table, ids, weights, "sum")
+    with scope(fused_lookups=fused):
+        for given in ((ids.to_sparse(), weights), (ids, weights.to_sparse())):
+            np.testing.assert_allclose(pooling.lookup_pooled(table, *given, "sum"), wanted, rtol=1e-6, atol=1e-6)
+            got = group_embedding_lookup_sparse([table], given[:1], "sum", given[1:])[0]
+            np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_ragged_ids_with_a_uniform_dimension_are_examples_of_examples():
+    ids = tf.RaggedTensor.from_row_lengths(tf.constant([[1, 2], [3, 4], [5, 5]], tf.int64), [2, 1])
+    got = pooling.lookup_pooled(_table("sharded"), ids, None, "sum")
+    wanted = [[VALUES[1] + VALUES[2], VALUES[3] + VALUES[4]], [2 * VALUES[5], np.zeros(DIM)]]
+    np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_and_splits_of_32_bits(kind):
+    ids = tf.ragged.constant(BATCH, dtype=tf.int32, row_splits_dtype=tf.int32)
+    wanted = pooling.lookup_pooled(_table(kind), _ids(), None, "mean")
+    np.testing.assert_array_equal(pooling.lookup_pooled(_table(kind), ids, None, "mean"), wanted)
+    np.testing.assert_array_equal(tf.nn.embedding_lookup_sparse(_table(kind), ids, None), wanted)
+
+
+def test_an_evaluation_leaves_a_dynamic_table_alone():
+    table = _table("dynamic")
+    with dynamic.evaluating():
+        got = pooling.lookup_pooled(table, _ids([[1, 99], []]), None, "sum")
+    np.testing.assert_allclose(got, [VALUES[1], np.zeros(DIM)], rtol=1e-6)
+    assert int(table.total_count()) == ROWS
+
+
+@pytest.mark.parametrize("api", [tf.nn.safe_embedding_lookup_sparse, tf1.nn.safe_embedding_lookup_sparse])
+def test_examples_without_ids_are_no_key_of_a_dynamic_table(api):
+    table = dynamic.DynamicVariable("table", DIM)
+    ids = _ids([[5], [], [-3]])
+    got = [api(table, ids.to_sparse()), tf.nn.safe_embedding_lookup_sparse(table, ids)]
+    np.testing.assert_array_equal(*got)
+    assert table.export().keys.numpy().tolist() == [5]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gather_of_distinct_rows_has_a_gradient(kind):
+    table, ids = _table(kind), tf.constant([4, 2, 4], tf.int64)
+    with tf.GradientTape() as tape:
+        found = table.distinct_rows(ids)
+        loss = tf.reduce_sum(tf.gather(found.rows, found.places) * [[1.0], [10.0], [100.0]])
+    dense = np.zeros((ROWS, DIM), np.float32)
+    grad = tape.gradient(loss, table)
+    np.add.at(dense, grad.indices.numpy(), grad.values.numpy())
+    np.testing.assert_array_equal(
+        dense[:, 0], np.where(np.arange(ROWS) == 4, 101, np.where(np.arange(ROWS) == 2, 10, 0))
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_after_the_last_example_with_ids_are_omitted_as_in_tensorflow(kind):
     table, ids = _table(kind), _ids([[], [1, 2], [], []])
     for form in (ids, ids.to_sparse()):
@@ -197,11 +257,12 @@ def test_gradients_of_gradients():
     results = []
     for rows, params in ((lambda: table, table), (lambda: plain, plain)):
         with tf.GradientTape() as outer:
-            with tf.GradientTape() as inner:
+            with tf.GradientTape(persistent=True) as inner:
                 found = tf.nn.embedding_lookup_sparse(rows(), ids, ids.with_flat_values(weights), combiner="mean")
                 loss = tf.reduce_sum(tf.square(found))
             grad = tf.convert_to_tensor(inner.gradient(loss, params))
-            norm = tf.reduce_sum(grad**4)
+            of_weights = inner.gradient(loss, weights)
+            norm = tf.reduce_sum(grad**4) + tf.reduce_sum(of_weights**2)
         results.append([tf.convert_to_tensor(one) for one in outer.gradient(norm, [params, weights])])
     for got, wanted in zip(*results, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-3)
@@ -226,6 +287,43 @@ def test_weights_for_other_ids_are_refused():
     weights = tf.RaggedTensor.from_row_lengths(tf.ones([2]), [1, 1])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"weights are float\[2\], wanted float for 3 ids"):
         tf.nn.embedding_lookup_sparse(_table("sharded"), ids, weights)
+
+
+@pytest.mark.parametrize(
+    ("splits", "places", "message"),
+    [
+        ([0, 3], [0, 1], "end with 3, wanted 0 and the number of ids, 2"),
+        ([0, 2, 1, 2], [0, 1], r"splits\[2\] is 1 after 2"),
+        ([0, 2], [0, 4], r"places\[1\] is 4, wanted one of 4 rows"),
+        ([0, 2], [0, -1], r"places\[1\] is -1"),
+        ([], [], "got no splits"),
+    ],
+)
+def test_inputs_of_a_rewritten_graph_are_checked(splits, places, message):
+    rows, places, splits = tf.zeros([4, 2]), tf.constant(places, tf.int32), tf.constant(splits, tf.int64)
+    attributes = {"combiners": ["sum"], "weighted": [False]}
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        library.ops.lockstep_pool([rows], [places], [splits], [], **attributes)
+    grad = tf.zeros([max(0, splits.shape[0] - 1), 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        library.ops.lockstep_pool_gradient(
+            [grad], [tf.constant([4, 2], tf.int64)], [places], [splits], [], **attributes
+        )
+
+
+def test_shapes_of_a_rewritten_graph_are_checked():
+    splits, places = tf.constant([0, 0, 0], tf.int64), tf.zeros([0], tf.int32)
+    attributes = {"combiners": ["sum"], "weighted": [False]}
+    for shape in ([1 << 62, 1 << 62], [-1, 2], [0, 1 << 62]):
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            library.ops.lockstep_pool_gradient(
+                [tf.zeros([2, 2])], [tf.constant(shape, tf.int64)], [places], [splits], [], **attributes
+            )
+    for last in (1 << 40, (1 << 63) - 1):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="examples, wanted"):
+            library.ops.lockstep_splits(tf.constant([[last, 0]], tf.int64), [])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got -1 examples"):
+        library.ops.lockstep_splits(tf.zeros([0, 2], tf.int64), [tf.constant(-1, tf.int64)])
 
 
 def test_wrong_arguments_raise_tensorflows_errors():

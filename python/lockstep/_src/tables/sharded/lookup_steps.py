@@ -158,7 +158,7 @@ def route_strings(ids: tf.Tensor, table: str) -> Route:
 
 
 def local_route(ids: tf.Tensor, rows: int, table: str) -> Route:
-    """Returns the route of ids whose rows are all on this worker: it drops duplicates, and exchanges nothing.
+    """Returns the route of ids whose rows are all on this worker, for `combine_distinct`: it exchanges nothing.
 
     Args:
       ids: int32 or int64 of any shape, each in [0, rows). Otherwise the step fails with InvalidArgumentError.
@@ -172,7 +172,8 @@ def local_route_of_keys(keys: tf.Tensor, table: str, *, counts: bool) -> Route:
     """Returns the route of keys of a dynamic table on this worker: see `local_route` and `route_keys`."""
     if keys.dtype == tf.string:
         distinct, inverse, times = tf.unique_with_counts(tf.reshape(keys, [-1]))
-        return Route(distinct, tf.cast(times, tf.int64), (Stage(inverse, None, None, "local"),))
+        places = tf.reshape(inverse, tf.shape(keys))
+        return Route(distinct, tf.cast(times, tf.int64), (Stage(places, None, None, "local"),))
     return _local_route(keys, "counted_keys" if counts else "keys", [], table)
 
 
@@ -198,13 +199,11 @@ def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
 
 def combine_distinct(rows: tf.Tensor, route: Route) -> DistinctRows:
     """Returns the rows [M, D...] to the workers that requested them, and there a row for each distinct id."""
-    return DistinctRows(_back(rows, route, "distinct_ids"), route.stages[0].inverse)
+    first = route.stages[0]
+    return DistinctRows(rows if first.name == "local" else _back(rows, route, "distinct_ids"), first.inverse)
 
 
 def _back(rows: tf.Tensor, route: Route, rows_of: str) -> tf.Tensor:
-    if route.stages[0].name == "local":
-        return rows if rows_of == "distinct_ids" else tf.gather(rows, route.stages[0].inverse)
-
     def back(rows: tf.Tensor) -> tf.Tensor:
         for stage in reversed(route.stages[1:]):
             rows = _combine(rows, stage, "ids")
