@@ -11,8 +11,8 @@ namespace lockstep {
 //
 // It uses open addressing with linear probing over a power of two of slots, at most half full. A slot has only the
 // number of an id, 4 bytes; ids are compared in the list of distinct ones. The table never grows, because the number of
-// ids of a batch is known. It takes 8 to 16 bytes for each id of its capacity, which fits a cache for usual batches, and
-// 8 for each distinct one. It is made for each batch and not kept. Thread-compatible.
+// ids of a batch is known. It takes 8 to 16 bytes for each id of its capacity, which fits a cache for usual batches,
+// and 8 for each distinct one. It is made for each batch and not kept. Thread-compatible.
 //
 //   IdTable table(ids.size());
 //   for (int64_t id : ids) numbers.push_back(table.FindOrInsert(id));
