@@ -72,6 +72,8 @@ class StockTable(dynamic.DynamicVariable):
       ValueError: the checkpoint does not have the table, or has it with other keys or row sizes.
     """
 
+    fuses_lookups = False
+
     def __init__(
         self,
         checkpoint: Tensors,

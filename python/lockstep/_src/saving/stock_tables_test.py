@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from lockstep import _assembly  # noqa: F401  # the savers of tables
 from lockstep._src.saving.saved_models import export
 from lockstep._src.tables import dynamic
 

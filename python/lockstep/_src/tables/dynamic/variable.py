@@ -97,6 +97,8 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     """
 
     is_dynamic = True
+    # Whether lookups with a combiner may be made of this library's operations; exported tables need TensorFlow's.
+    fuses_lookups = True
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ def table_of(params: Any) -> Any:
     """Returns the table if a lookup in `params` can be fused; None if TensorFlow's own operations have to make it."""
     if isinstance(params, (list, tuple)):
         params = params[0] if len(params) == 1 else None
-    if not isinstance(params, TABLES) or not context.options.fused_lookups:
+    if not isinstance(params, TABLES) or not params.fuses_lookups or not context.options.fused_lookups:
         return None
     return params if params.dtype.is_floating else None
 

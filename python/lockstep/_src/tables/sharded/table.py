@@ -98,6 +98,9 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
       ValueError: the shape is not known, or the initial value has another shape.
     """
 
+    # Whether lookups with a combiner may be made of this library's operations.
+    fuses_lookups = True
+
     def __init__(
         self,
         initial_value: Any,
