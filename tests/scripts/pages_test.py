@@ -57,7 +57,7 @@ def _keys_are_on_one_worker_each(outputs: list[str]) -> bool:
 
 
 def _ranks_train_the_same_number(outputs: list[str]) -> bool:
-    numbers = [float(re.search(r"0\.\d+", output)[0]) for output in outputs]
+    numbers = [float(re.search(r"^0\.\d+$", output, re.M)[0]) for output in outputs]
     return numbers == pytest.approx([0.5, 0.5], abs=1e-6)
 
 
