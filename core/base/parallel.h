@@ -23,8 +23,8 @@ inline void RunInline(int64_t count, int64_t grain, const std::function<void(int
   if (count > 0) work(0, count);
 }
 
-// Calls work(list, begin, end) for ranges of the items of several lists, in parallel: the items of all lists are
-// divided as if they were one list. counts: the number of items of each list.
+// Calls work(list, begin, end) for ranges of the items of several lists, in parallel. The items are divided as if all
+// lists were one. counts: the number of items of each list.
 inline void ForEachRange(std::span<const int64_t> counts, int64_t grain, const ParallelFor& parallel,
                          const std::function<void(size_t list, int64_t begin, int64_t end)>& work) {
   std::vector<int64_t> ends(counts.size());

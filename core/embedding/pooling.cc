@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/base/float16.h"
+#include "core/base/elements.h"
 #include "core/base/prefetch.h"
 #include "core/base/strings.h"
 
@@ -32,43 +32,14 @@ constexpr int64_t kAhead = 16;
 // The processor itself prefetches the rest of longer rows.
 constexpr int64_t kPrefetchedBytes = 256;
 
-// The types of elements: Stored in memory, Sum in computations and for weights.
-struct Float32 {
-  using Stored = float;
-  using Sum = float;
-  [[gnu::always_inline]] static Sum Load(Stored stored) { return stored; }
-  [[gnu::always_inline]] static Stored Store(Sum value) { return value; }
-};
-
-struct Float64 {
-  using Stored = double;
-  using Sum = double;
-  [[gnu::always_inline]] static Sum Load(Stored stored) { return stored; }
-  [[gnu::always_inline]] static Stored Store(Sum value) { return value; }
-};
-
-struct Float16 {
-  using Stored = uint16_t;
-  using Sum = float;
-  [[gnu::always_inline]] static Sum Load(Stored stored) { return Float16ToFloat(stored); }
-  [[gnu::always_inline]] static Stored Store(Sum value) { return FloatToFloat16(value); }
-};
-
-struct BFloat16 {
-  using Stored = uint16_t;
-  using Sum = float;
-  [[gnu::always_inline]] static Sum Load(Stored stored) { return BFloat16ToFloat(stored); }
-  [[gnu::always_inline]] static Stored Store(Sum value) { return FloatToBFloat16(value); }
-};
-
 // Calls work with the type of the elements, which CheckPooling has accepted.
 template <typename Work>
 void WithElement(DType dtype, const Work& work) {
   switch (dtype) {
-    case DType::kFloat64: return work(Float64{});
-    case DType::kFloat16: return work(Float16{});
-    case DType::kBFloat16: return work(BFloat16{});
-    default: return work(Float32{});
+    case DType::kFloat64: return work(Plain<double>{});
+    case DType::kFloat16: return work(Half{});
+    case DType::kBFloat16: return work(BFloat{});
+    default: return work(Plain<float>{});
   }
 }
 
@@ -97,39 +68,41 @@ struct Example {
   const Sum denominator;
 };
 
+// Divides the values by a combiner's denominator.
+template <int kCount, typename Sum>
+[[gnu::always_inline]] inline void Divide(Sum denominator, Sum* values) {
+  if (denominator == 1) return;
+  const bool is_zero = denominator == 0;
+  for (int d = 0; d < kCount; ++d) values[d] = is_zero ? 0 : values[d] / denominator;
+}
+
 // Adds the rows of an example's ids, kCount elements of each, and writes them divided by the denominator.
 template <typename Element, int kCount, bool kWeighted>
-[[gnu::always_inline]] inline void PoolBlock(const Example<typename Element::Sum>& example, const int32_t* places,
+[[gnu::always_inline]] inline void PoolBlock(const Example<typename Element::Value>& example, const int32_t* places,
                                              int64_t dim, const typename Element::Stored* __restrict rows,
                                              typename Element::Stored* __restrict pooled) {
-  using Sum = typename Element::Sum;
+  using Sum = typename Element::Value;
   Sum sums[kCount] = {};
   for (int64_t i = example.begin; i < example.end; ++i) {
     const typename Element::Stored* const row = rows + places[i] * dim;
     const Sum weight = kWeighted ? example.weights[i] : 1;
     for (int d = 0; d < kCount; ++d) sums[d] += kWeighted ? weight * Element::Load(row[d]) : Element::Load(row[d]);
   }
-  if (example.denominator != 1) {
-    const bool is_zero = example.denominator == 0;
-    for (int d = 0; d < kCount; ++d) sums[d] = is_zero ? 0 : sums[d] / example.denominator;
-  }
+  Divide<kCount>(example.denominator, sums);
   for (int d = 0; d < kCount; ++d) pooled[d] = Element::Store(sums[d]);
 }
 
 // Adds the gradient of an example, kCount elements, to the sums of its ids' rows that are in [first, last). The sums
 // begin with row `first`.
 template <typename Element, int kCount, bool kWeighted>
-[[gnu::always_inline]] inline void AddBlock(const Example<typename Element::Sum>& example, const int32_t* places,
+[[gnu::always_inline]] inline void AddBlock(const Example<typename Element::Value>& example, const int32_t* places,
                                             int64_t dim, int64_t first, int64_t last,
                                             const typename Element::Stored* __restrict gradient,
-                                            typename Element::Sum* __restrict sums) {
-  using Sum = typename Element::Sum;
+                                            typename Element::Value* __restrict sums) {
+  using Sum = typename Element::Value;
   Sum own[kCount];
   for (int d = 0; d < kCount; ++d) own[d] = Element::Load(gradient[d]);
-  if (example.denominator != 1) {
-    const bool is_zero = example.denominator == 0;
-    for (int d = 0; d < kCount; ++d) own[d] = is_zero ? 0 : own[d] / example.denominator;
-  }
+  Divide<kCount>(example.denominator, own);
   for (int64_t i = example.begin; i < example.end; ++i) {
     const int64_t place = places[i];
     if (place < first || place >= last) continue;
@@ -159,7 +132,7 @@ template <typename Element, bool kWeighted>
   const auto* const rows = static_cast<const Stored*>(task.rows);
   const int64_t fetched = std::min<int64_t>(dim * static_cast<int64_t>(sizeof(Stored)), kPrefetchedBytes);
   for (int64_t b = begin; b < end; ++b) {
-    const Example<typename Element::Sum> example(lookup, b);
+    const Example<typename Element::Value> example(lookup, b);
     for (int64_t i = example.begin + kAhead; i < std::min(example.end + kAhead, ids); ++i) {
       PrefetchForRead(rows + places[i] * dim, fetched);
     }
@@ -173,8 +146,8 @@ template <typename Element, bool kWeighted>
 
 template <typename Element, bool kWeighted>
 [[gnu::always_inline]] inline void AddExamples(const PoolGradientsTask& task, int64_t first, int64_t last,
-                                               typename Element::Sum* sums) {
-  using Sum = typename Element::Sum;
+                                               typename Element::Value* sums) {
+  using Sum = typename Element::Value;
   const Pooling& lookup = task.lookup;
   const int64_t dim = lookup.dim, ids = lookup.ids();
   const int32_t* const places = lookup.places.data();
@@ -195,7 +168,7 @@ template <typename Element, bool kWeighted>
 // The loops above as functions of each instruction set.
 template <typename Element>
 struct Kernels {
-  using Sum = typename Element::Sum;
+  using Sum = typename Element::Value;
   using PoolFunction = void (*)(const PoolRowsTask& task, int64_t begin, int64_t end);
   using AddFunction = void (*)(const PoolGradientsTask& task, int64_t first, int64_t last, Sum* sums);
 
@@ -236,7 +209,7 @@ struct Kernels {
 // Writes the sums of rows [first, last) of a lookup.
 template <typename Element>
 void SumRows(const PoolGradientsTask& task, int64_t first, int64_t last, InstructionSet set) {
-  using Sum = typename Element::Sum;
+  using Sum = typename Element::Value;
   using Stored = typename Element::Stored;
   const int64_t begin = first * task.lookup.dim, count = (last - first) * task.lookup.dim;
   const auto add = Kernels<Element>::kAdd[task.lookup.weights != nullptr][static_cast<size_t>(set)];
@@ -252,11 +225,12 @@ void SumRows(const PoolGradientsTask& task, int64_t first, int64_t last, Instruc
   }
 }
 
+// Returns the threads for some lookups: their caller's, or none for little work.
 template <typename Task>
-const ParallelFor& ThreadsFor(std::span<const Task> tasks, const ParallelFor& parallel, const ParallelFor& own) {
+ParallelFor ThreadsFor(std::span<const Task> tasks, const ParallelFor& parallel) {
   int64_t elements = 0;
   for (const Task& task : tasks) elements += task.lookup.ids() * task.lookup.dim;
-  return elements < kElementsWorthThreads ? own : parallel;
+  return elements < kElementsWorthThreads ? RunInline : parallel;
 }
 
 // Calls work(task, begin, end) for ranges of examples that make up those of all tasks, in parallel.
@@ -264,8 +238,7 @@ template <typename Task, typename Work>
 void ForEachExample(std::span<const Task> tasks, const ParallelFor& parallel, const Work& work) {
   std::vector<int64_t> items;
   for (const Task& task : tasks) items.push_back((task.lookup.examples() + kExamples - 1) / kExamples);
-  const ParallelFor own = RunInline;
-  ForEachRange(items, 1, ThreadsFor(tasks, parallel, own), [&](size_t t, int64_t begin, int64_t end) {
+  ForEachRange(items, 1, ThreadsFor(tasks, parallel), [&](size_t t, int64_t begin, int64_t end) {
     work(tasks[t], begin * kExamples, std::min(end * kExamples, tasks[t].lookup.examples()));
   });
 }
@@ -335,8 +308,7 @@ void PoolRows(std::span<const PoolRowsTask> tasks, const ParallelFor& parallel, 
 void PoolGradients(std::span<const PoolGradientsTask> tasks, const ParallelFor& parallel, InstructionSet set) {
   std::vector<int64_t> parts;
   for (const PoolGradientsTask& task : tasks) parts.push_back(std::min(task.lookup.rows, kParts));
-  const ParallelFor own = RunInline;
-  ForEachRange(parts, 1, ThreadsFor(tasks, parallel, own), [&](size_t t, int64_t begin, int64_t end) {
+  ForEachRange(parts, 1, ThreadsFor(tasks, parallel), [&](size_t t, int64_t begin, int64_t end) {
     const int64_t rows = tasks[t].lookup.rows;
     WithElement(tasks[t].lookup.dtype, [&]<typename Element>(Element) {
       SumRows<Element>(tasks[t], rows * begin / parts[t], rows * end / parts[t], set);

@@ -135,9 +135,9 @@ struct LookupRows {
   bool distinct = false;
 };
 
-// Returns INVALID_ARGUMENT if the arguments do not fit together: splits that are not [R] or negative, another number of
-// rows than the route serves, or an inverse beyond the distinct ids, of which it reads all. If rows of distinct ids are
-// wanted, it compares the count with their number instead.
+// Returns INVALID_ARGUMENT if the arguments do not fit together. Splits are [R] and not negative, and there are as many
+// rows as the route serves. All places of `inverse` are those of distinct ids; if rows of distinct ids are wanted, the
+// count is their number instead.
 Status CheckRows(int size, std::span<const LookupRows> lookups);
 
 // Sends back the rows of all lookups in one exchange and fills `out` of each. CheckRows must have accepted them.

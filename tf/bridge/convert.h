@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "absl/status/status.h"
 #include "core/base/dtype.h"
@@ -51,5 +52,11 @@ Result<tensorflow::Tensor*> AllocateTensor(tensorflow::OpKernelContext* context,
 // Returns the address of the first element, or null for an empty tensor. The caller may write only if it owns the
 // buffer: into an output that it has allocated, and never into an input.
 void* Data(const tensorflow::Tensor& tensor);
+
+// Returns all elements of a tensor of type T.
+template <typename T>
+std::span<const T> AsSpan(const tensorflow::Tensor& tensor) {
+  return {static_cast<const T*>(Data(tensor)), static_cast<size_t>(tensor.NumElements())};
+}
 
 }  // namespace lockstep

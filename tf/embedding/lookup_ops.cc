@@ -102,11 +102,6 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
   return absl::OkStatus();
 }
 
-// Returns splits, which should be [R]; the core checks that.
-std::span<const int64_t> AsSpan(const tf::Tensor& splits) {
-  return {static_cast<const int64_t*>(Data(splits)), static_cast<size_t>(splits.NumElements())};
-}
-
 // Runs `plan` for each of `count` lookups, on TensorFlow's threads if there are several. Returns the first error by
 // number, not by time.
 Status ForEachLookup(tf::OpKernelContext* context, int count, const std::function<Status(int)>& plan) {
@@ -221,14 +216,14 @@ struct RoutedInputs {
   RoutedInputs(tf::OpKernelContext* context, int count, int i)
       : values(context->input(i)),
         inverse(context->input(count + i)),
-        send(AsSpan(context->input(2 * count + i))),
-        recv(AsSpan(context->input(3 * count + i))) {}
+        send(AsSpan<int64_t>(context->input(2 * count + i))),
+        recv(AsSpan<int64_t>(context->input(3 * count + i))) {}
 
   const int32_t* places() const { return static_cast<const int32_t*>(Data(inverse)); }
 
   const tf::Tensor& values;
   const tf::Tensor& inverse;
-  std::span<const int64_t> send;
+  std::span<const int64_t> send;  // should be [R]; the core checks that
   std::span<const int64_t> recv;
 };
 

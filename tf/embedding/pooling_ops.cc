@@ -37,11 +37,6 @@ using tf::shape_inference::DimensionHandle;
 using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
-template <typename T>
-std::span<const T> AsSpan(const tf::Tensor& tensor) {
-  return {static_cast<const T*>(Data(tensor)), static_cast<size_t>(tensor.NumElements())};
-}
-
 // Returns the type of the weights of rows.
 tf::DataType WeightsOf(tf::DataType rows) { return rows == tf::DT_DOUBLE ? tf::DT_DOUBLE : tf::DT_FLOAT; }
 

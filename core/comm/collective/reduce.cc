@@ -6,7 +6,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/base/float16.h"
+#include "core/base/elements.h"
 
 // One loop serves all types, operations and instruction sets. It is forced inline into functions that differ in their
 // target attribute, and the compiler vectorises each copy for its target. The loop uses a small block of accumulators
@@ -21,31 +21,6 @@
 
 namespace lockstep {
 namespace {
-
-// The storage of elements and the type in which they are computed: the policies E of the loops below. Load and Store
-// convert between the two.
-template <typename T>
-struct Plain {
-  using Stored = T;
-  using Value = T;
-  [[gnu::always_inline]] static Value Load(Stored stored) { return stored; }
-  [[gnu::always_inline]] static Stored Store(Value value) { return value; }
-};
-
-// The 16-bit formats accumulate in float: Store rounds once, at the end.
-struct Half {
-  using Stored = uint16_t;
-  using Value = float;
-  [[gnu::always_inline]] static Value Load(Stored stored) { return Float16ToFloat(stored); }
-  [[gnu::always_inline]] static Stored Store(Value value) { return FloatToFloat16(value); }
-};
-
-struct BFloat {
-  using Stored = uint16_t;
-  using Value = float;
-  [[gnu::always_inline]] static Value Load(Stored stored) { return BFloat16ToFloat(stored); }
-  [[gnu::always_inline]] static Stored Store(Value value) { return FloatToBFloat16(value); }
-};
 
 // A bool is a byte that is zero or not; results are 0 or 1.
 struct Bool {

@@ -25,7 +25,14 @@ from tensorflow.python.util import dispatch, tf_decorator
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.pooling import fused
-from lockstep._src.tables.pooling.lookups import TABLES, combine, lookup_fused, lookup_valid, table_of
+from lockstep._src.tables.pooling.lookups import (
+    TABLES,
+    are_ragged_matrices,
+    combine,
+    lookup_fused,
+    lookup_valid,
+    table_of,
+)
 
 _Call = dict[str, Any]
 # Lists of one table. `table_of` leaves longer lists to TensorFlow, which takes them for parts of one table.
@@ -54,10 +61,8 @@ def _safe_lookup(given: _Call) -> Any:
 
 def _fit(ids: Any, weights: Any) -> bool:
     """Returns whether ids and weights can be combined; if not, TensorFlow's function raises its own error."""
-    if isinstance(ids, tf.RaggedTensor):
-        is_matrix = ids.ragged_rank == 1 and ids.flat_values.shape.rank == 1
-        return is_matrix and (weights is None or isinstance(weights, tf.RaggedTensor))
-    return isinstance(ids, tf.SparseTensor) and (weights is None or isinstance(weights, tf.SparseTensor))
+    are_sparse = isinstance(ids, tf.SparseTensor) and (weights is None or isinstance(weights, tf.SparseTensor))
+    return are_sparse or are_ragged_matrices(ids, weights)
 
 
 def _register(api: Callable[..., Any], make: Callable[[_Call], Any], **types: Any) -> None:

@@ -7,7 +7,7 @@ Letters: N ids of a lookup on this worker, U distinct ones, B examples, D the di
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -64,16 +64,7 @@ def _weights_dtype(rows: tf.DType) -> tf.DType:
 
 
 def _pool(rows: tf.Tensor, places: tf.Tensor, splits: tf.Tensor, weights: tf.Tensor | None, combiner: str) -> tf.Tensor:
-    (pooled,) = library.ops.lockstep_pool(
-        [rows],
-        [places],
-        [splits],
-        [] if weights is None else [weights],
-        combiners=[combiner],
-        weighted=[weights is not None],
-        lockstep_group=context.options.group_lookups,
-    )
-    return pooled
+    return _of_one_lookup(library.ops.lockstep_pool, [rows, places, splits], weights, combiner)
 
 
 def _row_gradients(
@@ -84,17 +75,21 @@ def _row_gradients(
     weights: tf.Tensor | None,
     combiner: str,
 ) -> tf.Tensor:
-    (summed,) = library.ops.lockstep_pool_gradient(
-        [grad],
-        [row_shape],
-        [places],
-        [splits],
+    return _of_one_lookup(library.ops.lockstep_pool_gradient, [grad, row_shape, places, splits], weights, combiner)
+
+
+def _of_one_lookup(
+    operation: Callable[..., Any], inputs: list[tf.Tensor], weights: tf.Tensor | None, combiner: str
+) -> tf.Tensor:
+    """Returns the output of an operation with lists, for one lookup."""
+    (output,) = operation(
+        *([one] for one in inputs),
         [] if weights is None else [weights],
         combiners=[combiner],
         weighted=[weights is not None],
         lockstep_group=context.options.group_lookups,
     )
-    return summed
+    return output
 
 
 def _lookups_of(op: tf.Operation, values: int) -> Iterator[tuple[Any, ...]]:

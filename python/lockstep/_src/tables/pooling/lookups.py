@@ -105,7 +105,7 @@ def lookup_pooled(table: Any, ids: Ids, weights: Ids | None, combiner: str, max_
       ValueError: the rank of `ids` is not known, or less than 2.
     """
     fusible = table_of(table)
-    if fusible is not None and _are_ragged_matrices(ids, weights):
+    if fusible is not None and are_ragged_matrices(ids, weights):
         return lookup_fused(fusible, ids, weights, combiner, max_norm, all_examples=True)
     matrix, weights, batch_shape = _as_matrices(ids, weights)
     if fusible is not None:
@@ -137,7 +137,7 @@ def lookup_valid(
       default_id: the id of examples that have no valid one, with weight 1; None: they get zeros.
     """
     fusible = table_of(table)
-    stays_ragged = fusible is not None and default_id is None and _are_ragged_matrices(ids, weights)
+    stays_ragged = fusible is not None and default_id is None and are_ragged_matrices(ids, weights)
     if stays_ragged:
         kept_ids, kept_weights, batch_shape = ids, weights, None
     else:
@@ -161,7 +161,7 @@ def lookup_valid(
     return pooled if stays_ragged else _of_batch(pooled, ids, batch_shape)
 
 
-def _are_ragged_matrices(ids: Ids, weights: Ids | None) -> bool:
+def are_ragged_matrices(ids: Ids, weights: Ids | None) -> bool:
     """Returns whether ids are ragged [B, L], and so are weights if there are any."""
     return all(
         isinstance(one, tf.RaggedTensor) and one.ragged_rank == 1 and one.flat_values.shape.rank == 1

@@ -58,7 +58,7 @@ class Route(NamedTuple):
 
 
 class DistinctRows(NamedTuple):
-    """What a lookup gets once for each distinct id.
+    """The rows that a lookup gets, once for each distinct id.
 
     Attributes:
       rows: [U, D...].
