@@ -42,7 +42,7 @@ FILL = 1 << 18
 LAWS = ("uniform", "zipf")
 TURNS = 3  # turns of the processes per line
 DEADLINE = 600  # seconds per process
-_PEERS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".venv-peers", "bin", "python")
+_PEER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ".venv-peers/tfra/bin/python")
 
 Call = Callable[[], object]
 
@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--dims", type=int, nargs="+", default=[16, 64])
     parser.add_argument(
-        "--tfra", default=_PEERS if os.path.exists(_PEERS) else None, help="the Python of an environment with TFRA"
+        "--tfra", default=_PEER if os.path.exists(_PEER) else None, help="the Python of an environment with TFRA"
     )
     parser.add_argument("--kinds", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -108,13 +108,25 @@ make_ops() {
   fi
 }
 
-# Other libraries that benchmarks measure. Without them the benchmarks omit their columns.
+# peer NAME [OPTION...]: the environment of another library that benchmarks measure, in .venv-peers/NAME. pip gets the
+# options. Without a peer the benchmarks do without its figures.
+peer() {
+  local name="$1" wanted="requirements/peers/$1.txt" home=".venv-peers/$1"
+  shift
+  [ -f "$home/made" ] && cmp -s "$home/made" "$wanted" && return
+  say "virtual environment $home"
+  "$PYTHON" -m venv --clear "$home" && "$home/bin/pip" install -q -r <(grep -v '^horovod==' "$wanted") "$@" &&
+    "$home/bin/pip" install -q --no-build-isolation -r "$wanted" "$@" && cp "$wanted" "$home/made" ||
+    say "$name does not install here: benchmarks do without it"
+}
+
+# Horovod is built by pip, against the TensorFlow of its environment.
 make_peers() {
-  local peers=requirements/peers.txt
-  [ -f .venv-peers/made ] && cmp -s .venv-peers/made "$peers" && return
-  say "virtual environment .venv-peers"
-  "$PYTHON" -m venv .venv-peers && .venv-peers/bin/pip install -q -r "$peers" && cp "$peers" .venv-peers/made ||
-    say "peers don't install here: benchmarks do without them"
+  peer tfra
+  peer torchrec --no-deps
+  need_compiler
+  HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_GLOO=1 \
+    HOROVOD_CMAKE="$PWD/.venv-peers/horovod/bin/cmake" MAKEFLAGS="-j$CMAKE_BUILD_PARALLEL_LEVEL" peer horovod
 }
 
 # optional NAME: packages for the tests of one place to run; without them these tests are skipped. They may not change the

@@ -24,7 +24,7 @@ from schema import Schema, is_prepared
 DEFAULT_OUT = Path("data") / "ranking"
 
 
-def _reuse(folder: Path, origin: dict) -> bool:
+def is_from(folder: Path, origin: dict) -> bool:
     """Returns whether the folder was already prepared from this origin (compared as JSON)."""
     return is_prepared(folder) and Schema.load(folder).origin == json.loads(json.dumps(origin))
 
@@ -36,7 +36,7 @@ def _folder_for(out: Path, kind: str, source: Path) -> Path:
 def prepare_criteo(out: Path, options: criteo.GeneratorOptions) -> Path:
     """Generates Criteo-shaped data under `out`, unless it exists there. Returns its folder."""
     folder = out / "criteo-generated"
-    if not _reuse(folder, {"kind": "criteo-generated", **dataclasses.asdict(options)}):
+    if not is_from(folder, {"kind": "criteo-generated", **dataclasses.asdict(options)}):
         criteo.generate(folder, options)
     return folder
 
@@ -64,7 +64,7 @@ def prepare(source: Path, out: Path, max_table_rows: int = 100_000) -> Path:
         return source
     if source.is_dir() and movielens.is_movielens(source):
         folder = _folder_for(out, "movielens", source)
-        if not _reuse(folder, movielens.describe_source(source)):
+        if not is_from(folder, movielens.describe_source(source)):
             movielens.convert(source, folder)
         return folder
     candidates = [source] if source.is_file() else sorted(source.glob("*.txt")) + sorted(source.glob("*.[ct]sv"))
@@ -75,7 +75,7 @@ def prepare(source: Path, out: Path, max_table_rows: int = 100_000) -> Path:
             f"Criteo's form, or a folder that data.py prepared; found {len(texts)} files of Criteo's form"
         )
     folder = _folder_for(out, "criteo", texts[0])
-    if not _reuse(folder, criteo.describe_source(texts[0], max_table_rows)):
+    if not is_from(folder, criteo.describe_source(texts[0], max_table_rows)):
         criteo.convert(texts[0], folder, max_table_rows)
     return folder
 

@@ -26,7 +26,7 @@ def _seed(name: str) -> int:
     return zlib.crc32(name.encode()) & 0x7FFFFFFF
 
 
-def _table(name: str, rows: int, dim: int, scope: EmbeddingScope, limit: float = 0.1) -> tf.Variable:
+def table(name: str, rows: int, dim: int, scope: EmbeddingScope, limit: float = 0.1) -> tf.Variable:
     """Returns an embedding table [rows, dim], uniform in [-limit, limit)."""
     initializer = tf1.random_uniform_initializer(-limit, limit, seed=_seed(name))
     with scope():
@@ -36,13 +36,13 @@ def _table(name: str, rows: int, dim: int, scope: EmbeddingScope, limit: float =
 def _embed(name: str, features: Features, schema: Schema, dim: int, scope: EmbeddingScope, prefix: str) -> tf.Tensor:
     """Returns a feature's vectors [B, dim]: its id's row, or the mean of its list's rows (zeros for an empty list)."""
     if name in schema.categorical:
-        table = _table(f"{prefix}_{name}", schema.categorical[name], dim, scope)
-        return tf.nn.embedding_lookup(table, features[name])
-    table = _table(f"{prefix}_{name}", schema.lists[name], dim, scope)
+        rows = table(f"{prefix}_{name}", schema.categorical[name], dim, scope)
+        return tf.nn.embedding_lookup(rows, features[name])
+    rows = table(f"{prefix}_{name}", schema.lists[name], dim, scope)
     ids = features[name]
     if isinstance(ids, tf.RaggedTensor):
         ids = ids.to_sparse()
-    vectors = tf.nn.safe_embedding_lookup_sparse(table, ids, combiner="mean")
+    vectors = tf.nn.safe_embedding_lookup_sparse(rows, ids, combiner="mean")
     return tf.reshape(vectors, [-1, dim])
 
 
@@ -58,14 +58,14 @@ def _dense(x: tf.Tensor, units: int, name: str, relu: bool) -> tf.Tensor:
     return tf.nn.relu(y) if relu else y
 
 
-def _mlp(x: tf.Tensor, widths: Sequence[int], name: str, last_relu: bool) -> tf.Tensor:
+def mlp(x: tf.Tensor, widths: Sequence[int], name: str, last_relu: bool) -> tf.Tensor:
     """Returns the output of fully connected layers with ReLU between them, and after the last one if asked."""
     for i, units in enumerate(widths):
         x = _dense(x, units, f"{name}_{i}", relu=last_relu or i + 1 < len(widths))
     return x
 
 
-def _numeric(features: Features, schema: Schema) -> tf.Tensor:
+def numeric(features: Features, schema: Schema) -> tf.Tensor:
     """Returns the numeric features side by side: [B, number of numeric features]."""
     return tf.stack([features[name] for name in schema.numeric], axis=1)
 
@@ -106,11 +106,18 @@ def dlrm(
       Logits [B].
     """
     with tf1.variable_scope("dlrm", reuse=tf1.AUTO_REUSE):
-        dense = _mlp(_numeric(features, schema), (*bottom, dim), "bottom", last_relu=True)
         names = (*schema.categorical, *schema.lists)
         vectors = [_embed(name, features, schema, dim, embedding_scope, "embedding") for name in names]
-        top_input = tf.concat([dense, _pairs([dense, *vectors])], axis=1)
-        return tf.reshape(_mlp(top_input, (*top, 1), "top", last_relu=False), [-1])
+        return dlrm_dense_part(numeric(features, schema), vectors, bottom, top)
+
+
+def dlrm_dense_part(
+    numbers: tf.Tensor, vectors: Sequence[tf.Tensor], bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256)
+) -> tf.Tensor:
+    """Returns DLRM's logits [B] from its numeric features [B, n] and the vectors of the others, each [B, D]."""
+    dense = mlp(numbers, (*bottom, int(vectors[0].shape[1])), "bottom", last_relu=True)
+    top_input = tf.concat([dense, _pairs([dense, *vectors])], axis=1)
+    return tf.reshape(mlp(top_input, (*top, 1), "top", last_relu=False), [-1])
 
 
 def wide_and_deep(
@@ -128,11 +135,11 @@ def wide_and_deep(
     """
     with tf1.variable_scope("wide_and_deep", reuse=tf1.AUTO_REUSE):
         names = (*schema.categorical, *schema.lists)
-        numeric = _numeric(features, schema)
+        numbers = numeric(features, schema)
         wide = [_embed(name, features, schema, 1, embedding_scope, "wide") for name in names]
         deep = [_embed(name, features, schema, dim, embedding_scope, "deep") for name in names]
-        linear = _dense(numeric, 1, "wide_numeric", relu=False)
-        nonlinear = _mlp(tf.concat([numeric, *deep], axis=1), (*hidden, 1), "deep_layer", last_relu=False)
+        linear = _dense(numbers, 1, "wide_numeric", relu=False)
+        nonlinear = mlp(tf.concat([numbers, *deep], axis=1), (*hidden, 1), "deep_layer", last_relu=False)
         return tf.reshape(tf.add_n([linear, nonlinear, *wide]), [-1])
 
 

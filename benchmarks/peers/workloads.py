@@ -1,0 +1,91 @@
+"""The training workloads: models, sizes, steps, and the systems that run them.
+
+Two models train on two kinds of data. All features have Criteo's Kaggle cardinalities, cut to 200,000 rows, and ids of
+zipf(1.05).
+
+- `dlrm`: examples/ranking's DLRM, with 13 numeric features and one id of each of 26 features.
+- `multi_hot`: 13 numeric features and the sums of the rows of 1 to 2 * ids - 1 ids of each of 26 features; a hidden
+  layer of 64.
+
+This module imports only the standard library, because every peer's environment loads it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "ranking"
+# Where the processes of this benchmark find its modules, and those of the example.
+PYTHONPATH = os.pathsep.join(str(folder) for folder in (Path(__file__).parent, EXAMPLE))
+
+GLOBAL_BATCH = 4096
+LEARNING_RATE = 0.01
+ACCUMULATOR = 1e-4  # Adagrad's initial value; with TensorFlow's default of 0.1, rare rows would hardly change
+MAX_TABLE_ROWS, ZIPF = 200_000, 1.05
+EVAL_ROWS = 50_000
+HIDDEN = 64  # width of the hidden layer of `multi_hot`
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """A model, its data, and the number of steps.
+
+    Attributes:
+      name: its name on the command line and in the file of figures.
+      title: its name in table and picture.
+      model: "dlrm" or "multi_hot".
+      dim: width of the embeddings.
+      workers: number of workers.
+      ids: mean number of ids of a feature; 1 for DLRM.
+      warm_up, timed: steps before the clock starts, and steps that it times.
+      auc_steps: steps after which the AUC is measured; 0: it is not measured.
+      batches: different batches in the data. Training begins again after them.
+    """
+
+    name: str
+    title: str
+    model: str
+    dim: int
+    workers: int = 2
+    ids: int = 1
+    warm_up: int = 15
+    timed: int = 60
+    auc_steps: int = 0
+    batches: int = 200
+
+    def shortened(self) -> Workload:
+        """Returns the same workload with few steps, for a trial."""
+        return dataclasses.replace(self, warm_up=3, timed=6, auc_steps=12 if self.auc_steps else 0)
+
+
+_MULTI_HOT = {"model": "multi_hot", "warm_up": 10, "timed": 30}
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("dlrm-16", "DLRM, width 16", "dlrm", 16, auc_steps=200),
+        Workload("dlrm-64", "DLRM, width 64", "dlrm", 64, warm_up=10, timed=30),
+        Workload("dlrm-16-4", "DLRM, width 16, 4 workers", "dlrm", 16, workers=4, warm_up=10, timed=30),
+        Workload("multi-hot-16", "10 ids, width 16", dim=16, ids=10, batches=24, auc_steps=100, **_MULTI_HOT),
+        Workload("multi-hot-64", "10 ids, width 64", dim=64, ids=10, batches=24, **_MULTI_HOT),
+        Workload("multi-hot-16-30", "30 ids, width 16", dim=16, ids=30, batches=8, **_MULTI_HOT),
+    )
+}
+
+
+def prepared(workload: Workload, out: Path) -> Path:
+    """Returns the folder of a workload's data, which is generated once below `out`."""
+    script = EXAMPLE / "data.py" if workload.model == "dlrm" else Path(__file__).with_name("multi_hot.py")
+    command = [sys.executable, str(script), "--out", str(out), "--max-table-rows", str(MAX_TABLE_ROWS)]
+    command += ["--zipf", str(ZIPF), "--rows", str(workload.batches * GLOBAL_BATCH)]
+    # The example has one folder of generated data, whatever its size.
+    command += ["--eval-rows", str(EVAL_ROWS if workload.model == "dlrm" else EVAL_ROWS // 5)]
+    command += [] if workload.model == "dlrm" else ["--ids", str(workload.ids)]
+    made = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": PYTHONPATH}
+    )
+    return Path(made.stdout.strip())
