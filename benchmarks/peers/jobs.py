@@ -19,7 +19,7 @@ from process import Job, peak_gib
 from workloads import PYTHONPATH, ROOT, Workload
 
 PEERS = ROOT / ".venv-peers"
-DEADLINE_S = 300
+DEADLINE_S = int(os.environ.get("DEAD", "300"))
 _END_S = 10  # time between SIGTERM and SIGKILL
 
 

@@ -63,13 +63,22 @@ def work(job: process.Job, rank: int, cluster: tf.train.ClusterSpec, target: str
         step = tf1.train.get_or_create_global_step()
         optimizer = tf1.train.SyncReplicasOptimizer(graph.optimizer(), size, size)
         train_op = optimizer.minimize(built.loss, step)
-        hook = optimizer.make_session_run_hook(is_chief=rank == 0)
+        # Without tokens to begin with, no gradient is too old: the optimizer would drop it, and a worker would wait for
+        # ever.
+        hook = optimizer.make_session_run_hook(is_chief=rank == 0, num_tokens=0)
         config = graph.config(threads=1)
         config.device_filters.extend(["/job:ps", own])
         scaffold = tf1.train.Scaffold(init_fn=variables.load)
+        # Otherwise the others would look only every 30 seconds whether the variables have their values.
+        if rank > 0:
+            process.await_file(job, "initialized")
         with tf1.train.MonitoredTrainingSession(
             target, rank == 0, scaffold=scaffold, hooks=[hook], config=config
         ) as session:
+            process.tell(job, "initialized" if rank == 0 else f"joined.{rank}", True)
+            # A worker that trains alone takes the tokens of the others, whose gradients are then too old.
+            for other in range(1, size):
+                process.await_file(job, f"joined.{other}")
 
             def fed(batch: list) -> dict:
                 return dict(zip(built.feeds.values(), batch, strict=True))

@@ -118,8 +118,7 @@ def run(job: Job, rank: int, size: int, program: Program) -> None:
     for _ in range(workload.warm_up):
         program.step(next(inputs))
     tell(job, f"ready.{rank}", os.getpid())
-    while not (job.folder / "start").exists():
-        time.sleep(0.001)
+    await_file(job, "start")
     tell(job, f"figures.{rank}", timed(program, inputs, workload.timed, GLOBAL_BATCH // size))
     if not job.measures_auc:
         return
@@ -164,3 +163,9 @@ def tell(job: Job, name: str, value: object) -> None:
     partial = job.folder / f"{name}.partial"
     partial.write_text(json.dumps(value))
     partial.rename(job.folder / name)
+
+
+def await_file(job: Job, name: str) -> None:
+    """Waits for a file of the job. The runner ends this process if it never comes."""
+    while not (job.folder / name).exists():
+        time.sleep(0.001)
