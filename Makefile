@@ -100,11 +100,18 @@ test-faults: setup ## the table of faults and moments of jobs on two emulated ho
 
 .PHONY: bench
 bench: setup ## benchmarks of the core and of the TensorFlow layer
-	@tools/setup.sh bench peers tests hosts
+	@tools/setup.sh bench tfra tests hosts
 	@$(call core_build,build/bench-tf-$(TF),-DLOCKSTEP_BUILD_BENCHMARKS=ON)
 	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,lockstep_emulated_switch)
 	@for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary || exit; done
-	@for script in $$(git ls-files 'benchmarks/*.py'); do echo "== $$script"; $(python) $$script || exit; done
+	@for script in $$(git ls-files 'benchmarks/*.py' ':!benchmarks/peers'); do echo "== $$script"; $(python) $$script || exit; done
+	@$(python) benchmarks/peers/compare.py --workloads dlrm-16 --systems plain apart dense lockstep \
+	  --json build/peers/dlrm.json
+
+.PHONY: bench-peers
+bench-peers: setup ## Lockstep, Horovod, TorchRec and others on the same workloads, 45 minutes; tables and picture of the pages
+	@tools/setup.sh peers
+	@$(python) benchmarks/peers/compare.py --publish
 
 # sanitized,NAME,SANITIZERS,ENVIRONMENT
 define sanitized

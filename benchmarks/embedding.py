@@ -257,6 +257,7 @@ def main() -> None:
     parser.add_argument(
         "--tfra", default=_PEER if os.path.exists(_PEER) else None, help="the Python of an environment with TFRA"
     )
+    parser.add_argument("--json", help="also write the median rates there, in million keys per second")
     parser.add_argument("--kinds", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.kinds:
@@ -265,6 +266,7 @@ def main() -> None:
     print(f"million keys/s, {IDS} keys a call, {THREADS} threads")
     head = f"{'rows':>9} {'dim':>4} {'':16} {'variable':>9} {'dynamic':>9} {'ratio':>6} {'best':>6}"
     print(head + ("      TFRA  ratio" if args.tfra else ""))
+    measured = []
     for rows in args.rows:
         for dim in args.dims:
             with contextlib.ExitStack() as stack:
@@ -276,11 +278,16 @@ def main() -> None:
                 ]
                 for law in LAWS:
                     for what in ("lookup", "train"):
-                        _print(f"{rows:>9} {dim:>4} {law + ' ' + what:16}", compare(processes, law, what))
+                        times = compare(processes, law, what)
+                        rates = {kind: IDS * BATCHES / statistics.median(taken) / 1e6 for kind, taken in times.items()}
+                        measured.append({"rows": rows, "dim": dim, "law": law, "what": what, "rates": rates})
+                        _print(f"{rows:>9} {dim:>4} {law + ' ' + what:16}", rates, times)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(measured, file)
 
 
-def _print(head: str, times: dict[str, list[float]]) -> None:
-    rates = {kind: IDS * BATCHES / statistics.median(taken) / 1e6 for kind, taken in times.items()}
+def _print(head: str, rates: dict[str, float], times: dict[str, list[float]]) -> None:
     dynamic, best = rates["dynamic"], IDS * BATCHES / min(times["dynamic"]) / 1e6
     line = f"{head} {rates['variable']:9.1f} {dynamic:9.1f} {dynamic / rates['variable']:6.2f} {best:6.1f}"
     if "tfra" in rates:

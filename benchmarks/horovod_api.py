@@ -36,6 +36,7 @@ GOALS = {
     "26 alltoalls of 64 KiB": (0.8, "ms"),
     "alltoall 64 KiB, other splits": (0.15, "ms"),
     "100 allreduces of 1 KiB, grouped": (None, "ms"),  # the time of the empty call
+    "allreduce 1 MiB": (None, "ms"),
     "allreduce 64 MiB": (3, "GB/s"),
     "broadcast 64 MiB": (None, "GB/s"),
     "reducescatter 64 MiB": (None, "GB/s"),
@@ -64,7 +65,7 @@ def build(row: str, size: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
         full, idle = (tf.function(f, input_signature=signature, autograph=False) for f in (operation, empty))
         return calls(full), calls(idle)
 
-    floats = {"4 B": 1, "64 MiB": LARGE // 4}.get(" ".join(row.split()[1:3]), 0)
+    floats = {"4 B": 1, "1 MiB": 1 << 18, "64 MiB": LARGE // 4}.get(" ".join(row.split()[1:3]), 0)
     if row.startswith("allreduce"):
         return pair(lambda x: hvd.allreduce(x, op=hvd.Sum, name="allreduce"), [[tf.ones([floats])]])
     if row.startswith("broadcast"):

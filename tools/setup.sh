@@ -5,7 +5,7 @@
 #   taken from this tree);
 # - Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh compiler|core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|peers|lint|docs|fuzz ...
+# Usage: tools/setup.sh compiler|core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|tfra|peers|lint|docs|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -121,9 +121,7 @@ peer() {
 }
 
 # Horovod is built by pip, against the TensorFlow of its environment.
-make_peers() {
-  peer tfra
-  peer torchrec --no-deps
+make_horovod() {
   need_compiler
   HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_GLOO=1 \
     HOROVOD_CMAKE="$PWD/.venv-peers/horovod/bin/cmake" MAKEFLAGS="-j$CMAKE_BUILD_PARALLEL_LEVEL" peer horovod
@@ -164,7 +162,8 @@ for part in "$@"; do
     # Only root can create hosts; for other users the tests report this.
     hosts) [ "$(id -u)" -ne 0 ] || debian_packages iproute2 ;;
     bench) need_compiler && debian_packages libbenchmark-dev ;;
-    peers) make_peers ;;
+    tfra) peer tfra ;;
+    peers) peer tfra && peer torchrec --no-deps && make_horovod ;;
     spark) make_environment && make_spark ;;
     ray | kubernetes | mlflow) make_environment && optional "$part" ;;
     docs) make_docs ;;

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import horovod.tensorflow as hvd
 import tensorflow as tf
 
 import graph
+import horovod.tensorflow as hvd
 import process
 
 tf1 = tf.compat.v1

@@ -16,15 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from process import Job, peak_gib
+from turn import TurnError
 from workloads import PYTHONPATH, ROOT, Workload
 
 PEERS = ROOT / ".venv-peers"
-DEADLINE_S = int(os.environ.get("DEAD", "300"))
+DEADLINE_S = 240
 _END_S = 10  # time between SIGTERM and SIGKILL
-
-
-class JobError(Exception):
-    """A job has no figures. The message says why, with the last lines of its output."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,22 +39,22 @@ class System:
     Attributes:
       title: its name in table and picture.
       commands: returns the processes of a job.
-      environment: the folder of its environment; None for the one of this process.
+      peer: the name of its environment; empty for the one of this process.
       workers: returns the number of processes that train.
       is_synchronous: whether it trains one model, whose AUC has a meaning.
     """
 
     title: str
     commands: Callable[[Job], list[Command]]
-    environment: Path | None = None
+    peer: str = ""
     workers: Callable[[Workload], int] = lambda workload: workload.workers
     is_synchronous: bool = True
 
-    def missing(self) -> str:
-        """Returns why the system cannot run here, or an empty text."""
-        if self.environment is None or (self.environment / "made").exists():
-            return ""
-        return f"{self.environment.relative_to(ROOT)} is missing: run tools/setup.sh peers"
+
+def missing(peer: str) -> str:
+    """Returns why a peer cannot run here, or an empty text."""
+    home = PEERS / peer
+    return "" if (home / "made").exists() else f"{home.relative_to(ROOT)} is missing: run tools/setup.sh peers"
 
 
 def _apart(script: str, python: str = sys.executable) -> Callable[[Job], list[Command]]:
@@ -102,10 +99,10 @@ SYSTEMS = {
     "apart": System("TensorFlow, no communication", _apart("tensorflow_worker.py"), is_synchronous=False),
     "dense": System("the dense part, no communication", _apart("tensorflow_worker.py"), is_synchronous=False),
     "lockstep": System("Lockstep", _lockstep),
-    "horovod": System("Horovod", _horovod, PEERS / "horovod"),
-    "torchrec": System("TorchRec", _apart("torch_worker.py", _TORCH), PEERS / "torchrec"),
+    "horovod": System("Horovod", _horovod, peer="horovod"),
+    "torchrec": System("TorchRec", _apart("torch_worker.py", _TORCH), peer="torchrec"),
     "fbgemm": System(
-        "FBGEMM, no communication", _apart("torch_worker.py", _TORCH), PEERS / "torchrec", is_synchronous=False
+        "FBGEMM, no communication", _apart("torch_worker.py", _TORCH), peer="torchrec", is_synchronous=False
     ),
     "ps": System("parameter server", _parameter_server),
 }
@@ -128,7 +125,7 @@ def launch(system: str, workload: Workload, data: Path, measures_auc: bool) -> d
     """Runs a job once. Returns its figures; `auc` is among them if it was measured.
 
     Raises:
-      JobError: a process failed, or the job did not end within its deadline.
+      TurnError: a process failed, or the job did not end within its deadline.
     """
     with tempfile.TemporaryDirectory(prefix="lockstep_peers_") as folder:
         job = Job(Path(folder), system, workload, str(data), measures_auc and SYSTEMS[system].is_synchronous)
@@ -219,8 +216,8 @@ def _wait_for(job: Job, processes: list[subprocess.Popen], names: list[str], dea
         if failed or late:
             number = failed[0] if failed else 0
             reason = f"exit code {processes[number].poll()}" if failed else f"no {missing[0]} within {DEADLINE_S} s"
-            lines = (job.folder / f"{number}.log").read_text(errors="replace").splitlines()[-int(os.environ.get("TAIL", "30")):]
-            raise JobError("\n".join([f"{job.system}: process {number}: {reason}", *lines]))
+            lines = (job.folder / f"{number}.log").read_text(errors="replace").splitlines()[-30:]
+            raise TurnError("\n".join([f"{job.system}: process {number}: {reason}", *lines]))
         time.sleep(0.002)
 
 

@@ -1,4 +1,4 @@
-"""A task of a parameter server job by TF_CONFIG: a server that has the variables, or a worker with synchronous steps."""
+"""A task of a job with parameter servers, by TF_CONFIG: a server with variables, or a worker with synchronous steps."""
 
 from __future__ import annotations
 

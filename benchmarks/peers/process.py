@@ -87,11 +87,11 @@ def place() -> tuple[int, int]:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
-def shares(job: Job, rank: int, size: int) -> Iterator[Columns]:
-    """Yields a worker's share of every global batch, again and again."""
-    schema, part = job.schema, GLOBAL_BATCH // size
+def shares(data: str | Path, rank: int, size: int) -> Iterator[Columns]:
+    """Yields a worker's share of every global batch of the data in a folder, again and again."""
+    schema, part = Schema.load(data), GLOBAL_BATCH // size
     while True:
-        for batch in reader.batches(job.data, TRAIN, GLOBAL_BATCH, drop_remainder=True):
+        for batch in reader.batches(data, TRAIN, GLOBAL_BATCH, drop_remainder=True):
             yield rows_of(batch, schema, slice(rank * part, (rank + 1) * part))
 
 
@@ -111,7 +111,7 @@ def rows_of(batch: Columns, schema: Schema, rows: slice) -> Columns:
 def run(job: Job, rank: int, size: int, program: Program) -> None:
     """Warms up, times the steps from the common start on, and measures the AUC if the job does."""
     workload = job.workload
-    batches = (program.prepare(batch) for batch in shares(job, rank, size))
+    batches = (program.prepare(batch) for batch in shares(job.data, rank, size))
     # No more than the data's different batches are in memory.
     kept = list(itertools.islice(batches, min(workload.warm_up + workload.timed, workload.batches)))
     inputs = itertools.cycle(kept)

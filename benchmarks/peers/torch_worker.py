@@ -84,10 +84,10 @@ class Dlrm(nn.Module):
         pairs = (features + 1) * features // 2
         self.top = mlp("dlrm/top", dim + pairs, (512, 256, 1), last_relu=False)
 
-    def forward(self, numbers: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        """Returns logits [B] of numeric features [B, n] and the vectors of the others side by side [B, F * D]."""
+    def forward(self, numbers: torch.Tensor, vectors: list[torch.Tensor]) -> torch.Tensor:
+        """Returns logits [B] of numeric features [B, n] and the vectors of the others, together [B, F * D]."""
         dense = self.bottom(numbers)
-        stacked = torch.cat([dense, vectors], 1).view(len(dense), -1, dense.shape[1])
+        stacked = torch.cat([dense, *vectors], 1).view(len(dense), -1, dense.shape[1])
         return self.top(torch.cat([dense, Pairs.apply(stacked)], 1)).view(-1)
 
 
@@ -98,9 +98,9 @@ class MultiHot(nn.Module):
         super().__init__()
         self.top = mlp("multi_hot/top", numbers + features * dim, (HIDDEN, 1), last_relu=False)
 
-    def forward(self, numbers: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
-        """Returns logits [B] of numeric features [B, n] and the sums of rows side by side [B, F * D]."""
-        return self.top(torch.cat([numbers, vectors], 1)).view(-1)
+    def forward(self, numbers: torch.Tensor, vectors: list[torch.Tensor]) -> torch.Tensor:
+        """Returns logits [B] of numeric features [B, n] and the sums of rows, together [B, F * D]."""
+        return self.top(torch.cat([numbers, *vectors], 1)).view(-1)
 
 
 class Local(nn.Module):
@@ -126,13 +126,17 @@ class Model(nn.Module):
     def __init__(self, workload: Workload, schema: Schema, tables: nn.Module) -> None:
         super().__init__()
         self.tables = tables
+        self.features = list(_features(schema))
         dense = MultiHot if workload.model == "multi_hot" else Dlrm
         self.dense = dense(len(schema.numeric), len(_features(schema)), workload.dim)
 
     def forward(self, numbers: torch.Tensor, ids: KeyedJaggedTensor) -> torch.Tensor:
         """Returns logits [B]."""
         found = self.tables(ids)
-        return self.dense(numbers, found if isinstance(found, torch.Tensor) else found.values())
+        # TorchRec orders features by the kind of their sharding.
+        return self.dense(
+            numbers, [found] if isinstance(found, torch.Tensor) else [found[key] for key in self.features]
+        )
 
 
 def sharded(workload: Workload, schema: Schema) -> nn.Module:
@@ -189,9 +193,7 @@ def main() -> None:
     else:
         model = Model(workload, schema, Local(workload, _features(schema)))
         parameters = model.dense.parameters()
-    optimizer = torch.optim.Adagrad(
-        parameters, lr=LEARNING_RATE, initial_accumulator_value=ACCUMULATOR, eps=EPSILON
-    )
+    optimizer = torch.optim.Adagrad(parameters, lr=LEARNING_RATE, initial_accumulator_value=ACCUMULATOR, eps=EPSILON)
     process.run(job, rank, size, program(model, optimizer, schema))
     if job.system == "torchrec":
         dist.barrier()

@@ -28,6 +28,8 @@ LEARNING_RATE = 0.01
 ACCUMULATOR = 1e-4  # Adagrad's initial value; with TensorFlow's default of 0.1, rare rows would hardly change
 MAX_TABLE_ROWS, ZIPF = 200_000, 1.05
 EVAL_ROWS = 50_000
+DATA = ROOT / "build" / "benchmark-data"  # where generated data is kept
+ALL = ("plain", "apart", "lockstep", "horovod", "ps", "torchrec", "fbgemm")
 HIDDEN = 64  # width of the hidden layer of `multi_hot`
 
 
@@ -45,6 +47,7 @@ class Workload:
       warm_up, timed: steps before the clock starts, and steps that it times.
       auc_steps: steps after which the AUC is measured; 0: it is not measured.
       batches: different batches in the data. Training begins again after them.
+      systems: the names of the systems that train it.
     """
 
     name: str
@@ -57,24 +60,29 @@ class Workload:
     timed: int = 60
     auc_steps: int = 0
     batches: int = 200
+    systems: tuple[str, ...] = ALL
 
     def shortened(self) -> Workload:
         """Returns the same workload with few steps, for a trial."""
         return dataclasses.replace(self, warm_up=3, timed=6, auc_steps=12 if self.auc_steps else 0)
 
 
-_MULTI_HOT = {"model": "multi_hot", "warm_up": 10, "timed": 30}
-WORKLOADS = {
-    workload.name: workload
-    for workload in (
-        Workload("dlrm-16", "DLRM, width 16", "dlrm", 16, auc_steps=200),
-        Workload("dlrm-64", "DLRM, width 64", "dlrm", 64, warm_up=10, timed=30),
-        Workload("dlrm-16-4", "DLRM, width 16, 4 workers", "dlrm", 16, workers=4, warm_up=10, timed=30),
-        Workload("multi-hot-16", "10 ids, width 16", dim=16, ids=10, batches=24, auc_steps=100, **_MULTI_HOT),
-        Workload("multi-hot-64", "10 ids, width 64", dim=64, ids=10, batches=24, **_MULTI_HOT),
-        Workload("multi-hot-16-30", "30 ids, width 16", dim=16, ids=30, batches=8, **_MULTI_HOT),
-    )
-}
+def multi_hot(ids: int, dim: int, **options: int) -> Workload:
+    """Returns the workload of features with so many ids in the mean, whose data has as many ids in any case."""
+    title, batches = f"{ids} ids, width {dim}", max(1, 240 // ids)
+    name = f"multi-hot-{ids}-{dim}"
+    return Workload(name, title, "multi_hot", dim, ids=ids, batches=batches, warm_up=10, timed=30, **options)
+
+
+_ALL = [
+    Workload("dlrm-16", "DLRM, width 16", "dlrm", 16, auc_steps=200, systems=(*ALL, "dense")),
+    Workload("dlrm-64", "DLRM, width 64", "dlrm", 64, warm_up=10, timed=30, systems=(*ALL, "dense")),
+    Workload("dlrm-16-4", "DLRM, width 16, 4 workers", "dlrm", 16, workers=4, warm_up=10, timed=30),
+    multi_hot(10, 16, auc_steps=100),
+    multi_hot(10, 64),
+    multi_hot(30, 16),
+]
+WORKLOADS = {workload.name: workload for workload in _ALL}
 
 
 def prepared(workload: Workload, out: Path) -> Path:

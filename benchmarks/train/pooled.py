@@ -1,9 +1,8 @@
 """Lookups with a combiner: fused, not fused, and plain TensorFlow without communication; on two workers.
 
-Usage: python benchmarks/train/pooled.py [--dim 16] [--hot 10] [--batch 4096] [--launches 3].
+Usage: python benchmarks/train/pooled.py [--dim 16] [--ids 10] [--launches 3].
 
-Workload: 26 features with Criteo's numbers of rows, at most 200,000. An example has 1 to 2 * hot - 1 ids of each, drawn
-by zipf(1.05); they are summed. A hidden layer of 64 follows, and Adagrad trains everything.
+Workload: `multi_hot` of benchmarks/peers/workloads.py, the same data and model that other libraries are compared with.
 
 - `fused`: The option's default.
 - `apart`: `fused_lookups=False`: TensorFlow drops duplicates, gathers and sums.
@@ -17,48 +16,30 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import statistics
+import sys
+from pathlib import Path
 
 import turns
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "peers"))
+
+import workloads  # noqa: E402
 
 WORKERS = 2
 WARM_UP, BLOCKS, STEPS = 2, 7, 4
 TARGET = 1.5
-CARDINALITIES = [1460, 583, 200000, 200000, 305, 24, 12517, 633, 3, 93145, 5683, 200000, 3194, 27, 14992]
-CARDINALITIES += [200000, 10, 5652, 2173, 4, 200000, 18, 15, 200000, 105, 142572]
 
 
 def flags_from() -> argparse.Namespace:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--dim", type=int, default=16, help="width of the tables (%(default)s)")
-    flags.add_argument("--hot", type=int, default=10, help="mean number of ids of a feature (%(default)s)")
-    flags.add_argument("--batch", type=int, default=4096, help="examples of all workers together (%(default)s)")
+    flags.add_argument("--ids", type=int, default=10, help="mean number of ids of a feature (%(default)s)")
     flags.add_argument("--launches", type=int, default=3, help="runs of the whole program (%(default)s)")
     flags.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    flags.add_argument("--data", type=Path, default=workloads.DATA, help="(%(default)s)")
     return flags.parse_args()
-
-
-def batches(flags: argparse.Namespace, rank: int):
-    """Returns for each step the dense values, for each feature its ids and lengths, and the labels."""
-    import numpy as np
-
-    random = np.random.default_rng(rank)
-    examples = flags.batch // WORKERS
-    permutations = np.random.default_rng(99)
-    features = []
-    for rows in CARDINALITIES:
-        weights = np.arange(1, rows + 1) ** -1.05
-        features.append((np.cumsum(weights) / weights.sum(), permutations.permutation(rows)))
-    made = []
-    for _ in range(STEPS):
-        lengths = random.integers(1, 2 * flags.hot, [len(features), examples])
-        ids = []
-        for own, (cumulative, permutation) in zip(lengths, features, strict=True):
-            ranks = np.searchsorted(cumulative, random.random(own.sum()))
-            ids.append(permutation[np.minimum(ranks, len(permutation) - 1)])
-        dense = random.standard_normal([examples, 13]).astype(np.float32)
-        made.append((dense, ids, lengths, (random.random(examples) < 0.3).astype(np.float32)))
-    return made
 
 
 def worker(flags: argparse.Namespace) -> None:
@@ -70,57 +51,35 @@ def worker(flags: argparse.Namespace) -> None:
     tf.compat.v1.logging.set_verbosity(tf.compat.v1.logging.ERROR)
     rank = hb.context.rank
     turns.pin(rank, WORKERS)
-    data = batches(flags, rank)
+    workload = workloads.multi_hot(flags.ids, flags.dim)
+    data = workloads.prepared(workload, flags.data)
     programs = {
-        "fused": program(flags, data, hb.scope(fused_lookups=True), hb.embedding_scope),
-        "apart": program(flags, data, hb.scope(fused_lookups=False), hb.embedding_scope),
-        "plain": program(flags, data, contextlib.nullcontext(), contextlib.nullcontext),
+        "fused": program(workload, data, rank, hb.scope(fused_lookups=True), hb.embedding_scope),
+        "apart": program(workload, data, rank, hb.scope(fused_lookups=False), hb.embedding_scope),
+        "plain": program(workload, data, rank, contextlib.nullcontext(), contextlib.nullcontext),
     }
     times = turns.measure(programs, WARM_UP, BLOCKS, STEPS)
     if rank == 0:
         turns.report(times)
 
 
-def program(flags: argparse.Namespace, data, scope, embedding_scope):
+def program(workload, data, rank: int, scope, embedding_scope):
     """Returns a function of the batch's number that runs a step."""
-    import numpy as np
     import tensorflow as tf
 
-    tf1 = tf.compat.v1
+    import graph
+    import process
+    from schema import Schema
+
     with tf.Graph().as_default(), scope:
-        dense = tf1.placeholder(tf.float32, [None, 13])
-        ids = [tf1.placeholder(tf.int64, [None]) for _ in CARDINALITIES]
-        lengths = [tf1.placeholder(tf.int64, [None]) for _ in CARDINALITIES]
-        labels = tf1.placeholder(tf.float32, [None])
-        start = tf1.random_uniform_initializer(-0.05, 0.05, seed=1)
-        with embedding_scope():
-            tables = [
-                tf1.get_variable(f"table{i}", [rows, flags.dim], initializer=start)
-                for i, rows in enumerate(CARDINALITIES)
-            ]
-        found = [
-            tf.nn.embedding_lookup_sparse(
-                table, tf.RaggedTensor.from_row_lengths(own, length, validate=False), None, combiner="sum"
-            )
-            for table, own, length in zip(tables, ids, lengths, strict=True)
-        ]
-        values = tf.concat([dense, *found], 1)
-        random = np.random.default_rng(7)
-        for inputs, outputs in ((13 + len(tables) * flags.dim, 64), (64, 1)):
-            weights = (random.uniform(-1, 1, [inputs, outputs]) * np.sqrt(6 / (inputs + outputs))).astype(np.float32)
-            values = tf.nn.relu(values) if inputs == 64 else values
-            values = values @ tf1.get_variable(f"kernel{outputs}", initializer=weights)
-        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=tf.reshape(values, [-1])))
-        train_op = tf1.train.AdagradOptimizer(0.01).minimize(loss)
-        session = tf1.Session(config=tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1))
-        session.run(tf1.global_variables_initializer())
-        step = session.make_callable([loss, train_op], [dense, *ids, *lengths, labels])
-
-    def run(number: int) -> object:
-        own_dense, own_ids, own_lengths, own_labels = data[number]
-        return step(own_dense, *own_ids, *own_lengths, own_labels)
-
-    return run
+        built = graph.build(workload, Schema.load(data), embedding_scope)
+        train_op = graph.optimizer().minimize(built.loss)
+        session = tf.compat.v1.Session(config=graph.config(threads=1))
+        session.run(tf.compat.v1.global_variables_initializer())
+        step = built.program(session, train_op).step
+    shares = process.shares(data, rank, WORKERS)
+    inputs = [built.prepare(batch) for batch in itertools.islice(shares, STEPS)]
+    return lambda number: step(inputs[number])
 
 
 def main() -> None:
@@ -128,15 +87,17 @@ def main() -> None:
     if flags.worker:
         worker(flags)
         return
-    print(
-        f"26 features of {flags.hot} ids, width {flags.dim}, {WORKERS} workers, global batch {flags.batch}", flush=True
-    )
-    runs = [turns.launch(__file__, flags, ("dim", "hot", "batch"), WORKERS) for _ in range(flags.launches)]
+    workloads.prepared(workloads.multi_hot(flags.ids, flags.dim), flags.data)
+    batch = workloads.GLOBAL_BATCH
+    print(f"26 features of {flags.ids} ids, width {flags.dim}, {WORKERS} workers, global batch {batch}", flush=True)
+    environment = {"PYTHONPATH": workloads.PYTHONPATH}
+    names = ("dim", "ids", "data")
+    runs = [turns.launch(__file__, flags, names, WORKERS, environment) for _ in range(flags.launches)]
     print(f"{'':8}{'step ms':>9}{'lowest':>9}{'highest':>9}{'samples/s':>11}{'x plain':>9}")
     for name in runs[0]:
         every = [run[name] for run in runs]
         value, ratio = statistics.median(every), statistics.median(run["plain"] / run[name] for run in runs)
-        print(f"{name:8}{value:9.2f}{min(every):9.2f}{max(every):9.2f}{flags.batch / value * 1e3:11.0f}{ratio:9.2f}")
+        print(f"{name:8}{value:9.2f}{min(every):9.2f}{max(every):9.2f}{batch / value * 1e3:11.0f}{ratio:9.2f}")
     ratio = statistics.median(run["plain"] / run["fused"] for run in runs)
     print(f"fused / plain: {ratio:.2f} (target >= {TARGET}){'' if ratio >= TARGET else '  MISSED'}")
 

@@ -42,7 +42,13 @@ def report(figures: object) -> None:
     print("FIGURES", json.dumps(figures), flush=True)
 
 
-def launch(script: str, flags: argparse.Namespace, names: Sequence[str], workers: int) -> dict:
+def launch(
+    script: str,
+    flags: argparse.Namespace,
+    names: Sequence[str],
+    workers: int,
+    more_environment: Mapping[str, str] | None = None,
+) -> dict:
     """Runs the workers of a script once, with `--worker` and the named flags. Returns the figures of worker 0."""
     from lockstep.testing.workers import worker_variables
 
@@ -51,7 +57,7 @@ def launch(script: str, flags: argparse.Namespace, names: Sequence[str], workers
     processes = []
     try:
         for variables in worker_variables(workers):
-            environment = {**os.environ, **variables, "CUDA_VISIBLE_DEVICES": ""}
+            environment = {**os.environ, **variables, **(more_environment or {}), "CUDA_VISIBLE_DEVICES": ""}
             environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
             processes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
         output = processes[0].communicate()[0]

@@ -112,7 +112,10 @@ def dlrm(
 
 
 def dlrm_dense_part(
-    numbers: tf.Tensor, vectors: Sequence[tf.Tensor], bottom: Sequence[int] = (512, 256), top: Sequence[int] = (512, 256)
+    numbers: tf.Tensor,
+    vectors: Sequence[tf.Tensor],
+    bottom: Sequence[int] = (512, 256),
+    top: Sequence[int] = (512, 256),
 ) -> tf.Tensor:
     """Returns DLRM's logits [B] from its numeric features [B, n] and the vectors of the others, each [B, D]."""
     dense = mlp(numbers, (*bottom, int(vectors[0].shape[1])), "bottom", last_relu=True)
