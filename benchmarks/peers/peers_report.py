@@ -20,6 +20,7 @@ from workloads import ROOT
 PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
 PICTURE = ROOT / "docs" / "pictures" / "benchmarks.svg"
 OURS = "Lockstep"
+FIGURES = re.compile(r"(<!-- figures: ([\w-]+) -->)\n.*?(<!-- end of figures -->)", re.S)
 _WITHOUT = "no communication"  # part of the titles of systems that don't train one model
 
 # The picture, in pixels.
@@ -123,7 +124,7 @@ def filled(text: str, tables: dict[str, str]) -> str:
         name = match[2]
         return f"{match[1]}\n{tables[name]}\n{match[3]}" if name in tables else match[0]
 
-    return re.sub(r"(<!-- figures: ([^>]+) -->)\n.*?(<!-- end of figures -->)", replaced, text, flags=re.S)
+    return FIGURES.sub(replaced, text)
 
 
 def picture(comparisons: list[Comparison]) -> str:
