@@ -21,6 +21,7 @@ from workloads import PYTHONPATH, ROOT, Workload
 
 PEERS = ROOT / ".venv-peers"
 DEADLINE_S = 240
+SERVERS = int(os.environ.get("SERVERS","1"))
 _END_S = 10  # time between SIGTERM and SIGKILL
 
 
@@ -81,7 +82,7 @@ def _horovod(job: Job) -> list[Command]:
 
 def _parameter_server(job: Job) -> list[Command]:
     size = job.workload.workers
-    addresses = [f"127.0.0.1:{port}" for port in _free_ports(size + 1)]
+    addresses = [f"127.0.0.1:{port}" for port in _free_ports(size + SERVERS)]
     cluster = {"worker": addresses[:size], "ps": addresses[size:]}
     return [
         Command(
@@ -95,10 +96,10 @@ def _parameter_server(job: Job) -> list[Command]:
 
 _TORCH = str(PEERS / "torchrec/bin/python")
 SYSTEMS = {
+    "lockstep": System("Lockstep", _lockstep),
     "plain": System("TensorFlow, one process", _apart("tensorflow_worker.py"), workers=lambda workload: 1),
     "apart": System("TensorFlow, no communication", _apart("tensorflow_worker.py"), is_synchronous=False),
     "dense": System("the dense part, no communication", _apart("tensorflow_worker.py"), is_synchronous=False),
-    "lockstep": System("Lockstep", _lockstep),
     "horovod": System("Horovod", _horovod, peer="horovod"),
     "torchrec": System("TorchRec", _apart("torch_worker.py", _TORCH), peer="torchrec"),
     "fbgemm": System(
