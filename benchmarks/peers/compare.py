@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -45,6 +46,8 @@ def flags_from() -> argparse.Namespace:
 
 def main() -> None:
     flags = flags_from()
+    # The processes of the current turn end with this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
     figures = Figures(machine(), 1 if flags.quick else flags.rounds)
     started = time.monotonic()
 
