@@ -48,7 +48,7 @@ def main() -> None:
     flags = flags_from()
     # The processes of the current turn end with this one.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
-    figures = Figures(machine(), 1 if flags.quick else flags.rounds)
+    figures = Figures(machine(), 1 if flags.quick else flags.rounds, flags.quick)
     started = time.monotonic()
 
     def say(text: str) -> None:
@@ -84,6 +84,7 @@ def _launched(system: str, workload: workloads.Workload, data: Path) -> Callable
         measured = comparison.of(jobs.SYSTEMS[system].title)
         measured.values.append(got["samples_per_s"])
         measured.peak_gib.append(got["peak_gib"])
+        measured.busy_elsewhere.append(got["busy_elsewhere"])
         auc = f", AUC {got['auc']:.4f}" if "auc" in got else ""
         measured.auc = got.get("auc", measured.auc)
         return (

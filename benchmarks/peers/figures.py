@@ -15,11 +15,13 @@ class Measured:
     Attributes:
       values: one for each round, in the comparison's unit.
       peak_gib: the memory of all processes together, one for each round; empty if it was not measured.
+      busy_elsewhere: cores that other programs of the machine used meanwhile, one for each round.
       auc: on held-out rows, after the workload's steps; None if it was not measured.
     """
 
     values: list[float] = dataclasses.field(default_factory=list)
     peak_gib: list[float] = dataclasses.field(default_factory=list)
+    busy_elsewhere: list[float] = dataclasses.field(default_factory=list)
     auc: float | None = None
 
     @property
@@ -58,11 +60,13 @@ class Figures:
     Attributes:
       machine: the processor, and the number of cores that the run could use.
       rounds: how often each system was measured.
+      is_trial: whether the run had only few steps.
       comparisons: by name.
     """
 
     machine: str
     rounds: int
+    is_trial: bool = False
     comparisons: dict[str, Comparison] = dataclasses.field(default_factory=dict)
 
     def comparison(self, name: str, group: str, title: str, unit: str, *, less_is_better: bool = False) -> Comparison:

@@ -9,6 +9,7 @@ training workloads into docs/pictures/benchmarks.svg.
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterable
 from html import escape
@@ -24,14 +25,14 @@ FIGURES = re.compile(r"(<!-- figures: ([\w-]+) -->)\n.*?(<!-- end of figures -->
 _WITHOUT = "no communication"  # part of the titles of systems that don't train one model
 
 # The picture, in pixels.
-_WIDTH, _LABEL, _VALUE = 760, 220, 110
+_WIDTH, _LABEL, _VALUE = 780, 240, 110
 _BAR, _GAP, _TITLE = 16, 5, 30
 
 
 def write(figures: Figures) -> None:
     """Writes tables and picture into the repository."""
     tables = all_tables(figures)
-    tables["machine"] = f"Measured on {figures.machine}: medians of {figures.rounds} rounds (lowest to highest)."
+    tables["machine"] = machine(figures)
     for page in PAGES:
         page.write_text(filled(page.read_text(), tables))
     PICTURE.write_text(picture(of_group(figures, "training")))
@@ -50,6 +51,15 @@ def all_tables(figures: Figures) -> dict[str, str]:
     tables["auc"] = table(accurate, lambda measured: "" if measured.auc is None else f"{measured.auc:.4f}")
     tables["ratios"] = ratios(training)
     return tables
+
+
+def machine(figures: Figures) -> str:
+    """Returns a sentence on the machine and the run."""
+    measured = [one for comparison in figures.comparisons.values() for one in comparison.systems.values()]
+    busy = [cores for one in measured for cores in one.busy_elsewhere]
+    what = "a trial with few steps" if figures.is_trial else f"medians of {figures.rounds} rounds (lowest–highest)"
+    others = f" Other programs used {statistics.median(busy):.2f} cores meanwhile (median)." if busy else ""
+    return f"Measured on {figures.machine}: {what}.{others}"
 
 
 def of_group(figures: Figures, group: str) -> list[Comparison]:
@@ -122,7 +132,7 @@ def filled(text: str, tables: dict[str, str]) -> str:
 
     def replaced(match: re.Match) -> str:
         name = match[2]
-        return f"{match[1]}\n{tables[name]}\n{match[3]}" if name in tables else match[0]
+        return f"{match[1]}\n\n{tables[name]}\n\n{match[3]}" if name in tables else match[0]
 
     return FIGURES.sub(replaced, text)
 

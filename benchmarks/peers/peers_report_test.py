@@ -57,6 +57,14 @@ def test_memory_and_accuracy_have_only_what_was_measured(figures):
     assert tables["auc"].splitlines()[0::2] == ["|  | width 16 |", "| **Lockstep** | 0.7500 |"]
 
 
+def test_the_sentence_on_the_run_says_what_disturbed_it(figures):
+    assert peers_report.machine(figures) == "Measured on 2 cores: medians of 3 rounds (lowest–highest)."
+    figures.is_trial = True
+    figures.comparisons["dlrm-16"].of("Lockstep").busy_elsewhere += [0.5, 0.25, 0]
+    sentence = "Measured on 2 cores: a trial with few steps. Other programs used 0.25 cores meanwhile (median)."
+    assert peers_report.machine(figures) == sentence
+
+
 def test_ratios_say_how_much_better_we_are(figures):
     training = peers_report.of_group(figures, "training")
     assert peers_report.ratios(training).splitlines()[2:] == ["| TensorFlow, no communication | 2.00 | – |"]
@@ -67,7 +75,7 @@ def test_ratios_say_how_much_better_we_are(figures):
 def test_a_page_gets_tables_where_it_names_them():
     end = "<!-- end of figures -->\n"
     page = f"a\n<!-- figures: one -->\nold\n{end}b\n<!-- figures: two -->\nkept\n{end}"
-    expected = page.replace("old", "| new |")
+    expected = page.replace("old", "\n| new |\n")
     assert peers_report.filled(page, {"one": "| new |"}) == expected
 
 
