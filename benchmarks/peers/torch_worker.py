@@ -84,11 +84,19 @@ class Dlrm(nn.Module):
         pairs = (features + 1) * features // 2
         self.top = mlp("dlrm/top", dim + pairs, (512, 256, 1), last_relu=False)
 
-    def forward(self, numbers: torch.Tensor, vectors: list[torch.Tensor]) -> torch.Tensor:
-        """Returns logits [B] of numeric features [B, n] and the vectors of the others, together [B, F * D]."""
+    def forward(self, numbers: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """Returns logits [B] of numeric features [B, n] and the vectors of the others side by side [B, F * D]."""
         dense = self.bottom(numbers)
-        stacked = torch.cat([dense, *vectors], 1).view(len(dense), -1, dense.shape[1])
+        stacked = torch.cat([dense, vectors], 1).view(len(dense), -1, dense.shape[1])
         return self.top(torch.cat([dense, Pairs.apply(stacked)], 1)).view(-1)
+
+    def inputs_of_top(self, order: list[int]) -> torch.Tensor:
+        """Returns where each input of the top layers is if features, now in this order, were in their own."""
+        dim, count = self.bottom[-2].out_features, len(order) + 1
+        own = torch.tensor([0, *(1 + feature for feature in order)])
+        row, column = torch.tril_indices(count, count, -1)
+        _, pair_of = _indices(count)
+        return torch.cat([torch.arange(dim), dim + pair_of[own[row] * count + own[column]]])
 
 
 class MultiHot(nn.Module):
@@ -96,11 +104,17 @@ class MultiHot(nn.Module):
 
     def __init__(self, numbers: int, features: int, dim: int) -> None:
         super().__init__()
+        self.numbers, self.dim = numbers, dim
         self.top = mlp("multi_hot/top", numbers + features * dim, (HIDDEN, 1), last_relu=False)
 
-    def forward(self, numbers: torch.Tensor, vectors: list[torch.Tensor]) -> torch.Tensor:
-        """Returns logits [B] of numeric features [B, n] and the sums of rows, together [B, F * D]."""
-        return self.top(torch.cat([numbers, *vectors], 1)).view(-1)
+    def forward(self, numbers: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+        """Returns logits [B] of numeric features [B, n] and the sums of rows side by side [B, F * D]."""
+        return self.top(torch.cat([numbers, vectors], 1)).view(-1)
+
+    def inputs_of_top(self, order: list[int]) -> torch.Tensor:
+        """Returns where each input of the top layers is if features, now in this order, were in their own."""
+        places = torch.tensor(order)[:, None] * self.dim + torch.arange(self.dim)
+        return torch.cat([torch.arange(self.numbers), self.numbers + places.flatten()])
 
 
 class Local(nn.Module):
@@ -126,17 +140,13 @@ class Model(nn.Module):
     def __init__(self, workload: Workload, schema: Schema, tables: nn.Module) -> None:
         super().__init__()
         self.tables = tables
-        self.features = list(_features(schema))
         dense = MultiHot if workload.model == "multi_hot" else Dlrm
         self.dense = dense(len(schema.numeric), len(_features(schema)), workload.dim)
 
     def forward(self, numbers: torch.Tensor, ids: KeyedJaggedTensor) -> torch.Tensor:
         """Returns logits [B]."""
         found = self.tables(ids)
-        # TorchRec orders features by the kind of their sharding.
-        return self.dense(
-            numbers, [found] if isinstance(found, torch.Tensor) else [found[key] for key in self.features]
-        )
+        return self.dense(numbers, found if isinstance(found, torch.Tensor) else found.values())
 
 
 def sharded(workload: Workload, schema: Schema) -> nn.Module:
@@ -158,7 +168,17 @@ def sharded(workload: Workload, schema: Schema) -> nn.Module:
     for state in made.fused_optimizer.state_dict()["state"].values():
         for values in state.values():
             _set_shards(values, np.full(tuple(values.shape), ACCUMULATOR, np.float32))
+    # TorchRec orders features by the kind of their sharding. The weights above follow, which costs no time later.
+    names = list(_features(schema))
+    order = model.tables(_ids(names, np.zeros(0, np.int64), np.zeros(len(names), np.int64))).keys()
+    first = model.dense.top[0]
+    with torch.no_grad():
+        first.weight.copy_(first.weight[:, model.dense.inputs_of_top([names.index(name) for name in order])])
     return made
+
+
+def _ids(names: list[str], values: np.ndarray, lengths: np.ndarray) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor(keys=names, values=torch.from_numpy(values), lengths=torch.from_numpy(lengths))
 
 
 def _set_shards(tensor: torch.Tensor, values: np.ndarray) -> None:
@@ -207,11 +227,7 @@ def program(model: nn.Module, optimizer: torch.optim.Optimizer, schema: Schema) 
     def prepare(columns: Columns) -> tuple[torch.Tensor, KeyedJaggedTensor, torch.Tensor]:
         rows = len(columns[LABEL])
         lengths = [np.diff(columns[f"{n}/splits"]) if n in schema.lists else np.ones(rows, np.int64) for n in names]
-        ids = KeyedJaggedTensor(
-            keys=names,
-            values=torch.from_numpy(np.concatenate([columns[name] for name in names])),
-            lengths=torch.from_numpy(np.concatenate(lengths)),
-        )
+        ids = _ids(names, np.concatenate([columns[name] for name in names]), np.concatenate(lengths))
         numbers = np.stack([columns[name] for name in schema.numeric], axis=1)
         return torch.from_numpy(numbers), ids, torch.from_numpy(np.array(columns[LABEL]))
 
