@@ -62,7 +62,7 @@ def counting(dataset: tf.data.Dataset) -> Callable[[], int]:
 
     def add(rows: tf.Tensor, batch: dict[str, tf.Tensor | tf.RaggedTensor]) -> tf.Tensor:
         column = batch[name]
-        return rows + (column.nrows() if isinstance(column, tf.RaggedTensor) else tf.shape(column, tf.int64)[0])
+        return rows + (column.nrows(tf.int64) if isinstance(column, tf.RaggedTensor) else tf.shape(column, tf.int64)[0])
 
     count = tf.function(lambda: dataset.reduce(np.int64(0), add))
     return lambda: int(count())
