@@ -55,7 +55,7 @@ class RowShardedVariable(backend.Variable):
         if self._whole is not None:
             return self._whole
         local = self._value.local_value() if isinstance(self._value, RowShardedTable) else self._value.value()
-        return np.asarray(local if self.shard.world_size == 1 else lookup_steps.gather_table(local, self.shard.rows))
+        return np.asarray(local if self.shard.world_size == 1 else lookup_steps.gather_table(local, self.shard))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         del copy
