@@ -46,7 +46,7 @@ class PlacedTable:
       first: see `Shard`.
       ids: the ids that each worker is expected to look up in a step.
       slots: the bytes of a row's slots in optimizers.
-      variables: the table's variables, in one or several graphs, as long as they live.
+      variables: the table's variables in one or several graphs, as long as they live, by their identity.
     """
 
     name: str
@@ -57,7 +57,9 @@ class PlacedTable:
     first: int
     ids: float
     slots: int = 0
-    variables: weakref.WeakSet[Any] = dataclasses.field(default_factory=weakref.WeakSet, repr=False, compare=False)
+    variables: weakref.WeakValueDictionary[int, Any] = dataclasses.field(
+        default_factory=weakref.WeakValueDictionary, repr=False, compare=False
+    )
 
     @property
     def placement(self) -> str:

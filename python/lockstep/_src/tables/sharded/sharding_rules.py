@@ -138,7 +138,7 @@ def intercept_creation(
         else:
             variable = next_creator(**kwargs) if replicated is None else replicated(next_creator, **kwargs)
         if placed is not None:
-            placed.variables.add(variable)
+            placed.variables[id(variable)] = variable
         return variable
 
     # Priority 0 makes it the innermost creator: it gets the arguments as the program's own creators have changed them.
