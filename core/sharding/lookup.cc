@@ -51,25 +51,36 @@ int64_t TimesOf(const LookupIds& lookup, int64_t place) { return lookup.times ==
 // Returns the number of int64 values that are sent for an id.
 int WidthOf(const LookupIds& lookup) { return lookup.counted ? 2 : 1; }
 
+// Sets `inverse` to the number of each id in the order of their first appearance, and `distinct` to the distinct ids.
+template <typename Id, typename Table>
+Status Number(const LookupIds& lookup, Table table, std::vector<int64_t>* distinct) {
+  const Id* ids = static_cast<const Id*>(lookup.ids);
+  for (int64_t i = 0; i < lookup.count; ++i) {
+    if (!Has(lookup, ids[i])) return OutOfRange(lookup, ids[i], i);
+    lookup.inverse[i] = table.FindOrInsert(ids[i]);
+  }
+  *distinct = std::move(table).ids();
+  return OkStatus();
+}
+
 // Plans in three passes: numbers the distinct ids in the order in which they appear; sorts them by owner (a stable
 // counting sort); renumbers `inverse`. So the order of the rows that are sent depends only on the ids.
 template <typename Id>
 Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
   // First pass: `inverse` holds the number of each id in the order of appearance.
-  const Id* ids = static_cast<const Id*>(lookup.ids);
-  IdTable table(lookup.count);
-  for (int64_t i = 0; i < lookup.count; ++i) {
-    if (!Has(lookup, ids[i])) return OutOfRange(lookup, ids[i], i);
-    lookup.inverse[i] = table.FindOrInsert(ids[i]);
+  std::vector<int64_t> distinct;
+  if (lookup.placement && RowTable::IsWorthwhile(lookup.placement->rows, lookup.count)) {
+    LOCKSTEP_RETURN_IF_ERROR(Number<Id>(lookup, RowTable(lookup.placement->rows, lookup.count), &distinct));
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(Number<Id>(lookup, IdTable(lookup.count), &distinct));
   }
-  const std::vector<int64_t>& distinct = table.ids();
   const bool keys = !lookup.placement;
   const bool relayed = !lookup.relay_ranks.empty();
   const int width = WidthOf(lookup);
   if (size == 1 && width == 1) {
-    *local_rows = distinct;
     send->assign(1, static_cast<int64_t>(distinct.size()));
+    *local_rows = std::move(distinct);
     return OkStatus();
   }
 
