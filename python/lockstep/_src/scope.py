@@ -45,6 +45,7 @@ from lockstep._src.replicas import assignments, batch_statistics, replicated
 from lockstep._src.saving import checkpoint
 from lockstep._src.sessions import session
 from lockstep._src.tables import pooling, sharded, updates
+from lockstep._src.tables.placement import plan
 from lockstep._src.tables.updates import keras2
 
 if TYPE_CHECKING:
@@ -159,3 +160,4 @@ def _intercept_keras(interception: Interception) -> None:
 
 # These symbols are replaced while any scope is open. Modules of higher layers add theirs, such as Keras 2's `Model`.
 hooks = HookSet(symbols.SCOPE, _intercept)
+plan.watch_balance()

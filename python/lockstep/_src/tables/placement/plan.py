@@ -253,6 +253,11 @@ def warn(made: Plan) -> None:
         _warn_once(made.balance())
 
 
+def watch_balance() -> None:
+    """Makes the job warn of an imbalance wherever it gathers its statistics (StatsHook, StatsCallback)."""
+    statistics.watch_periods(lambda workers: warn(plan_of(workers)))
+
+
 def _of_table(table: PlacedTable, workers: Sequence[dict[str, Any]], steps: int) -> TablePlan:
     size, ranks = len(workers), range(len(workers))
     row_bytes = table.size.row_bytes + table.slots
@@ -289,9 +294,7 @@ def _of_keys(name: str, workers: Sequence[dict[str, Any]], steps: int) -> TableP
     sizes = [part["bytes"] if part else 0 for part in counted]
     ids, distinct, served = _counted(counted, steps)
     size = costs.Size(sum(rows), sum(sizes) // max(1, sum(rows)))
-    work = [
-        costs.asking(size, i, d) + costs.serving(size, s) for i, d, s in zip(ids, distinct, served, strict=True)
-    ]
+    work = [costs.asking(size, i, d) + costs.serving(size, s) for i, d, s in zip(ids, distinct, served, strict=True)]
     return TablePlan(name, "keys", sum(rows), None, rows, sizes, ids, distinct, served, work)
 
 

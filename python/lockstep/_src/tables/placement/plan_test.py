@@ -13,7 +13,9 @@ from lockstep._src.tables.placement.plan import Plan, TablePlan, warn
 def table(name, placement, work, rows=1000):
     """Returns a table whose workers have this work."""
     size = len(work)
-    return TablePlan(name, placement, rows, 4, [rows // size] * size, [16 * rows] * size, [9.0] * size, work, work, work)
+    return TablePlan(
+        name, placement, rows, 4, [rows // size] * size, [16 * rows] * size, [9.0] * size, work, work, work
+    )
 
 
 def plan(*tables, steps=10):
@@ -76,7 +78,9 @@ def test_a_plan_of_many_tables_lists_the_largest():
 
 
 def test_a_saved_plan_has_the_proposed_placements(tmp_path):
-    made = plan(table("user", "worker:0", [10.0, 1.0]), table("item", "rows", [1.0, 1.0]), table("k", "keys", [1.0, 1.0]))
+    made = plan(
+        table("user", "worker:0", [10.0, 1.0]), table("item", "rows", [1.0, 1.0]), table("k", "keys", [1.0, 1.0])
+    )
     made.save(tmp_path / "plan.json")
     assert json.loads((tmp_path / "plan.json").read_text()) == {
         "workers": 2,

@@ -126,9 +126,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         self._logical_shape = initial_values.shape_of(initial_value, shape)
         if not self._logical_shape.rank or not self._logical_shape.is_fully_defined():
             raise ValueError(f"table '{name}': shape {self._logical_shape}; a sharded table's is known and has rows")
-        self._shard = Shard(
-            self._logical_shape.as_list()[0], context.rank, context.world_size, block, first
-        )
+        self._shard = Shard(self._logical_shape.as_list()[0], context.rank, context.world_size, block, first)
         # A stock variable makes the handle, the initializer and the read operation; it joins no collection.
         local = resource_variable_ops.ResourceVariable(
             initial_value=initial_values.own_rows(
