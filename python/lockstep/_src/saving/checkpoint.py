@@ -2,8 +2,8 @@
 
 A save is one run of the graph on every worker, at the same step:
 
-1. One exchange per sharded variable and slot moves rows from their owners to contiguous ranges. Each worker then holds a
-   slice of the logical tensor.
+1. One exchange per sharded variable and slot moves rows from their owners to contiguous ranges. Each worker then holds
+   a slice of the logical tensor.
 2. Every worker writes its slices to a file of its own beside the target; worker 0 also writes the replicated variables.
    A worker's rows of dynamic tables go to another file, piece by piece (table_saveables.py).
 3. When all workers have written, worker 0 merges the files' indices beside the target, syncs all files, and renames

@@ -153,9 +153,8 @@ class Plan:
         lines = [f"{len(self.tables)} tables on {len(self.workers)} worker(s); ids and work of a step are {source}", ""]
         names = [table.name for table in self.tables[:_LISTED]]
         wide = max([5, *map(len, names)])
-        lines.append(
-            f"{'table':{wide}}  {'rows':>11}  {'width':>5}  {'placement':12}  {'bytes':>9}  {'ids/step':>9}  {'distinct':>8}"
-        )
+        head = f"{'rows':>11}  {'width':>5}  {'placement':12}  {'bytes':>9}  {'ids/step':>9}  {'distinct':>8}"
+        lines.append(f"{'table':{wide}}  {head}")
         for table in self.tables[:_LISTED]:
             lines.append(
                 f"{table.name:{wide}}  {table.total_rows:>11,}  {table.width or '':>5}  {table.placement:12}  "

@@ -35,7 +35,9 @@ def test_a_large_whole_table_is_proposed_to_be_dealt_by_rows():
 
 
 def test_small_whole_tables_are_proposed_for_idle_workers():
-    tables = [table(name, "worker:0", [work + 1.0, 1.0], rows=3) for name, work in zip("abc", [4.0, 3.0, 1.0])]
+    tables = [
+        table(name, "worker:0", [work + 1.0, 1.0], rows=3) for name, work in {"a": 4.0, "b": 3.0, "c": 1.0}.items()
+    ]
     made = plan(*tables)
     assert made.proposal == {"b": "worker:1", "c": "worker:1"}
     assert made.proposed_imbalance == pytest.approx(0)

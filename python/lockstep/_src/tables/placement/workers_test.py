@@ -141,7 +141,8 @@ def balance(folder):
         lockstep.barrier(name="saved")
     assert imbalances[0] > 0.2 > imbalances[1], imbalances
     if context.rank == 0:
-        assert json.load(open(path))["tables"]["user"]["placement"] == "rows"
+        with open(path, encoding="utf-8") as file:
+            assert json.load(file)["tables"]["user"]["placement"] == "rows"
     else:
         assert not texts, "worker 0 warns for all"
 

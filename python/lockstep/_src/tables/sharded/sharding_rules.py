@@ -1,4 +1,4 @@
-"""The rules that say which variables become sharded tables and where their rows are, and the functions that create them.
+"""The rules that say which variables become sharded tables and where their rows are, and functions that create them.
 
 TensorFlow creates a variable by calling the creators of its graph; `tf.compat.v1.get_variable` calls its variable store
 before that. Both are intercepted for all graphs, because a program may make its graph inside a scope.
