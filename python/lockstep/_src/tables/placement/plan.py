@@ -44,6 +44,7 @@ class TablePlan:
       distinct_ids: the distinct ones, [W].
       served: the rows that each worker reads for all workers in a step, [W].
       work: the work of each worker in a step, in estimated nanoseconds, [W].
+      is_counted: whether ids and rows were counted; no: they are expectations.
     """
 
     name: str
@@ -56,6 +57,7 @@ class TablePlan:
     distinct_ids: Sequence[float]
     served: Sequence[float]
     work: Sequence[float]
+    is_counted: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,6 +146,7 @@ class Plan:
         }
         with open(path, "w", encoding="utf-8") as file:
             json.dump({"workers": len(self.workers), "tables": tables}, file, indent=1)
+            file.write("\n")
 
     def __repr__(self) -> str:
         return f"<Plan: {len(self.tables)} tables, {len(self.workers)} workers, imbalance {self.imbalance:.0%}>"
@@ -156,9 +159,11 @@ class Plan:
         head = f"{'rows':>11}  {'width':>5}  {'placement':12}  {'bytes':>9}  {'ids/step':>9}  {'distinct':>8}"
         lines.append(f"{'table':{wide}}  {head}")
         for table in self.tables[:_LISTED]:
+            about = "~" if self.steps and not table.is_counted else ""
+            ids, distinct = (f"{about}{sum(counts):,.0f}" for counts in (table.ids, table.distinct_ids))
             lines.append(
                 f"{table.name:{wide}}  {table.total_rows:>11,}  {table.width or '':>5}  {table.placement:12}  "
-                f"{_bytes(sum(table.bytes)):>9}  {sum(table.ids):>9,.0f}  {sum(table.distinct_ids):>8,.0f}"
+                f"{_bytes(sum(table.bytes)):>9}  {ids:>9}  {distinct:>8}"
             )
         if len(self.tables) > _LISTED:
             lines.append(f"... and {len(self.tables) - _LISTED} smaller tables")
@@ -203,11 +208,11 @@ def plan(since: statistics.Stats | None = None, file: TextIO | None = sys.stdout
 
     Before the first step, ids are those that were said (option `placement`), or as many as the option `batch_size`.
     After it, they are counted. All workers of the job call this together, at the same place between their other
-    collectives. If the work of one worker is more than 20 % above the mean, there is a warning with a proposal.
+    collectives. If the work of one worker is more than 20 % above the mean, the plan says so and proposes other places.
 
     Args:
       since: an earlier result of `lockstep.stats()`; ids and rows are counted from there. None: from the start.
-      file: where worker 0 prints; None: nowhere.
+      file: where worker 0 prints; None: nowhere, and an imbalance is a warning of the logger 'lockstep'.
 
     Returns:
       The plan; the same on all workers.
@@ -219,9 +224,10 @@ def plan(since: statistics.Stats | None = None, file: TextIO | None = sys.stdout
     context.ensure_initialized()
     made = plan_of(statistics.stats(since, all_ranks=True))
     if statistics.place()[0] == 0:
-        if file is not None:
+        if file is None:
+            warn(made)
+        else:
             print(made, file=file, flush=True)
-        warn(made)
     return made
 
 
@@ -262,7 +268,8 @@ def _of_table(table: PlacedTable, workers: Sequence[dict[str, Any]], steps: int)
     row_bytes = table.size.row_bytes + table.slots
     rows = [table.rows_of(rank, size) for rank in ranks]
     counted = [worker["tables"].get(table.name) for worker in workers]
-    if steps and any(part is not None and part["lookups"] for part in counted):
+    is_counted = bool(steps) and any(part is not None and part["lookups"] for part in counted)
+    if is_counted:
         ids, distinct, served = _counted(counted, steps)
     else:
         ids = [table.ids] * size
@@ -284,6 +291,7 @@ def _of_table(table: PlacedTable, workers: Sequence[dict[str, Any]], steps: int)
         distinct,
         served,
         work,
+        is_counted,
     )
 
 
