@@ -168,3 +168,51 @@ def disagree():
 
 def test_workers_that_place_a_table_differently_get_an_error():
     call_workers(disagree, 2, timeout_s=60)
+
+
+def keras_model(placement):
+    """Returns a compiled model of Keras 3 whose tables are placed, with the same initial values everywhere."""
+    keras = tf.keras
+    ids = {name: keras.Input([], dtype="int64", name=f"{name}_id") for name in ROWS}
+    with embedding_scope(placement=placement):
+        layers = {name: keras.layers.Embedding(ROWS[name], DIM, name=name) for name in ROWS}
+        rows = [layer(ids[name]) for name, layer in layers.items()]
+    score = keras.layers.Dense(1, kernel_initializer="ones")(keras.layers.Concatenate()(rows))
+    model = keras.Model(list(ids.values()), score)
+    for name, layer in layers.items():
+        layer.embeddings.assign(values(name))
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    return model
+
+
+def keras_rows(rank):
+    random = np.random.default_rng(rank)
+    features = {f"{name}_id": random.integers(0, rows, 64) for name, rows in ROWS.items()}
+    return features, random.normal(size=(64, 1)).astype(np.float32)
+
+
+def fit_keras(folder):
+    context.ensure_initialized()
+    path = os.path.join(folder, "model.weights.h5")
+    fitted = []
+    for placement in ("rows", {"user": "worker:1", "*user*": "worker:1", "*": "auto"}, "worker"):
+        with scope():
+            model = keras_model(placement)
+            if fitted:
+                model.load_weights(path)
+            model.fit(*keras_rows(context.rank), batch_size=16, epochs=1, shuffle=False, verbose=0)
+            fitted.append([weight.numpy() for weight in model.weights])
+            if placement == "rows":
+                # The next models begin from here.
+                model.save_weights(path)
+    for one, other in zip(fitted[1], fitted[2], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    return lockstep.plan(file=None).tables
+
+
+@pytest.mark.skipif(
+    not getattr(tf.keras, "__version__", "2").startswith("3"), reason="TensorFlow before 2.16 has no Keras 3"
+)
+def test_models_of_keras_train_alike_with_all_placements(tmp_path):
+    tables = call_workers(fit_keras, 2, str(tmp_path), timeout_s=300)[0]
+    assert {table.name.split("/")[-2]: table.placement[:6] for table in tables}["user"] == "worker"
