@@ -319,21 +319,23 @@ std::optional<Combiner> FindCombiner(std::string_view name) {
   return std::nullopt;
 }
 
+Status CheckSplits(std::span<const int64_t> splits, int64_t ids) {
+  if (splits.empty()) return InvalidArgument("got no splits, wanted [examples + 1]");
+  if (splits.front() != 0 || splits.back() != ids) {
+    return InvalidArgument(StrCat("splits begin with ", splits.front(), " and end with ", splits.back(),
+                                  ", wanted 0 and the number of ids, ", ids));
+  }
+  const auto falls = std::is_sorted_until(splits.begin(), splits.end());
+  if (falls == splits.end()) return OkStatus();
+  return InvalidArgument(
+      StrCat("splits[", falls - splits.begin(), "] is ", *falls, " after ", *(falls - 1), ": splits must not fall"));
+}
+
 Status CheckPooling(const Pooling& lookup) {
   if (!IsFloatingPoint(lookup.dtype)) {
     return InvalidArgument(StrCat("rows are ", DTypeName(lookup.dtype), "; they have to be floating point"));
   }
-  if (lookup.splits.empty() || lookup.splits.front() != 0 || lookup.splits.back() != lookup.ids()) {
-    return InvalidArgument(lookup.splits.empty()
-                               ? StrCat("got no splits, wanted [examples + 1]")
-                               : StrCat("splits begin with ", lookup.splits.front(), " and end with ",
-                                        lookup.splits.back(), ", wanted 0 and the number of ids, ", lookup.ids()));
-  }
-  const auto falls = std::is_sorted_until(lookup.splits.begin(), lookup.splits.end());
-  if (falls != lookup.splits.end()) {
-    return InvalidArgument(StrCat("splits[", falls - lookup.splits.begin(), "] is ", *falls, " after ", *(falls - 1),
-                                  ": splits must not fall"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckSplits(lookup.splits, lookup.ids()));
   const auto rows =
       static_cast<uint32_t>(std::clamp<int64_t>(lookup.rows, 0, int64_t{std::numeric_limits<int32_t>::max()} + 1));
   // The highest bit of place | rows - 1 - place tells whether a place is out of range. A comparison for each id, which

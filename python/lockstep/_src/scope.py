@@ -115,7 +115,9 @@ def _intercept(interception: Interception) -> None:
     sync.intercept_iterators(interception)
     norms.intercept_norms(interception)
     batch_statistics.intercept_batch_statistics(interception)
-    sharded.intercept_creation(interception, replicated=replicated.create, in_functions=replicated.create_in_function)
+    sharded.intercept_creation(
+        interception, replicated=pooling.fusing(replicated.create), in_functions=replicated.create_in_function
+    )
     replicated.intercept_initializers(interception)
     sharded.intercept_scatters(interception)
     pooling.intercept_pooling(interception)
