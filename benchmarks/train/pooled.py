@@ -1,13 +1,17 @@
 """Lookups with a combiner: fused, not fused, and plain TensorFlow without communication; on two workers.
 
-Usage: python benchmarks/train/pooled.py [--dim 16] [--hot 10] [--batch 4096] [--launches 3].
+Usage: python benchmarks/train/pooled.py [--dim 16] [--hot 10] [--batch 4096] [--rows 200000] [--function sparse]
+[--tables sharded] [--launches 3].
 
-Workload: 26 features with Criteo's numbers of rows, at most 200,000. An example has 1 to 2 * hot - 1 ids of each, drawn
+Workload: 26 features with Criteo's numbers of rows, at most `--rows`. An example has 1 to 2 * hot - 1 ids of each, drawn
 by zipf(1.05); they are summed. A hidden layer of 64 follows, and Adagrad trains everything.
 
 - `fused`: The option's default.
 - `apart`: `fused_lookups=False`: TensorFlow drops duplicates, gathers and sums.
 - `plain`: Each worker trains by itself, in plain TensorFlow.
+
+`--function safe` takes safe_embedding_lookup_sparse and sparse ids. `--tables replicated` leaves the tables replicated;
+a step is then mainly the exchange of their gradients, so `--rows 2000` is a fitting limit.
 
 `samples` counts the examples of all workers. One program builds all three, and its workers run them in turns
 (turns.py). Target: fused at least 1.5 times plain.
@@ -24,8 +28,9 @@ import turns
 WORKERS = 2
 WARM_UP, BLOCKS, STEPS = 2, 7, 4
 TARGET = 1.5
-CARDINALITIES = [1460, 583, 200000, 200000, 305, 24, 12517, 633, 3, 93145, 5683, 200000, 3194, 27, 14992]
-CARDINALITIES += [200000, 10, 5652, 2173, 4, 200000, 18, 15, 200000, 105, 142572]
+PASSED = ("dim", "hot", "batch", "rows", "function", "tables")  # flags that workers get
+CARDINALITIES = [1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992]
+CARDINALITIES += [5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572]
 
 
 def flags_from() -> argparse.Namespace:
@@ -33,9 +38,16 @@ def flags_from() -> argparse.Namespace:
     flags.add_argument("--dim", type=int, default=16, help="width of the tables (%(default)s)")
     flags.add_argument("--hot", type=int, default=10, help="mean number of ids of a feature (%(default)s)")
     flags.add_argument("--batch", type=int, default=4096, help="examples of all workers together (%(default)s)")
+    flags.add_argument("--rows", type=int, default=200000, help="the most rows of a table (%(default)s)")
+    flags.add_argument("--function", choices=["sparse", "safe"], default="sparse", help="the lookup (%(default)s)")
+    flags.add_argument("--tables", choices=["sharded", "replicated"], default="sharded", help="(%(default)s)")
     flags.add_argument("--launches", type=int, default=3, help="runs of the whole program (%(default)s)")
     flags.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     return flags.parse_args()
+
+
+def rows_of_tables(flags: argparse.Namespace) -> list[int]:
+    return [min(rows, flags.rows) for rows in CARDINALITIES]
 
 
 def batches(flags: argparse.Namespace, rank: int):
@@ -46,7 +58,7 @@ def batches(flags: argparse.Namespace, rank: int):
     examples = flags.batch // WORKERS
     permutations = np.random.default_rng(99)
     features = []
-    for rows in CARDINALITIES:
+    for rows in rows_of_tables(flags):
         weights = np.arange(1, rows + 1) ** -1.05
         features.append((np.cumsum(weights) / weights.sum(), permutations.permutation(rows)))
     made = []
@@ -71,9 +83,10 @@ def worker(flags: argparse.Namespace) -> None:
     rank = hb.context.rank
     turns.pin(rank, WORKERS)
     data = batches(flags, rank)
+    of_tables = hb.embedding_scope if flags.tables == "sharded" else contextlib.nullcontext
     programs = {
-        "fused": program(flags, data, hb.scope(fused_lookups=True), hb.embedding_scope),
-        "apart": program(flags, data, hb.scope(fused_lookups=False), hb.embedding_scope),
+        "fused": program(flags, data, hb.scope(fused_lookups=True), of_tables),
+        "apart": program(flags, data, hb.scope(fused_lookups=False), of_tables),
         "plain": program(flags, data, contextlib.nullcontext(), contextlib.nullcontext),
     }
     times = turns.measure(programs, WARM_UP, BLOCKS, STEPS)
@@ -81,7 +94,7 @@ def worker(flags: argparse.Namespace) -> None:
         turns.report(times)
 
 
-def program(flags: argparse.Namespace, data, scope, embedding_scope):
+def program(flags: argparse.Namespace, data, scope, scope_of_tables):
     """Returns a function of the batch's number that runs a step."""
     import numpy as np
     import tensorflow as tf
@@ -93,17 +106,18 @@ def program(flags: argparse.Namespace, data, scope, embedding_scope):
         lengths = [tf1.placeholder(tf.int64, [None]) for _ in CARDINALITIES]
         labels = tf1.placeholder(tf.float32, [None])
         start = tf1.random_uniform_initializer(-0.05, 0.05, seed=1)
-        with embedding_scope():
+        with scope_of_tables():
             tables = [
                 tf1.get_variable(f"table{i}", [rows, flags.dim], initializer=start)
-                for i, rows in enumerate(CARDINALITIES)
+                for i, rows in enumerate(rows_of_tables(flags))
             ]
-        found = [
-            tf.nn.embedding_lookup_sparse(
-                table, tf.RaggedTensor.from_row_lengths(own, length, validate=False), None, combiner="sum"
-            )
-            for table, own, length in zip(tables, ids, lengths, strict=True)
-        ]
+        found = []
+        for table, own, length in zip(tables, ids, lengths, strict=True):
+            of_examples = tf.RaggedTensor.from_row_lengths(own, length, validate=False)
+            if flags.function == "sparse":
+                found.append(tf.nn.embedding_lookup_sparse(table, of_examples, None, combiner="sum"))
+            else:
+                found.append(tf.nn.safe_embedding_lookup_sparse(table, of_examples.to_sparse(), None, combiner="sum"))
         values = tf.concat([dense, *found], 1)
         random = np.random.default_rng(7)
         for inputs, outputs in ((13 + len(tables) * flags.dim, 64), (64, 1)):
@@ -129,9 +143,11 @@ def main() -> None:
         worker(flags)
         return
     print(
-        f"26 features of {flags.hot} ids, width {flags.dim}, {WORKERS} workers, global batch {flags.batch}", flush=True
+        f"26 features of {flags.hot} ids, width {flags.dim}, {WORKERS} workers, global batch {flags.batch}, "
+        f"{flags.tables} tables, {flags.function}",
+        flush=True,
     )
-    runs = [turns.launch(__file__, flags, ("dim", "hot", "batch"), WORKERS) for _ in range(flags.launches)]
+    runs = [turns.launch(__file__, flags, PASSED, WORKERS) for _ in range(flags.launches)]
     print(f"{'':8}{'step ms':>9}{'lowest':>9}{'highest':>9}{'samples/s':>11}{'x plain':>9}")
     for name in runs[0]:
         every = [run[name] for run in runs]

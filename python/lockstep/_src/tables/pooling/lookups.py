@@ -148,9 +148,7 @@ def lookup_valid(
     return _of_batch(lookup_pooled(table, kept_ids, kept_weights, combiner, max_norm), ids, batch_shape)
 
 
-def _lookup_valid_fused(
-    table: Any, ids: Ids, weights: Ids | None, combiner: str, max_norm: float | None
-) -> tf.Tensor:
+def _lookup_valid_fused(table: Any, ids: Ids, weights: Ids | None, combiner: str, max_norm: float | None) -> tf.Tensor:
     """Returns what `lookup_valid` does without a default id, for a table as `table_of` returns it."""
     if are_ragged_matrices(ids, weights):
         matrix, batch_shape = ids, None

@@ -81,9 +81,7 @@ def fusing(create: Callable[..., tf.Variable]) -> Callable[..., tf.Variable]:
         variable = create(next_creator, **kwargs)
         # Variables of other classes have reads of their own, such as those of a strategy.
         table = _TABLE_OF.get(type(variable))
-        if table is not None and _MATRICES.apply_to(
-            variable.name, variable.trainable, variable.dtype, variable.shape
-        ):
+        if table is not None and _MATRICES.apply_to(variable.name, variable.trainable, variable.dtype, variable.shape):
             variable.__class__ = table
         return variable
 

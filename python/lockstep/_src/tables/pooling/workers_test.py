@@ -53,8 +53,8 @@ def _cases():
         (False, True),
         ("sparse", "ragged", "safe", "group"),
     )
-    others = zip(itertools.cycle([*OPTIMIZERS, "adagrad"]), itertools.cycle([FEW, FEW, MANY, FEW, FEW]))
-    for (kind, combiner, weighted, form), (optimizer, most_ids) in zip(forms, others):
+    others = zip(itertools.cycle([*OPTIMIZERS, "adagrad"]), itertools.cycle([FEW, FEW, MANY, FEW, FEW]), strict=False)
+    for (kind, combiner, weighted, form), (optimizer, most_ids) in zip(forms, others, strict=False):
         # TensorFlow's safe lookup gives id 0 a gradient of zero for examples without ids. For a dynamic table this is a
         # key of its own, which fused lookups leave alone: with gradient descent and Adagrad this makes no difference.
         is_filled = kind == "dynamic" and form == "safe"
@@ -81,9 +81,7 @@ def pooled(table, case: Case, lengths, ids, weights) -> tf.Tensor:
     ids = tf.RaggedTensor.from_row_lengths(ids, lengths, validate=False)
     weights = ids.with_values(weights) if case.weighted else None
     if case.form == "group":
-        return group_embedding_lookup_sparse(
-            [table], [ids], [case.combiner], None if weights is None else [weights]
-        )[0]
+        return group_embedding_lookup_sparse([table], [ids], [case.combiner], None if weights is None else [weights])[0]
     if case.form == "ragged":
         return tf.nn.embedding_lookup_sparse(table, ids, weights, combiner=case.combiner)
     ids, weights = ids.to_sparse(), None if weights is None else weights.to_sparse()
