@@ -3,8 +3,8 @@
 Usage: python benchmarks/train/pooled.py [--dim 16] [--hot 10] [--batch 4096] [--rows 200000] [--function sparse]
 [--tables sharded] [--launches 3].
 
-Workload: 26 features with Criteo's numbers of rows, at most `--rows`. An example has 1 to 2 * hot - 1 ids of each, drawn
-by zipf(1.05); they are summed. A hidden layer of 64 follows, and Adagrad trains everything.
+Workload: 26 features with Criteo's numbers of rows, at most `--rows`. An example has 1 to 2 * hot - 1 ids of each,
+drawn by zipf(1.05); they are summed. A hidden layer of 64 follows, and Adagrad trains everything.
 
 - `fused`: The option's default.
 - `apart`: `fused_lookups=False`: TensorFlow drops duplicates, gathers and sums.

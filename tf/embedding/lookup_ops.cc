@@ -53,9 +53,11 @@ using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
 // The values of the attribute `ids_are`: the ids of a lookup are numbers of rows of a sharded table, or keys of a
-// dynamic table, which may be sent with their counts.
-constexpr std::string_view kRows = "rows", kCountedKeys = "counted_keys";
+// dynamic table, which may be sent with their counts. Rows of a replicated variable have no route. It is not among the
+// tables that are counted.
+constexpr std::string_view kRows = "rows", kReplicatedRows = "replicated_rows", kCountedKeys = "counted_keys";
 #define LOCKSTEP_IDS_ARE_ATTR "ids_are: list({'rows', 'keys', 'counted_keys'}) >= 1"
+#define LOCKSTEP_LOCAL_IDS_ARE_ATTR "ids_are: list({'rows', 'replicated_rows', 'keys', 'counted_keys'}) >= 1"
 
 // The attributes for the check of ids, for their owners and for messages. The number of rows is that of the whole
 // table, which the shard's shape does not tell.
@@ -71,7 +73,7 @@ struct TableAttributes {
   std::string name;
   std::optional<Placement> placement;  // nothing for a dynamic table
   bool counted = false;
-  TableCounters* counters = nullptr;
+  TableCounters* counters = nullptr;  // null for a replicated variable
 };
 
 // Reads the attributes of `count` lookups. INVALID_ARGUMENT if the lists do not fit together: num_rows has the number
@@ -82,7 +84,8 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
   TF_RETURN_IF_ERROR(construction->GetAttr("tables", &names));
   TF_RETURN_IF_ERROR(construction->GetAttr("ids_are", &ids_are));
   TF_RETURN_IF_ERROR(construction->GetAttr("num_rows", &rows));
-  const auto of_rows = static_cast<size_t>(std::count(ids_are.begin(), ids_are.end(), kRows));
+  const auto are_rows = [](std::string_view are) { return are == kRows || are == kReplicatedRows; };
+  const auto of_rows = static_cast<size_t>(std::count_if(ids_are.begin(), ids_are.end(), are_rows));
   if (names.size() != count || ids_are.size() != count) {
     return absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': N = ", count, ", but ",
                                                    names.size(), " tables and ", ids_are.size(), " ids_are"));
@@ -96,8 +99,8 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
   for (size_t i = 0; i < count; ++i) {
     TableAttributes& table = tables->emplace_back();
     table.name = std::move(names[i]);
-    table.counters = &ProcessTelemetry()->Table(table.name);
-    if (ids_are[i] == kRows) table.placement = Placement(*next_rows++);
+    if (ids_are[i] != kReplicatedRows) table.counters = &ProcessTelemetry()->Table(table.name);
+    if (are_rows(ids_are[i])) table.placement = Placement(*next_rows++);
     table.counted = ids_are[i] == kCountedKeys;
   }
   return absl::OkStatus();
@@ -454,7 +457,7 @@ class DistinctKernel : public tf::OpKernel {
       if (plan.widths[0] > 1) shape.AddDim(plan.widths[0]);
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, i, shape));
       std::copy(plan.local_rows[0].begin(), plan.local_rows[0].end(), static_cast<int64_t*>(Data(*out)));
-      if (tables_[i].placement) {  // dynamic tables count their lookups themselves
+      if (tables_[i].counters != nullptr) {
         CountLookup(*tables_[i].counters, ids.NumElements(), distinct, begin_ns);
         tables_[i].counters->AddServed(distinct);
       }
@@ -616,7 +619,7 @@ REGISTER_OP("LockstepDistinct")
     .Output("inverse: N * int32")
     .Attr("N: int >= 1")
     .Attr("Tids: list({int32, int64}) >= 1")
-    .Attr(LOCKSTEP_IDS_ARE_ATTR)
+    .Attr(LOCKSTEP_LOCAL_IDS_ARE_ATTR)
     .Attr("num_rows: list(int)")
     .Attr("tables: list(string) >= 1")
     .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
@@ -624,7 +627,8 @@ REGISTER_OP("LockstepDistinct")
     .Doc(R"doc(
 Drops the duplicates of N lookups whose rows are all on this rank, without an exchange.
 
-ids, ids_are, num_rows, tables: as for LockstepRoute.
+ids, ids_are, num_rows, tables: as for LockstepRoute. 'replicated_rows' are those of a replicated variable; its lookups
+  are not counted.
 distinct: [U]; the distinct ids in the order of their first appearance; [U, 2] for counted keys, each with its count.
 inverse: the shape of ids; the index of each id among the distinct ones.
 )doc");

@@ -99,7 +99,7 @@ class ValidIdsKernel : public tf::OpKernel {
     const tf::Tensor& given = context->input(0);
     const auto* const weights = HasWeights(context) ? static_cast<const Weight*>(Data(context->input(2))) : nullptr;
     const GivenIds<Id, Weight> ids = {given.flat<Id>().data(), positive_weights_ ? weights : nullptr,
-                                 AsSpan<int64_t>(context->input(1))};
+                                      AsSpan<int64_t>(context->input(1))};
     const int64_t count = given.NumElements(), valid = ids.CountValid();
     const bool fills = fill_ && ids.HasExampleWithoutValidIds();
     if (valid == count && !fills) {

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lockstep._src.collectives.statistics import stats
 from lockstep._src.engine import library
 from lockstep._src.scope import scope
 from lockstep._src.tables import dynamic, pooling, sharded
@@ -320,6 +321,25 @@ def test_each_id_counts_for_a_dynamic_table():
     first = tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
     assert int(table.total_count()) == 1, "key 5 was seen three times, and is admitted"
     np.testing.assert_array_equal(first, [[2.0] * DIM, [1.0] * DIM])
+
+
+@pytest.mark.parametrize("key_dtype", [tf.int64, tf.string])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_dynamic_table_counts_a_lookup_once(key_dtype, training):
+    name = f"counted_{key_dtype.name}_{training}"
+    table = dynamic.DynamicVariable(name, DIM, key_dtype)
+    keys = tf.constant([7, 5, 7, 7], tf.int64)
+    ids = tf.RaggedTensor.from_row_lengths(tf.as_string(keys) if key_dtype == tf.string else keys, [2, 2])
+    wanted = {"lookups": 1, "ids": 4, "compared_ids": 4, "distinct_ids": 2, "served_rows": 2}
+    with dynamic.evaluating(not training):
+        before = stats()
+        tf.nn.embedding_lookup_sparse(table, ids, None)
+        counted = stats(since=before)["tables"][name]
+        assert {key: counted[key] for key in wanted} == wanted
+        before = stats()
+        tf.nn.embedding_lookup(table, ids.values)
+        counted = stats(since=before)["tables"][name]
+        assert (counted["lookups"], counted["ids"], counted["served_rows"]) == (1, 4, 4)
 
 
 def test_gradients_of_gradients():

@@ -15,15 +15,13 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util, ref_variable, resource_variable_ops
 from tensorflow.python.saved_model import save_context
 
-from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.tables.dynamic import modes
 from lockstep._src.tables.sharded import ShardingRules, lookup_steps
 
 Creator = Callable[..., tf.Variable]
 
-# All matrices that would be sharded if they had more rows.
-_MATRICES = ShardingRules(replicate_up_to_rows=0)
+_RULES = ShardingRules()
 
 
 class _Replicated:
@@ -54,10 +52,9 @@ class _Replicated:
           ids: integers of any shape, each in [0, rows). Otherwise running it raises InvalidArgumentError.
         """
         rows, name = self.shape.as_list()[0], self.logical_name
-        library.set_table_size(name, rows, self.shape.num_elements() * self.dtype.size)
         if ids.dtype not in (tf.int32, tf.int64):
             ids = tf.cast(ids, tf.int64)
-        route = lookup_steps.local_route(ids, rows, name)
+        route = lookup_steps.local_route(ids, rows, name, is_replicated=True)
         return lookup_steps.combine_distinct(tf.gather(self, route.local_rows), route)
 
 
@@ -81,7 +78,8 @@ def fusing(create: Callable[..., tf.Variable]) -> Callable[..., tf.Variable]:
         variable = create(next_creator, **kwargs)
         # Variables of other classes have reads of their own, such as those of a strategy.
         table = _TABLE_OF.get(type(variable))
-        if table is not None and _MATRICES.apply_to(variable.name, variable.trainable, variable.dtype, variable.shape):
+        name = variable.name.split(":")[0]
+        if table is not None and _RULES.is_table(name, variable.trainable, variable.dtype, variable.shape):
             variable.__class__ = table
         return variable
 

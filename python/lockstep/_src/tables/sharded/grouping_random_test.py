@@ -28,18 +28,12 @@ from lockstep.testing import call_workers
 tf1 = tf.compat.v1
 BATCH, STEPS, RATE = 12, 3, 0.1
 KINDS = ("LockstepRoute", "LockstepCombine", "LockstepCombineGradient")
-# Lookups with a combiner. Their ids are sparse or, by the name, ragged; in safe ones, some are invalid.
-POOLED = (
-    "sum",
-    "mean",
-    "sqrtn",
-    "weighted sum",
-    "weighted mean",
-    "weighted sqrtn",
-    "ragged sum",
-    "ragged weighted mean",
+# Lookups with a combiner, and at last one without. Ids are sparse or, by the name, ragged; in safe ones, some are
+# invalid.
+MULTI_HOT = (
+    *("sum", "mean", "sqrtn", "weighted sum", "weighted mean", "weighted sqrtn"),
+    *("ragged sum", "ragged weighted mean", "safe sum", "safe weighted mean", "ragged rows"),
 )
-MULTI_HOT = (*POOLED, "safe weighted mean", "safe sum", "ragged rows")
 
 
 @dataclasses.dataclass(frozen=True)

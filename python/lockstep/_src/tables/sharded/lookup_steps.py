@@ -163,23 +163,23 @@ def route_strings(ids: tf.Tensor, table: str) -> Route:
     return Route(ids, times, tuple(made))
 
 
-def local_route(ids: tf.Tensor, rows: int, table: str) -> Route:
+def local_route(ids: tf.Tensor, rows: int, table: str, *, is_replicated: bool = False) -> Route:
     """Returns the route of ids whose rows are all on this worker, for `combine_distinct`: it exchanges nothing.
 
     Args:
       ids: int32 or int64 of any shape, each in [0, rows). Otherwise the step fails with InvalidArgumentError.
       rows: the number of rows of the table.
       table: the table's name, for messages.
+      is_replicated: whether it is a replicated variable, which is not in the counters of tables.
     """
-    return _local_route(ids, "rows", [rows], table)
+    return _local_route(ids, "replicated_rows" if is_replicated else "rows", [rows], table)
 
 
 def local_route_of_keys(keys: tf.Tensor, table: str, *, counts: bool) -> Route:
     """Returns the route of keys of a dynamic table on this worker: see `local_route` and `route_keys`."""
     if keys.dtype == tf.string:
-        distinct, inverse, times = tf.unique_with_counts(tf.reshape(keys, [-1]))
-        places = tf.reshape(inverse, tf.shape(keys))
-        return Route(distinct, tf.cast(times, tf.int64), (Stage(places, None, None, "local"),))
+        distinct, times, inverse = library.ops.lockstep_distinct_strings(keys, table=table)
+        return Route(distinct, times, (Stage(inverse, None, None, "local"),))
     return _local_route(keys, "counted_keys" if counts else "keys", [], table)
 
 
@@ -373,5 +373,11 @@ def _relayout_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     return library.ops.lockstep_relayout(tf.convert_to_tensor(grad), to_contiguous=back, **_placement_of(op))
 
 
-for _name in ("LockstepRoute", "LockstepRouteStrings", "LockstepDistinct", "LockstepCheckIds"):
+for _name in (
+    "LockstepRoute",
+    "LockstepRouteStrings",
+    "LockstepDistinct",
+    "LockstepDistinctStrings",
+    "LockstepCheckIds",
+):
     tf.no_gradient(_name)

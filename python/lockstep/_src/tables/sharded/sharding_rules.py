@@ -57,6 +57,18 @@ class ShardingRules:
             return None
         return cls(max(context.world_size, options.batch_size or 0), placement=options.placement)
 
+    def is_table(self, name: str, trainable: bool | None, dtype: Any, shape: tf.TensorShape) -> bool:
+        """Returns whether a variable is a table, sharded or replicated; the arguments are those of `place`."""
+        return (
+            # Slots of optimizers are not trainable, and have the shape of the shard already.
+            trainable is not False
+            and (dtype is None or tf.as_dtype(dtype).is_floating)
+            and shape.rank == 2
+            and shape.is_fully_defined()
+            and not _PART.search(name)
+            and not self.replicate_names.fullmatch(name.rsplit("/", 1)[-1])
+        )
+
     def place(
         self, name: str | None, trainable: bool | None, dtype: Any, shape: tf.TensorShape
     ) -> planner.PlacedTable | None:
@@ -72,16 +84,7 @@ class ShardingRules:
           ValueError: the option `placement` names a worker that the job has not.
         """
         name = (name or "").split(":")[0]
-        is_table = (
-            # Slots of optimizers are not trainable, and have the shape of the shard already.
-            trainable is not False
-            and (dtype is None or tf.as_dtype(dtype).is_floating)
-            and shape.rank == 2
-            and shape.is_fully_defined()
-            and not _PART.search(name)
-            and not self.replicate_names.fullmatch(name.rsplit("/", 1)[-1])
-        )
-        if not is_table:
+        if not self.is_table(name, trainable, dtype, shape):
             return None
         rows, width = shape.as_list()
         wish = placements.wish_for(name, self.placement)
