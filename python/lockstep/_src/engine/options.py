@@ -149,8 +149,8 @@ class Options:
       embedding_gradient: how gradients of sharded tables are combined: 'mean' over workers, as for dense variables, or
         'sum', as in HybridBackend.
       group_lookups: whether lookups of sharded tables that don't depend on each other share one exchange.
-      fused_lookups: whether lookups with a combiner (`tf.nn.embedding_lookup_sparse`) in sharded and dynamic tables are
-        made of fused operations.
+      fused_lookups: whether lookups with a combiner (`tf.nn.embedding_lookup_sparse`) in sharded, dynamic and
+        replicated tables are made of fused operations.
       fused_updates: whether one fused operation applies sparse gradients, if the optimizer is known.
       batch_size: rows of a batch on one worker, if known. Tables with fewer rows are replicated, which costs less.
       mode: the graph's purpose: 'train', 'eval' or 'infer'. With 'infer', nothing is sharded.

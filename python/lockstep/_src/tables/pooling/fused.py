@@ -45,12 +45,14 @@ def valid_ids(
     """Returns ids, splits and weights without ids below 0; nothing is copied if all ids are valid.
 
     Args:
-      ids: [N] int32, int64 or string.
+      ids: [N], integers or strings.
       splits: [B + 1] int64, where the ids of each example begin.
       weights: [N], of a floating-point type, or None.
       positive_weights: whether ids without a positive weight are dropped, too.
       fill: whether an id 0, which belongs to no example, follows the others if an example has no valid id.
     """
+    if ids.dtype not in (tf.int32, tf.int64, tf.string):
+        ids = tf.cast(ids, tf.int64)
     if weights is not None and weights.dtype != tf.float64:
         weights = tf.cast(weights, tf.float32)
     ids, splits, kept = library.ops.lockstep_valid_ids(

@@ -142,9 +142,8 @@ def test_small_integers_and_an_id_out_of_range():
     with scope():
         table = tf.Variable(VALUES, name="table")
     ids = tf.RaggedTensor.from_row_lengths(tf.constant([3, 1], tf.int16), [2])
-    np.testing.assert_array_equal(
-        tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum"), [VALUES[3] + VALUES[1]]
-    )
+    for look_up in (tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse):
+        np.testing.assert_array_equal(look_up(table, ids, None, combiner="sum"), [VALUES[3] + VALUES[1]])
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"table 'table': id 5 at position 0 .*\[0, 5\)"):
         tf.nn.embedding_lookup_sparse(table, tf.ragged.constant([[5]]), None)
 
