@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.framework import ops
+from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import control_flow_util, ref_variable, resource_variable_ops
 from tensorflow.python.saved_model import save_context
 
@@ -37,11 +37,15 @@ class _Replicated:
         """Whether a lookup that is made now may consist of this library's operations, which need the host's memory.
 
         It may not if TensorFlow without this library, or XLA, is to run it. So exported models and predictions of Keras
-        3 have TensorFlow's own operations. In training, optimizers have operations of this library as well.
+        3 have TensorFlow's own operations, and so do all functions of a program: one that was traced in training may
+        be saved later. In training, optimizers have operations of this library as well.
         """
         if not modes.is_training() or save_context.in_save_context():
             return False
-        if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()):
+        graph = None if tf.executing_eagerly() else ops.get_default_graph()
+        if isinstance(graph, func_graph.FuncGraph) and not modes.is_training_of_keras():
+            return False
+        if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
             return False
         return "CPU" in self.device.upper() or not context.has_gpu
 

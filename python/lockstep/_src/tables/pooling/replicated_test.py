@@ -112,6 +112,8 @@ def test_what_is_traced_for_a_saved_model_or_for_xla_is_not_fused(tmp_path):
     with scope():
         module.table = tf.Variable(VALUES)
         module.look_up = tf.function(lambda: _look_up(module.table), input_signature=[])
+        with tf.GradientTape():
+            module.look_up()  # the function that is traced here is saved
         tf.saved_model.save(module, str(tmp_path))
         graph = tf.function(lambda: _look_up(module.table), jit_compile=True).get_concrete_function().graph
         assert not _types(graph) & FUSED
