@@ -67,6 +67,11 @@ def from_numpy(getter: Callable, name: str, *args: object, **options: object) ->
     return getter(name, *args, **{**options, "initializer": initializer})
 
 
+def sum_of_rows(table: tf.Variable, ids: tf.RaggedTensor) -> tf.Tensor:
+    """Returns the sums of the rows of each example's ids [B, L]: [B, D]."""
+    return tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
+
+
 def build(
     workload: Workload,
     schema: Schema,
@@ -74,6 +79,7 @@ def build(
     *,
     tables: bool = True,
     getter: Callable = from_numpy,
+    lookup: Callable[[tf.Variable, tf.RaggedTensor], tf.Tensor] = sum_of_rows,
 ) -> Graph:
     """Builds the forward pass of a workload.
 
@@ -83,11 +89,12 @@ def build(
       embedding_scope: context in which embedding tables are made.
       tables: if false, the vectors of features are constants, and the graph has only the dense part of DLRM.
       getter: the `custom_getter` that makes the variables.
+      lookup: adds the rows of each example's ids, for several ids of a feature.
     """
     features, feeds = placeholders(schema)
     with tf1.variable_scope(tf1.get_variable_scope(), custom_getter=getter):
         if workload.model == "multi_hot":
-            logits = multi_hot(features, schema, workload.dim, embedding_scope)
+            logits = multi_hot(features, schema, workload.dim, embedding_scope, lookup)
         elif tables:
             logits = dlrm(features, schema, workload.dim, embedding_scope)
         else:
@@ -98,13 +105,16 @@ def build(
     return Graph(mean_loss(logits, feeds[LABEL]), tf.sigmoid(logits), feeds)
 
 
-def multi_hot(features: Features, schema: Schema, dim: int, embedding_scope: EmbeddingScope) -> tf.Tensor:
+def multi_hot(
+    features: Features,
+    schema: Schema,
+    dim: int,
+    embedding_scope: EmbeddingScope,
+    lookup: Callable[[tf.Variable, tf.RaggedTensor], tf.Tensor],
+) -> tf.Tensor:
     """Returns the logits [B] of the multi-hot model: sums of rows and numeric features, and a hidden layer."""
     with tf1.variable_scope("multi_hot", reuse=tf1.AUTO_REUSE):
         tables = [table(f"embedding_{name}", rows, dim, embedding_scope) for name, rows in schema.lists.items()]
-        sums = [
-            tf.nn.embedding_lookup_sparse(rows, features[name], None, combiner="sum")
-            for rows, name in zip(tables, schema.lists, strict=True)
-        ]
+        sums = [lookup(rows, features[name]) for rows, name in zip(tables, schema.lists, strict=True)]
         values = tf.concat([numeric(features, schema), *sums], axis=1)
         return tf.reshape(mlp(values, (HIDDEN, 1), "top", last_relu=False), [-1])

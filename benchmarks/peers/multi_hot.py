@@ -97,7 +97,7 @@ def _origin(options: Options) -> dict:
 
 def prepared(out: Path, options: Options) -> Path:
     """Returns the folder of the data below `out`, which is generated if it does not exist."""
-    folder = out / f"multi-hot-{options.ids}"
+    folder = out / f"multi-hot-{options.ids}-{options.max_table_rows}"
     if not is_from(folder, _origin(options)):
         generate(folder, options)
     return folder

@@ -26,7 +26,7 @@ PYTHONPATH = os.pathsep.join(str(folder) for folder in (Path(__file__).parent, E
 GLOBAL_BATCH = 4096
 LEARNING_RATE = 0.01
 ACCUMULATOR = 1e-4  # Adagrad's initial value; with TensorFlow's default of 0.1, rare rows would hardly change
-MAX_TABLE_ROWS, ZIPF = 200_000, 1.05
+ZIPF = 1.05
 EVAL_ROWS = 50_000
 DATA = ROOT / "build" / "benchmark-data"  # where generated data is kept
 ALL = ("lockstep", "plain", "apart", "horovod", "ps", "torchrec", "fbgemm")
@@ -50,6 +50,7 @@ class Workload:
       auc_steps: steps after which the AUC is measured; 0: it is not measured.
       batches: different batches in the data. Training begins again after them.
       systems: the names of the systems that train it.
+      table_rows: the most rows of a table.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Workload:
     auc_steps: int = 0
     batches: int = 150
     systems: tuple[str, ...] = ALL
+    table_rows: int = 200_000
 
     def shortened(self) -> Workload:
         """Returns the same workload with few steps, for a trial."""
@@ -99,7 +101,7 @@ def prepared(workload: Workload, out: Path) -> Path:
     """Returns the folder of a workload's data, which is generated once below `out`."""
     is_dlrm = workload.model == "dlrm"
     script = EXAMPLE / "data.py" if is_dlrm else Path(__file__).with_name("multi_hot.py")
-    command = [sys.executable, str(script), "--out", str(out), "--max-table-rows", str(MAX_TABLE_ROWS)]
+    command = [sys.executable, str(script), "--out", str(out), "--max-table-rows", str(workload.table_rows)]
     command += ["--zipf", str(ZIPF), "--rows", str(workload.batches * GLOBAL_BATCH)]
     command += ["--eval-rows", str(EVAL_ROWS if is_dlrm else EVAL_ROWS // 5)]
     command += [] if is_dlrm else ["--ids", str(workload.ids)]

@@ -1,15 +1,17 @@
-// Rows are handled in blocks of elements whose sums stay in registers while the ids of an example are visited. A block
-// is a loop of constant length, which the compiler vectorises for each instruction set.
+// Rows are handled in blocks of elements whose sums stay in registers: those of an example while its ids are visited,
+// and on the way back those of a row while its examples are. The loops are compiled for each instruction set.
 //
-// PoolRows divides examples among the threads. PoolGradients divides distinct rows, because several examples add to one
-// row: each thread visits all ids of a lookup and adds only to its own rows.
+// PoolRows divides examples among the threads, and PoolGradients distinct rows: each thread looks for its own rows
+// among all ids of a lookup.
 #include "core/embedding/pooling.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -76,46 +78,69 @@ template <int kCount, typename Sum>
   for (int d = 0; d < kCount; ++d) values[d] = is_zero ? 0 : values[d] / denominator;
 }
 
+// The sums of kCount neighbouring elements, in vectors that one instruction adds. The compiler would keep plain arrays
+// of this length in memory, or add half of the rows element by element.
+template <typename Element, int kCount, int kVectorBytes>
+struct Sums {
+  using Sum = typename Element::Value;
+  static constexpr int kLanes = std::min<int>(kCount, kVectorBytes / sizeof(Sum));
+  static constexpr int kVectors = kCount / kLanes;
+  using Vector [[gnu::vector_size(kLanes * sizeof(Sum))]] = Sum;
+
+  // Adds elements that are stored as `From`, with a weight if there are weights.
+  template <typename From, bool kWeighted>
+  [[gnu::always_inline]] void Add(const typename From::Stored* row, Sum weight) {
+    for (int v = 0; v < kVectors; ++v) {
+      Vector vector = {};
+      if constexpr (std::is_same_v<Sum, typename From::Stored>) {
+        std::memcpy(&vector, row + v * kLanes, sizeof(vector));
+      } else {
+        for (int l = 0; l < kLanes; ++l) vector[l] = From::Load(row[v * kLanes + l]);
+      }
+      vectors[v] += kWeighted ? weight * vector : vector;
+    }
+  }
+
+  [[gnu::always_inline]] void Write(Sum denominator, typename Element::Stored* out) const {
+    Sum sums[kCount];
+    std::memcpy(sums, vectors, sizeof(sums));
+    Divide<kCount>(denominator, sums);
+    for (int d = 0; d < kCount; ++d) out[d] = Element::Store(sums[d]);
+  }
+
+  Vector vectors[kVectors] = {};
+};
+
 // Adds the rows of an example's ids, kCount elements of each, and writes them divided by the denominator.
-template <typename Element, int kCount, bool kWeighted>
+template <typename Element, int kCount, bool kWeighted, int kVectorBytes>
 [[gnu::always_inline]] inline void PoolBlock(const Example<typename Element::Value>& example, const int32_t* places,
                                              int64_t dim, const typename Element::Stored* __restrict rows,
                                              typename Element::Stored* __restrict pooled) {
-  using Sum = typename Element::Value;
-  Sum sums[kCount] = {};
+  Sums<Element, kCount, kVectorBytes> sums;
   for (int64_t i = example.begin; i < example.end; ++i) {
-    const typename Element::Stored* const row = rows + places[i] * dim;
-    const Sum weight = kWeighted ? example.weights[i] : 1;
-    for (int d = 0; d < kCount; ++d) sums[d] += kWeighted ? weight * Element::Load(row[d]) : Element::Load(row[d]);
+    sums.template Add<Element, kWeighted>(rows + places[i] * dim, kWeighted ? example.weights[i] : 1);
   }
-  Divide<kCount>(example.denominator, sums);
-  for (int d = 0; d < kCount; ++d) pooled[d] = Element::Store(sums[d]);
+  sums.Write(example.denominator, pooled);
 }
 
-// Adds the gradient of an example, kCount elements, to the sums of its ids' rows that are in [first, last). The sums
-// begin with row `first`.
-template <typename Element, int kCount, bool kWeighted>
-[[gnu::always_inline]] inline void AddBlock(const Example<typename Element::Value>& example, const int32_t* places,
-                                            int64_t dim, int64_t first, int64_t last,
-                                            const typename Element::Stored* __restrict gradient,
-                                            typename Element::Value* __restrict sums) {
+// Adds the gradients of the examples that have a row's id, kCount elements of each, and writes the sum.
+template <typename Element, int kCount, bool kWeighted, int kVectorBytes>
+[[gnu::always_inline]] inline void AddBlock(std::span<const int32_t> examples, const typename Element::Value* weights,
+                                            int64_t dim, const typename Element::Value* __restrict gradients,
+                                            typename Element::Stored* __restrict out) {
   using Sum = typename Element::Value;
-  Sum own[kCount];
-  for (int d = 0; d < kCount; ++d) own[d] = Element::Load(gradient[d]);
-  Divide<kCount>(example.denominator, own);
-  for (int64_t i = example.begin; i < example.end; ++i) {
-    const int64_t place = places[i];
-    if (place < first || place >= last) continue;
-    Sum* const sum = sums + (place - first) * dim;
-    const Sum weight = kWeighted ? example.weights[i] : 1;
-    for (int d = 0; d < kCount; ++d) sum[d] += kWeighted ? weight * own[d] : own[d];
+  Sums<Element, kCount, kVectorBytes> sums;
+  for (size_t i = 0; i < examples.size(); ++i) {
+    sums.template Add<Plain<Sum>, kWeighted>(gradients + examples[i] * dim, kWeighted ? weights[i] : 1);
   }
+  sums.Write(1, out);
 }
 
 // Calls block<kCount>(begin) for blocks that make up [0, dim).
 template <typename Block>
 [[gnu::always_inline]] inline void ForEachBlock(int64_t dim, const Block& block) {
   int64_t d = 0;
+  for (; d + 64 <= dim; d += 64) block.template operator()<64>(d);
   for (; d + 32 <= dim; d += 32) block.template operator()<32>(d);
   for (; d + 16 <= dim; d += 16) block.template operator()<16>(d);
   for (; d + 8 <= dim; d += 8) block.template operator()<8>(d);
@@ -123,7 +148,7 @@ template <typename Block>
   for (; d < dim; ++d) block.template operator()<1>(d);
 }
 
-template <typename Element, bool kWeighted>
+template <typename Element, bool kWeighted, int kVectorBytes>
 [[gnu::always_inline]] inline void PoolExamples(const PoolRowsTask& task, int64_t begin, int64_t end) {
   using Stored = typename Element::Stored;
   const Pooling& lookup = task.lookup;
@@ -139,29 +164,60 @@ template <typename Element, bool kWeighted>
     auto* const pooled = static_cast<Stored*>(task.pooled) + b * dim;
     ForEachBlock(
         dim, [&]<int kCount>(int64_t d) __attribute__((always_inline)) {
-          PoolBlock<Element, kCount, kWeighted>(example, places, dim, rows + d, pooled + d);
+          PoolBlock<Element, kCount, kWeighted, kVectorBytes>(example, places, dim, rows + d, pooled + d);
         });
   }
 }
 
-template <typename Element, bool kWeighted>
-[[gnu::always_inline]] inline void AddExamples(const PoolGradientsTask& task, int64_t first, int64_t last,
-                                               typename Element::Value* sums) {
-  using Sum = typename Element::Value;
-  const Pooling& lookup = task.lookup;
-  const int64_t dim = lookup.dim, ids = lookup.ids();
-  const int32_t* const places = lookup.places.data();
-  const auto* const gradients = static_cast<const typename Element::Stored*>(task.gradient);
-  const int64_t fetched = std::min<int64_t>(dim * static_cast<int64_t>(sizeof(Sum)), kPrefetchedBytes);
-  for (int64_t b = 0; b < lookup.examples(); ++b) {
-    const Example<Sum> example(lookup, b);
-    for (int64_t i = example.begin + kAhead; i < std::min(example.end + kAhead, ids); ++i) {
-      if (places[i] >= first && places[i] < last) PrefetchForWrite(sums + (places[i] - first) * dim, fetched);
+// The examples of each row of [first, last), in the order of the ids: a counting sort.
+template <typename Sum>
+struct ExamplesByRow {
+  ExamplesByRow(const Pooling& lookup, int64_t first, int64_t last) : ends(last - first + 1, 0) {
+    const auto rows = static_cast<uint32_t>(last - first);
+    const auto base = static_cast<uint32_t>(first);
+    for (const int32_t place : lookup.places) {
+      if (const uint32_t row = static_cast<uint32_t>(place) - base; row < rows) ++ends[row + 1];
     }
+    std::partial_sum(ends.begin(), ends.end(), ends.begin());
+    examples = std::make_unique_for_overwrite<int32_t[]>(ends.back());
+    if (lookup.weights != nullptr) weights = std::make_unique_for_overwrite<Sum[]>(ends.back());
+    const auto* const given = static_cast<const Sum*>(lookup.weights);
+    // So far, ends[r] is where row r begins. It moves on with each of its examples.
+    for (int64_t b = 0; b < lookup.examples(); ++b) {
+      for (int64_t i = lookup.splits[b]; i < lookup.splits[b + 1]; ++i) {
+        const uint32_t row = static_cast<uint32_t>(lookup.places[i]) - base;
+        if (row >= rows) continue;
+        const int32_t next = ends[row]++;
+        examples[next] = static_cast<int32_t>(b);
+        if (weights) weights[next] = given[i];
+      }
+    }
+  }
+
+  std::vector<int32_t> ends;            // of each row's examples; row r counts from `first`
+  std::unique_ptr<int32_t[]> examples;  // of row 0, of row 1, ...
+  std::unique_ptr<Sum[]> weights;       // of the ids of `examples`; null without weights
+};
+
+// Each row's gradients are read where they are and added in registers. The gradients of a batch fit into a cache, which
+// the rows need not, and sums that are read and written again for each id would wait for each other.
+template <typename Element, bool kWeighted, int kVectorBytes>
+[[gnu::always_inline]] inline void AddExamples(const PoolGradientsTask& task, int64_t first, int64_t last,
+                                               const typename Element::Value* gradients) {
+  const ExamplesByRow<typename Element::Value> by_row(task.lookup, first, last);
+  const int64_t dim = task.lookup.dim;
+  auto* out = static_cast<typename Element::Stored*>(task.row_gradients) + first * dim;
+  int32_t begin = 0;
+  for (int64_t row = 0; row < last - first; ++row, out += dim) {
+    const int32_t* const examples = by_row.examples.get() + begin;
+    const int32_t count = by_row.ends[row] - begin;
     ForEachBlock(
         dim, [&]<int kCount>(int64_t d) __attribute__((always_inline)) {
-          AddBlock<Element, kCount, kWeighted>(example, places, dim, first, last, gradients + b * dim + d, sums + d);
+          AddBlock<Element, kCount, kWeighted, kVectorBytes>({examples, static_cast<size_t>(count)},
+                                                             kWeighted ? by_row.weights.get() + begin : nullptr, dim,
+                                                             gradients + d, out + d);
         });
+    begin += count;
   }
 }
 
@@ -170,31 +226,33 @@ template <typename Element>
 struct Kernels {
   using Sum = typename Element::Value;
   using PoolFunction = void (*)(const PoolRowsTask& task, int64_t begin, int64_t end);
-  using AddFunction = void (*)(const PoolGradientsTask& task, int64_t first, int64_t last, Sum* sums);
+  using AddFunction = void (*)(const PoolGradientsTask& task, int64_t first, int64_t last, const Sum* gradients);
 
   template <bool kWeighted>
   static void PoolBaseline(const PoolRowsTask& task, int64_t begin, int64_t end) {
-    PoolExamples<Element, kWeighted>(task, begin, end);
+    PoolExamples<Element, kWeighted, 16>(task, begin, end);
   }
   template <bool kWeighted>
   LOCKSTEP_TARGET_AVX2 static void PoolAvx2(const PoolRowsTask& task, int64_t begin, int64_t end) {
-    PoolExamples<Element, kWeighted>(task, begin, end);
+    PoolExamples<Element, kWeighted, 32>(task, begin, end);
   }
   template <bool kWeighted>
   LOCKSTEP_TARGET_AVX512 static void PoolAvx512(const PoolRowsTask& task, int64_t begin, int64_t end) {
-    PoolExamples<Element, kWeighted>(task, begin, end);
+    PoolExamples<Element, kWeighted, 64>(task, begin, end);
   }
   template <bool kWeighted>
-  static void AddBaseline(const PoolGradientsTask& task, int64_t first, int64_t last, Sum* sums) {
-    AddExamples<Element, kWeighted>(task, first, last, sums);
+  static void AddBaseline(const PoolGradientsTask& task, int64_t first, int64_t last, const Sum* gradients) {
+    AddExamples<Element, kWeighted, 16>(task, first, last, gradients);
   }
   template <bool kWeighted>
-  LOCKSTEP_TARGET_AVX2 static void AddAvx2(const PoolGradientsTask& task, int64_t first, int64_t last, Sum* sums) {
-    AddExamples<Element, kWeighted>(task, first, last, sums);
+  LOCKSTEP_TARGET_AVX2 static void AddAvx2(const PoolGradientsTask& task, int64_t first, int64_t last,
+                                           const Sum* gradients) {
+    AddExamples<Element, kWeighted, 32>(task, first, last, gradients);
   }
   template <bool kWeighted>
-  LOCKSTEP_TARGET_AVX512 static void AddAvx512(const PoolGradientsTask& task, int64_t first, int64_t last, Sum* sums) {
-    AddExamples<Element, kWeighted>(task, first, last, sums);
+  LOCKSTEP_TARGET_AVX512 static void AddAvx512(const PoolGradientsTask& task, int64_t first, int64_t last,
+                                               const Sum* gradients) {
+    AddExamples<Element, kWeighted, 64>(task, first, last, gradients);
   }
 
   // By weights and in the order of InstructionSet.
@@ -206,23 +264,32 @@ struct Kernels {
        {&AddBaseline<true>, &AddAvx2<true>, &AddAvx512<true>}}};
 };
 
+// Returns the gradients of examples divided by their denominators, as the type of sums.
+template <typename Element>
+std::unique_ptr<typename Element::Value[]> Divided(const PoolGradientsTask& task) {
+  using Sum = typename Element::Value;
+  const int64_t dim = task.lookup.dim;
+  const auto* const given = static_cast<const typename Element::Stored*>(task.gradient);
+  auto divided = std::make_unique_for_overwrite<Sum[]>(task.lookup.examples() * dim);
+  for (int64_t b = 0; b < task.lookup.examples(); ++b) {
+    const Example<Sum> example(task.lookup, b);
+    for (int64_t i = b * dim; i < (b + 1) * dim; ++i) {
+      divided[i] = Element::Load(given[i]);
+      Divide<1>(example.denominator, &divided[i]);
+    }
+  }
+  return divided;
+}
+
 // Writes the sums of rows [first, last) of a lookup.
 template <typename Element>
 void SumRows(const PoolGradientsTask& task, int64_t first, int64_t last, InstructionSet set) {
   using Sum = typename Element::Value;
-  using Stored = typename Element::Stored;
-  const int64_t begin = first * task.lookup.dim, count = (last - first) * task.lookup.dim;
   const auto add = Kernels<Element>::kAdd[task.lookup.weights != nullptr][static_cast<size_t>(set)];
-  auto* const out = static_cast<Stored*>(task.row_gradients);
-  if constexpr (std::is_same_v<Sum, Stored>) {
-    std::fill_n(out + begin, count, Stored{0});
-    add(task, first, last, out + begin);
-  } else {
-    // The sums of 16-bit rows are rounded once.
-    const auto sums = std::make_unique<Sum[]>(count);
-    add(task, first, last, sums.get());
-    for (int64_t i = 0; i < count; ++i) out[begin + i] = Element::Store(sums[i]);
+  if (std::is_same_v<Sum, typename Element::Stored> && task.lookup.combiner == Combiner::kSum) {
+    return add(task, first, last, static_cast<const Sum*>(task.gradient));
   }
+  add(task, first, last, Divided<Element>(task).get());
 }
 
 // Returns the threads for some lookups: their caller's, or none for little work.
@@ -252,27 +319,31 @@ std::optional<Combiner> FindCombiner(std::string_view name) {
   return std::nullopt;
 }
 
+Status CheckSplits(std::span<const int64_t> splits, int64_t ids) {
+  if (splits.empty()) return InvalidArgument("got no splits, wanted [examples + 1]");
+  if (splits.front() != 0 || splits.back() != ids) {
+    return InvalidArgument(StrCat("splits begin with ", splits.front(), " and end with ", splits.back(),
+                                  ", wanted 0 and the number of ids, ", ids));
+  }
+  const auto falls = std::is_sorted_until(splits.begin(), splits.end());
+  if (falls == splits.end()) return OkStatus();
+  return InvalidArgument(
+      StrCat("splits[", falls - splits.begin(), "] is ", *falls, " after ", *(falls - 1), ": splits must not fall"));
+}
+
 Status CheckPooling(const Pooling& lookup) {
   if (!IsFloatingPoint(lookup.dtype)) {
     return InvalidArgument(StrCat("rows are ", DTypeName(lookup.dtype), "; they have to be floating point"));
   }
-  if (lookup.splits.empty() || lookup.splits.front() != 0 || lookup.splits.back() != lookup.ids()) {
-    return InvalidArgument(lookup.splits.empty()
-                               ? StrCat("got no splits, wanted [examples + 1]")
-                               : StrCat("splits begin with ", lookup.splits.front(), " and end with ",
-                                        lookup.splits.back(), ", wanted 0 and the number of ids, ", lookup.ids()));
-  }
-  const auto falls = std::is_sorted_until(lookup.splits.begin(), lookup.splits.end());
-  if (falls != lookup.splits.end()) {
-    return InvalidArgument(StrCat("splits[", falls - lookup.splits.begin(), "] is ", *falls, " after ", *(falls - 1),
-                                  ": splits must not fall"));
-  }
-  // Without a branch, so that the check is vectorised: it covers every id.
+  LOCKSTEP_RETURN_IF_ERROR(CheckSplits(lookup.splits, lookup.ids()));
   const auto rows =
       static_cast<uint32_t>(std::clamp<int64_t>(lookup.rows, 0, int64_t{std::numeric_limits<int32_t>::max()} + 1));
-  bool all_known = true;
-  for (const int32_t place : lookup.places) all_known &= static_cast<uint32_t>(place) < rows;
-  if (all_known) return OkStatus();
+  // The highest bit of place | rows - 1 - place tells whether a place is out of range. A comparison for each id, which
+  // the compiler does not vectorise, would take longer than to combine the rows.
+  uint32_t bits = 0;
+  for (const int32_t place : lookup.places)
+    bits |= static_cast<uint32_t>(place) | (rows - 1 - static_cast<uint32_t>(place));
+  if (bits >> 31 == 0) return OkStatus();
   const auto wrong = std::find_if(lookup.places.begin(), lookup.places.end(),
                                   [rows](int32_t place) { return static_cast<uint32_t>(place) >= rows; });
   return InvalidArgument(

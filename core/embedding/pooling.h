@@ -56,7 +56,10 @@ struct Pooling {
   int64_t ids() const { return static_cast<int64_t>(places.size()); }
 };
 
-// Returns INVALID_ARGUMENT for another dtype, for splits that are not 0 <= ... <= N, and for a place without a row.
+// Returns INVALID_ARGUMENT for splits that are not 0 <= ... <= `ids`, the number of ids.
+Status CheckSplits(std::span<const int64_t> splits, int64_t ids);
+
+// Returns INVALID_ARGUMENT for another dtype, for splits that fail CheckSplits, and for a place without a row.
 Status CheckPooling(const Pooling& lookup);
 
 // Writes where the ids of each example begin, [B + 1], from the example of each id: example_of[i * stride] for id i of

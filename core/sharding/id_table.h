@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace lockstep {
@@ -47,7 +48,8 @@ class IdTable {
   }
 
   // Returns the distinct ids by their numbers.
-  const std::vector<int64_t>& ids() const { return ids_; }
+  const std::vector<int64_t>& ids() const& { return ids_; }
+  std::vector<int64_t> ids() && { return std::move(ids_); }
 
  private:
   static constexpr int32_t kEmpty = -1;
@@ -55,6 +57,42 @@ class IdTable {
   std::vector<int32_t> slots_;
   const int shift_;  // shift of the hash: leaves the bits that number a slot
   std::vector<int64_t> ids_;
+};
+
+// The same for rows of a table, which are below a known bound: the row itself is the slot. Thread-compatible.
+//
+// No step depends on whether a row is new. Otherwise the processor, which can't foresee that, would wait for each
+// slot's memory before it goes on to the next id.
+class RowTable {
+ public:
+  // Returns whether this takes less time than an IdTable: 4 bytes for each row of the table are cleared first.
+  static bool IsWorthwhile(int64_t rows, int64_t ids) { return rows <= 16 * ids; }
+
+  // Makes a table for rows [0, rows) and at most `capacity` calls of FindOrInsert.
+  RowTable(int64_t rows, int64_t capacity) : slots_(rows, kEmpty), ids_(capacity + 1) {}
+
+  int32_t FindOrInsert(int64_t row) {
+    const int32_t found = slots_[row];
+    const bool is_new = found == kEmpty;
+    const int32_t number = is_new ? count_ : found;
+    slots_[row] = number;
+    ids_[count_] = row;  // counts if the row is new
+    count_ += is_new ? 1 : 0;
+    return number;
+  }
+
+  // Returns the distinct rows by their numbers; the table is of no use afterwards.
+  std::vector<int64_t> ids() && {
+    ids_.resize(count_);
+    return std::move(ids_);
+  }
+
+ private:
+  static constexpr int32_t kEmpty = -1;
+
+  std::vector<int32_t> slots_;
+  std::vector<int64_t> ids_;
+  int32_t count_ = 0;
 };
 
 }  // namespace lockstep

@@ -4,6 +4,8 @@
 
 #include <map>
 #include <random>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 namespace {
@@ -23,6 +25,24 @@ TEST(IdTable, NumbersIdsInOrderOfAppearance) {
         EXPECT_EQ(number, expected.emplace(id, next).first->second);
         EXPECT_EQ(table.ids()[number], id);
       }
+    }
+  }
+}
+
+TEST(RowTable, NumbersRowsInTheOrderOfAppearance) {
+  std::mt19937_64 random(7);
+  for (int64_t rows : {1, 2, 30, 1000}) {
+    for (int64_t count : {0, 1, 100}) {
+      RowTable table(rows, count);
+      std::map<int64_t, int32_t> expected;
+      std::vector<int64_t> distinct;
+      for (int64_t i = 0; i < count; ++i) {
+        const auto row = static_cast<int64_t>(random() % rows);
+        const auto [entry, is_new] = expected.emplace(row, static_cast<int32_t>(expected.size()));
+        if (is_new) distinct.push_back(row);
+        EXPECT_EQ(table.FindOrInsert(row), entry->second);
+      }
+      EXPECT_EQ(std::move(table).ids(), distinct);
     }
   }
 }

@@ -30,12 +30,13 @@ int64_t Sum(std::span<const int64_t> values) { return std::accumulate(values.beg
 
 // Returns whether a table has an id. Every id is checked here and nowhere later in the core: an owner trusts the local
 // rows that it gets.
-bool Has(const LookupIds& lookup, int64_t id) { return !lookup.rows || (id >= 0 && id < *lookup.rows); }
+bool Has(const LookupIds& lookup, int64_t id) { return !lookup.placement || (id >= 0 && id < lookup.placement->rows); }
 
 // Returns the error for an id that a table does not have; it names position and range, so that the input can be found.
 Status OutOfRange(const LookupIds& lookup, int64_t id, int64_t place) {
   return InvalidArgument(StrCat("table '", lookup.table, "': id ", id, " at position ", place,
-                                " of the lookup is out of range: the table has rows [0, ", *lookup.rows, ")"));
+                                " of the lookup is out of range: the table has rows [0, ", lookup.placement->rows,
+                                ")"));
 }
 
 // Positions of ids are int32, as in TensorFlow's unique. That halves the memory of `inverse`, and no batch is larger.
@@ -50,25 +51,36 @@ int64_t TimesOf(const LookupIds& lookup, int64_t place) { return lookup.times ==
 // Returns the number of int64 values that are sent for an id.
 int WidthOf(const LookupIds& lookup) { return lookup.counted ? 2 : 1; }
 
+// Sets `inverse` to the number of each id in the order of their first appearance, and `distinct` to the distinct ids.
+template <typename Id, typename Table>
+Status Number(const LookupIds& lookup, Table table, std::vector<int64_t>* distinct) {
+  const Id* ids = static_cast<const Id*>(lookup.ids);
+  for (int64_t i = 0; i < lookup.count; ++i) {
+    if (!Has(lookup, ids[i])) return OutOfRange(lookup, ids[i], i);
+    lookup.inverse[i] = table.FindOrInsert(ids[i]);
+  }
+  *distinct = std::move(table).ids();
+  return OkStatus();
+}
+
 // Plans in three passes: numbers the distinct ids in the order in which they appear; sorts them by owner (a stable
 // counting sort); renumbers `inverse`. So the order of the rows that are sent depends only on the ids.
 template <typename Id>
 Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
   // First pass: `inverse` holds the number of each id in the order of appearance.
-  const Id* ids = static_cast<const Id*>(lookup.ids);
-  IdTable table(lookup.count);
-  for (int64_t i = 0; i < lookup.count; ++i) {
-    if (!Has(lookup, ids[i])) return OutOfRange(lookup, ids[i], i);
-    lookup.inverse[i] = table.FindOrInsert(ids[i]);
+  std::vector<int64_t> distinct;
+  if (lookup.placement && RowTable::IsWorthwhile(lookup.placement->rows, lookup.count)) {
+    LOCKSTEP_RETURN_IF_ERROR(Number<Id>(lookup, RowTable(lookup.placement->rows, lookup.count), &distinct));
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(Number<Id>(lookup, IdTable(lookup.count), &distinct));
   }
-  const std::vector<int64_t>& distinct = table.ids();
-  const bool keys = !lookup.rows;
+  const bool keys = !lookup.placement;
   const bool relayed = !lookup.relay_ranks.empty();
   const int width = WidthOf(lookup);
   if (size == 1 && width == 1) {
-    *local_rows = distinct;
     send->assign(1, static_cast<int64_t>(distinct.size()));
+    *local_rows = std::move(distinct);
     return OkStatus();
   }
 
@@ -76,7 +88,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   std::vector<int> owners(distinct.size());
   send->assign(size, 0);
   for (size_t u = 0; u < distinct.size(); ++u) {
-    const int rank = keys ? OwnerOfKey(distinct[u], size) : Owner(distinct[u], size);
+    const int rank = keys ? OwnerOfKey(distinct[u], size) : lookup.placement->Owner(distinct[u], size);
     owners[u] = relayed ? lookup.relay_ranks[rank] : rank;
     ++(*send)[owners[u]];
   }
@@ -88,7 +100,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   local_rows->assign(distinct.size() * width, 0);
   for (size_t u = 0; u < distinct.size(); ++u) {
     place[u] = static_cast<int32_t>(next_place[owners[u]]++);
-    (*local_rows)[place[u] * width] = keys || relayed ? distinct[u] : LocalRow(distinct[u], size);
+    (*local_rows)[place[u] * width] = keys || relayed ? distinct[u] : lookup.placement->LocalRow(distinct[u], size);
   }
   // Third pass: from the order of appearance to the order of owners.
   for (int64_t i = 0; i < lookup.count; ++i) {

@@ -12,8 +12,9 @@
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/collective/send_buffer.h"
+#include "core/sharding/placement.h"
 
-// The lookup of ids in tables whose rows are sharded by modulo (placement.h), in three named steps. This file has the
+// The lookup of ids in tables whose rows are on different ranks (placement.h), in three named steps. This file has the
 // two that communicate, route and combine:
 //
 //     ids [N] --route--> local_rows [M] --plain gather on the shard--> rows [M, D] --combine--> [N, D]
@@ -76,9 +77,9 @@ struct Splits {
 // The ids that this rank looks up in one table.
 struct LookupIds {
   std::string_view table;  // for messages
-  // The number of rows of the whole table; ids are in [0, rows). Nothing for a dynamic table, in which any int64 is a
-  // key: OwnerOfKey gives its owner, and keys are sent unchanged instead of local rows.
-  std::optional<int64_t> rows;
+  // Where the rows are; ids are in [0, rows). Nothing for a dynamic table, in which any int64 is a key: OwnerOfKey
+  // gives its owner, and keys are sent unchanged instead of local rows.
+  std::optional<Placement> placement;
   DType dtype;       // kInt32 or kInt64
   const void* ids;   // [N]
   int64_t count;     // N, at most 2^31 - 1
@@ -115,7 +116,7 @@ Status CheckIds(const LookupIds& lookup);
 using AllocateRows = std::function<Result<int64_t*>(size_t lookup, int64_t count)>;
 
 // Sends the planned ids in one exchange, which fills `splits` and the allocated local rows, [M] in rank order. The
-// senders have checked all ids: 0 <= local row < LocalRows of this rank, if the ranks agree on the table's size.
+// senders have checked all ids: 0 <= local row < LocalRows of this rank, if the ranks agree on the table's placement.
 // FAILED_PRECONDITION on all ranks if their numbers of lookups differ.
 Status ExchangeRoute(Communicator& communicator, std::string_view name, const RoutePlan& plan, std::span<Splits> splits,
                      const AllocateRows& allocate);

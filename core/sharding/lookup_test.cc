@@ -23,14 +23,15 @@ using ::testing::HasSubstr;
 // A table whose elements show their row and column, so that a row from a wrong place is noticed.
 struct Table {
   std::string name;
-  int64_t rows;
+  Placement placement;
   int64_t width;
 
   float at(int64_t row, int64_t column) const { return static_cast<float>(row * 100 + column); }
 
   std::vector<float> shard(int rank, int size) const {
     std::vector<float> values;
-    for (int64_t row = rank; row < rows; row += size) {
+    for (int64_t row = 0; row < placement.rows; ++row) {
+      if (placement.Owner(row, size) != rank) continue;
       for (int64_t d = 0; d < width; ++d) values.push_back(at(row, d));
     }
     return values;
@@ -53,7 +54,7 @@ struct Lookup {
       narrow[t].assign(ids[t].begin(), ids[t].end());
       const void* data = dtype == DType::kInt64 ? static_cast<const void*>(ids[t].data()) : narrow[t].data();
       lookups.push_back(
-          {tables[t].name, tables[t].rows, dtype, data, static_cast<int64_t>(ids[t].size()), inverse[t].data()});
+          {tables[t].name, tables[t].placement, dtype, data, static_cast<int64_t>(ids[t].size()), inverse[t].data()});
     }
     splits.resize(tables.size());
     local_rows.resize(tables.size());
@@ -107,10 +108,11 @@ std::vector<int64_t> RandomIds(std::mt19937& random, int64_t rows, int64_t count
   return ids;
 }
 
-// Returns tables of different widths, one smaller than the number of ranks.
-std::vector<Table> Tables(size_t count) {
-  std::vector<Table> tables = {{"user", 97, 4}, {"country", 2, 1}, {"item", 1000, 16}};
-  tables.resize(count);
+// Returns the first `count` of three tables of different widths: by rows, whole on the last of `size` ranks, and by
+// rows from another rank on.
+std::vector<Table> Tables(size_t count, int size = 2) {
+  std::vector<Table> tables = {{"user", 97, 4}, {"country", {2, 2, size - 1}, 1}, {"item", {1000, 1, size / 2}, 16}};
+  tables.erase(tables.begin() + static_cast<int64_t>(count), tables.end());
   return tables;
 }
 
@@ -151,10 +153,10 @@ TEST(Lookup, GivesEveryIdItsRow) {
       for (DType dtype : {DType::kInt32, DType::kInt64}) {
         testing::RunOnThreads(size, [&](Communicator& communicator) {
           std::mt19937 random(31 * size + communicator.rank());
-          const std::vector<Table> tables = Tables(count);
+          const std::vector<Table> tables = Tables(count, size);
           for (int round = 0; round < 8; ++round) {
             std::vector<std::vector<int64_t>> ids;
-            for (const Table& table : tables) ids.push_back(RandomIds(random, table.rows, random() % 3 * 50));
+            for (const Table& table : tables) ids.push_back(RandomIds(random, table.placement.rows, random() % 3 * 50));
             Lookup lookup(communicator, tables, ids);
             ASSERT_EQ(lookup.Route(dtype), OkStatus());
             ASSERT_EQ(lookup.CombineRows(), OkStatus());
@@ -176,10 +178,10 @@ TEST(Lookup, GivesEveryDistinctIdItsRow) {
     for (size_t count : {1, 3}) {
       testing::RunOnThreads(size, [&](Communicator& communicator) {
         std::mt19937 random(17 * size + communicator.rank());
-        const std::vector<Table> tables = Tables(count);
+        const std::vector<Table> tables = Tables(count, size);
         for (int round = 0; round < 8; ++round) {
           std::vector<std::vector<int64_t>> ids;
-          for (const Table& table : tables) ids.push_back(RandomIds(random, table.rows, random() % 3 * 50));
+          for (const Table& table : tables) ids.push_back(RandomIds(random, table.placement.rows, random() % 3 * 50));
           Lookup lookup(communicator, tables, ids);
           ASSERT_EQ(lookup.Route(), OkStatus());
           ASSERT_EQ(lookup.CombineRows(true), OkStatus());
@@ -276,7 +278,7 @@ Status Exchange(Communicator& communicator, std::span<const LookupGradient> look
 template <typename T>
 std::vector<T> OwnersSums(Lookup& lookup, size_t t, const std::vector<T>& served) {
   const Table& table = lookup.tables[t];
-  const int64_t local = LocalRows(table.rows, lookup.communicator.rank(), lookup.communicator.size());
+  const int64_t local = table.placement.LocalRows(lookup.communicator.rank(), lookup.communicator.size());
   std::vector<T> sums(local * table.width, 0);
   for (size_t m = 0; m < lookup.local_rows[t].size(); ++m) {
     for (int64_t d = 0; d < table.width; ++d) {
@@ -291,7 +293,7 @@ std::vector<T> OwnersSums(Lookup& lookup, size_t t, const std::vector<T>& served
 TEST(Gradient, OfEachRowIsTheSumOverRanksInRankOrder) {
   for (int size : {1, 2, 4}) {
     for (size_t count : {1, 3}) {
-      const std::vector<Table> tables = Tables(count);
+      const std::vector<Table> tables = Tables(count, size);
       // The ids and the returned gradients of every rank; the oracle sees them all.
       std::vector<std::vector<std::vector<int64_t>>> ids(size);
       std::vector<std::vector<std::vector<float>>> gradients(size);
@@ -299,7 +301,7 @@ TEST(Gradient, OfEachRowIsTheSumOverRanksInRankOrder) {
       std::normal_distribution<float> normal;
       for (int rank = 0; rank < size; ++rank) {
         for (const Table& table : tables) {
-          ids[rank].push_back(RandomIds(random, table.rows, random() % 3 * 60));
+          ids[rank].push_back(RandomIds(random, table.placement.rows, random() % 3 * 60));
           gradients[rank].emplace_back(ids[rank].back().size() * table.width);
           for (float& value : gradients[rank].back()) value = normal(random);
         }
@@ -331,7 +333,7 @@ TEST(Gradient, OfEachRowIsTheSumOverRanksInRankOrder) {
           }
           const std::vector<float> sums = OwnersSums(lookup, t, served[t]);
           for (size_t i = 0; i < sums.size(); ++i) {
-            const int64_t row = GlobalRow(i / width, rank, size);
+            const int64_t row = tables[t].placement.GlobalRow(i / width, rank, size);
             ASSERT_EQ(sums[i], (expected[{row, i % width}])) << "bit for bit";
           }
         }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -7,26 +8,77 @@
 
 namespace lockstep {
 
-// The placement of a table of `rows` rows on R ranks. There are two placements:
-//
-//   modulo      training: rank `id mod R` owns row `id`, as its local row `id div R`. Hot ids tend to be the low ones,
-//               and so are spread over the ranks.
-//   contiguous  checkpoints: rank r holds the range ContiguousRange, and the ranges follow one another in rank order.
-//               The first `rows mod R` ranks hold one row more: what TensorFlow calls the "div" partitioning.
-//
-//   11 rows on 3 ranks    modulo        contiguous
-//   rank 0                0 3 6 9       0 1 2 3
-//   rank 1                1 4 7 10      4 5 6 7
-//   rank 2                2 5 8         8 9 10
-//
-// A rank holds the same number of rows in both, LocalRows; it may be 0 if there are fewer rows than ranks. Both list a
-// rank's rows in ascending order. All of it is arithmetic on the table's size: no rank asks another for the place of a
-// row, and nothing has to be stored.
-//
-// Callers have checked the ids: 0 <= id < rows, and 0 <= rank < size.
+// Rows [begin, end) of a table.
+struct RowRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t count() const { return end - begin; }
+};
 
-// Returns the rank that owns row `id`, of `size` ranks.
-inline int Owner(int64_t id, int size) { return static_cast<int>(id % size); }
+// The placement of a table's rows on the ranks of a job in training. Blocks of rows are dealt to the ranks in turn, the
+// first one to rank `first`. This one rule has three uses:
+//
+//   by rows     blocks of one row: of R ranks, rank `id mod R` owns row `id`, as its local row `id div R`. Hot ids tend
+//               to be the low ones, and so are spread over the ranks.
+//   by blocks   blocks of several rows, if the ids that occur are multiples of R or nearly so.
+//   whole       one block of all rows: rank `first` has the whole table.
+//
+// In checkpoints the placement is another, contiguous: a rank holds the range ContiguousRange, and the ranges follow
+// one another, that of rank `first` first. A rank holds the same number of rows in both, LocalRows; it may be 0. Both
+// list a rank's rows in ascending order.
+//
+//   11 rows on 3 ranks    by rows       whole on rank 1    contiguous, by rows
+//   rank 0                0 3 6 9                          0 1 2 3
+//   rank 1                1 4 7 10      0 1 2 ... 10       4 5 6 7
+//   rank 2                2 5 8                            8 9 10
+//
+// All of it is arithmetic on the table's size: no rank asks another for the place of a row, and nothing has to be
+// stored. It is the same on all ranks.
+//
+// Callers have checked: 0 <= id < rows, 0 <= rank < size, 0 <= first < size and block >= 1.
+struct Placement {
+  Placement(int64_t rows, int64_t block = 1, int first = 0) : rows(rows), block(block), first(first) {}  // NOLINT
+
+  int64_t rows;   // of the whole table
+  int64_t block;  // rows of a block
+  int first;      // the rank of the first block
+
+  // Returns the rank that owns row `id`, of `size` ranks.
+  int Owner(int64_t id, int size) const {
+    return block == 1 && first == 0 ? static_cast<int>(id % size) : static_cast<int>((id / block + first) % size);
+  }
+
+  // Returns the row of an id on the rank that owns it.
+  int64_t LocalRow(int64_t id, int size) const {
+    return block == 1 ? id / size : id / block / size * block + id % block;
+  }
+
+  // Returns the id of a rank's local row; the inverse of Owner and LocalRow.
+  int64_t GlobalRow(int64_t local_row, int rank, int size) const {
+    return (local_row / block * size + Turn(rank, size)) * block + local_row % block;
+  }
+
+  // Returns the number of the rows below `id` that a rank owns: also the local row of the rank's first id from `id` on.
+  int64_t LocalRowsBelow(int64_t id, int rank, int size) const {
+    const int64_t turn = block * size;  // ids of one block for each rank
+    return id / turn * block + std::clamp(id % turn - Turn(rank, size) * block, int64_t{0}, block);
+  }
+
+  // Returns the number of the table's rows that a rank owns. No rank has more than rank `first`.
+  int64_t LocalRows(int rank, int size) const { return LocalRowsBelow(rows, rank, size); }
+
+  // Returns the rows of `rank` in the contiguous placement; an empty range if it has none.
+  RowRange ContiguousRange(int rank, int size) const {
+    const int64_t turn = block * size;
+    const int64_t before = Turn(rank, size) * block;  // rows of a turn on earlier ranks
+    const int64_t begin = rows / turn * before + std::min(rows % turn, before);
+    return {begin, begin + LocalRows(rank, size)};
+  }
+
+ private:
+  // Returns which block of each turn a rank gets, from 0 on.
+  int64_t Turn(int rank, int size) const { return rank >= first ? rank - first : rank - first + size; }
+};
 
 // Returns the rank that owns a key of a dynamic table, any int64. The hash differs from the one by which the table's
 // index spreads the keys that a rank owns.
@@ -38,31 +90,6 @@ inline int OwnerOfKey(int64_t key, int size) {
 // (a chance of 3 % with a billion strings), all but one of them have a key that is not their first fingerprint.
 inline int OwnerOfString(std::string_view bytes, int size) {
   return OwnerOfKey(static_cast<int64_t>(Fingerprint(bytes)), size);
-}
-
-// Returns the row of an id on the rank that owns it.
-inline int64_t LocalRow(int64_t id, int size) { return id / size; }
-
-// Returns the id of a rank's local row; the inverse of Owner and LocalRow.
-inline int64_t GlobalRow(int64_t local_row, int rank, int size) { return local_row * size + rank; }
-
-// Returns the number of the table's rows that a rank owns: ceil((rows - rank) / size), never negative. It is also the
-// local row of the rank's first id from `rows` on.
-inline int64_t LocalRows(int64_t rows, int rank, int size) { return rows > rank ? (rows - rank + size - 1) / size : 0; }
-
-// Rows [begin, end) of a table.
-struct RowRange {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t count() const { return end - begin; }
-};
-
-// Returns the rows of `rank` in the contiguous placement; an empty range at the end if there are fewer rows than ranks.
-inline RowRange ContiguousRange(int64_t rows, int rank, int size) {
-  const int64_t base = rows / size;
-  const int64_t extra = rows % size;
-  const int64_t begin = rank * base + (rank < extra ? rank : extra);
-  return {begin, begin + base + (rank < extra ? 1 : 0)};
 }
 
 }  // namespace lockstep

@@ -5,26 +5,57 @@
 namespace lockstep {
 namespace {
 
+// Checks that every row of a table has one place in training and one in checkpoints, and that both give a rank as many.
+void ExpectOnePlaceForEachRow(const Placement& placement, int size) {
+  SCOPED_TRACE(testing::Message() << placement.rows << " rows in blocks of " << placement.block << " from rank "
+                                  << placement.first << " of " << size);
+  int64_t total = 0, end = 0;
+  for (int i = 0; i < size; ++i) {
+    const int rank = (placement.first + i) % size;
+    const RowRange range = placement.ContiguousRange(rank, size);
+    EXPECT_EQ(range.begin, end) << "ranges follow one another";
+    EXPECT_EQ(range.count(), placement.LocalRows(rank, size)) << "both placements give a rank as many rows";
+    EXPECT_LE(range.count(), placement.LocalRows(placement.first, size)) << "no rank has more than the first";
+    end = range.end;
+    total += placement.LocalRows(rank, size);
+  }
+  EXPECT_EQ(total, placement.rows);
+  EXPECT_EQ(end, placement.rows);
+  std::vector<int64_t> below(size, 0);
+  for (int64_t id = 0; id < placement.rows; ++id) {
+    const int owner = placement.Owner(id, size);
+    const int64_t local = placement.LocalRow(id, size);
+    for (int rank = 0; rank < size; ++rank) EXPECT_EQ(placement.LocalRowsBelow(id, rank, size), below[rank]);
+    EXPECT_EQ(local, below[owner]) << "a rank's rows are in ascending order, without gaps";
+    EXPECT_EQ(placement.GlobalRow(local, owner, size), id);
+    ++below[owner];
+  }
+}
+
 // All sizes up to 5 ranks and 13 rows: this covers every remainder, and tables with fewer rows than ranks.
-TEST(Placement, EveryRowHasOnePlaceInBothPlacements) {
+TEST(Placement, EveryRowHasOnePlaceInTrainingAndInCheckpoints) {
   for (int size = 1; size <= 5; ++size) {
-    for (int64_t rows = 0; rows <= 13; ++rows) {
-      int64_t total = 0, end = 0;
-      for (int rank = 0; rank < size; ++rank) {
-        const RowRange range = ContiguousRange(rows, rank, size);
-        EXPECT_EQ(range.begin, end) << "ranges follow one another";
-        EXPECT_EQ(range.count(), LocalRows(rows, rank, size)) << "both placements give a rank as many rows";
-        end = range.end;
-        total += LocalRows(rows, rank, size);
-      }
-      EXPECT_EQ(total, rows);
-      EXPECT_EQ(end, rows);
-      for (int64_t id = 0; id < rows; ++id) {
-        EXPECT_LT(LocalRow(id, size), LocalRows(rows, Owner(id, size), size));
-        EXPECT_EQ(GlobalRow(LocalRow(id, size), Owner(id, size), size), id);
+    for (int first = 0; first < size; ++first) {
+      for (int64_t rows = 0; rows <= 13; ++rows) {
+        for (int64_t block = 1; block <= 14; ++block) ExpectOnePlaceForEachRow({rows, block, first}, size);
       }
     }
   }
+}
+
+TEST(Placement, RowsOfARankAreThoseOfItsRemainder) {
+  EXPECT_EQ(Placement(11).Owner(7, 3), 1);
+  EXPECT_EQ(Placement(11).LocalRow(7, 3), 2);
+  EXPECT_EQ(Placement(11, 1, 2).Owner(7, 3), 0) << "from rank 2 on";
+}
+
+TEST(Placement, AWholeTableIsOnOneRank) {
+  const Placement placement(11, 11, 1);
+  EXPECT_EQ(placement.LocalRows(0, 3), 0);
+  EXPECT_EQ(placement.LocalRows(1, 3), 11);
+  EXPECT_EQ(placement.ContiguousRange(1, 3).count(), 11);
+  EXPECT_EQ(placement.Owner(10, 3), 1);
+  EXPECT_EQ(placement.LocalRow(10, 3), 10);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Moves whole tables. Both placements hold a rank's rows in ascending order of ids, which makes every exchange regular.
-// The rows of one rank in a range of ids are one run of its shard (LocalPart), and the rows that arrive from one rank
-// are R ids apart. So sender and receiver compute all counts from the table's size, and no count is sent.
+// The rows of one rank in a range of ids are one run of its shard (LocalPart). So sender and receiver compute all
+// counts from the table's size, and no count is sent.
 //
-//   modulo, R = 3         contiguous
+//   by rows, R = 3        contiguous
 //   rank 0  0 3 6 9       0 1 2 3
 //   rank 1  1 4 7         4 5 6
 //   rank 2  2 5 8         7 8 9
@@ -23,27 +23,28 @@
 namespace lockstep {
 namespace {
 
-// All ranks walk through their rows in steps of the same number of local rows. No rank has more rows than rank 0, so
+// All ranks walk through their rows in steps of the same number of local rows. No rank has more rows than the first, so
 // its number of steps is enough for all.
 struct Steps {
-  Steps(int64_t rows, int64_t row_bytes, int size, int64_t step_bytes)
-      : most(LocalRows(rows, 0, size)), length(std::max<int64_t>(1, step_bytes / std::max<int64_t>(1, row_bytes))) {}
+  Steps(const Placement& placement, int64_t row_bytes, int size, int64_t step_bytes)
+      : most(placement.LocalRows(placement.first, size)),
+        length(std::max<int64_t>(1, step_bytes / std::max<int64_t>(1, row_bytes))) {}
 
-  const int64_t most;    // local rows of rank 0
+  const int64_t most;    // local rows of the first rank
   const int64_t length;  // local rows of a step
 };
 
 RowRange Clip(RowRange range, int64_t end) { return {std::min(range.begin, end), std::min(range.end, end)}; }
 
-// Returns the rows of `range` that `owner` has in the modulo placement, as its local rows. They are one run, because
-// the owner has every size-th row of an ascending range.
-RowRange LocalPart(RowRange range, int owner, int size) {
-  return {LocalRows(range.begin, owner, size), LocalRows(range.end, owner, size)};
+// Returns the rows of `range` that `owner` has in training, as its local rows. They are one run, because its rows are
+// in ascending order.
+RowRange LocalPart(const Placement& placement, RowRange range, int owner, int size) {
+  return {placement.LocalRowsBelow(range.begin, owner, size), placement.LocalRowsBelow(range.end, owner, size)};
 }
 
 // Returns the step's part of the contiguous range of `rank`, as rows of the table.
-RowRange StepRange(int64_t rows, int rank, int size, RowRange step) {
-  const RowRange range = ContiguousRange(rows, rank, size);
+RowRange StepRange(const Placement& placement, int rank, int size, RowRange step) {
+  const RowRange range = placement.ContiguousRange(rank, size);
   const RowRange part = Clip(step, range.count());
   return {range.begin + part.begin, range.begin + part.end};
 }
@@ -57,20 +58,21 @@ std::vector<int64_t> PartSizes(int size, auto&& part_of) {
 
 }  // namespace
 
-Status RelayToContiguous(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
+Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in, void* out,
                          int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
-  const RowRange mine = ContiguousRange(table.rows, rank, size);
+  const Placement& placement = table.placement;
+  const RowRange mine = placement.ContiguousRange(rank, size);
   // Here a step counts rows of the contiguous ranges: each rank gets that many in it.
-  const Steps steps(table.rows, width, size, step_bytes);
+  const Steps steps(placement, width, size, step_bytes);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
     // To each rank: my rows in its range of this step. They are one run in `in`, but the runs for different ranks are
     // not adjacent.
-    const auto sent_to = [&](int r) { return LocalPart(StepRange(table.rows, r, size, step), rank, size); };
-    const RowRange target = StepRange(table.rows, rank, size, step);
-    const auto got_from = [&](int r) { return LocalPart(target, r, size); };
+    const auto sent_to = [&](int r) { return LocalPart(placement, StepRange(placement, r, size, step), rank, size); };
+    const RowRange target = StepRange(placement, rank, size, step);
+    const auto got_from = [&](int r) { return LocalPart(placement, target, r, size); };
     const std::vector<int64_t> send = PartSizes(size, sent_to), recv = PartSizes(size, got_from);
 
     int64_t sent_rows = 0;
@@ -85,13 +87,12 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
     const Block block{send, recv, width, packed.data(), arrived.get()};
     LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, {&block, 1}));
 
-    // From each rank: its rows of my range, ascending. They are every size-th row of the range, each rank with another
-    // start.
+    // From each rank: its rows of my range, ascending.
     const char* row = arrived.get();
     for (int r = 0; r < size; ++r) {
       const RowRange part = got_from(r);
       for (int64_t local = part.begin; local < part.end; ++local, row += width) {
-        const int64_t place = GlobalRow(local, r, size) - mine.begin;
+        const int64_t place = placement.GlobalRow(local, r, size) - mine.begin;
         CopyBytes(static_cast<char*>(out) + place * width, row, width);
       }
     }
@@ -100,26 +101,27 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Tabl
 }
 
 // The steps are those of RelayToContiguous in the other direction: receivers there are senders here.
-Status RelayToModulo(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
-                     int64_t step_bytes) {
+Status RelayFromContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in,
+                           void* out, int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
-  const RowRange mine = ContiguousRange(table.rows, rank, size);
-  const Steps steps(table.rows, width, size, step_bytes);
+  const Placement& placement = table.placement;
+  const RowRange mine = placement.ContiguousRange(rank, size);
+  const Steps steps(placement, width, size, step_bytes);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
-    const RowRange source = StepRange(table.rows, rank, size, step);
-    const auto sent_to = [&](int r) { return LocalPart(source, r, size); };
-    const auto got_from = [&](int r) { return LocalPart(StepRange(table.rows, r, size, step), rank, size); };
+    const RowRange source = StepRange(placement, rank, size, step);
+    const auto sent_to = [&](int r) { return LocalPart(placement, source, r, size); };
+    const auto got_from = [&](int r) { return LocalPart(placement, StepRange(placement, r, size, step), rank, size); };
     const std::vector<int64_t> send = PartSizes(size, sent_to), recv = PartSizes(size, got_from);
 
-    // The rows of one owner are `size` rows apart in my range: here packing collects them, and arrivals are one run.
+    // The rows of one owner may be apart in my range: here packing collects them, and arrivals are one run.
     SendBuffer packed(communicator, source.count() * width);
     char* next = packed.data();
     for (int r = 0; r < size; ++r) {
       const RowRange part = sent_to(r);
       for (int64_t local = part.begin; local < part.end; ++local, next += width) {
-        const int64_t place = GlobalRow(local, r, size) - mine.begin;
+        const int64_t place = placement.GlobalRow(local, r, size) - mine.begin;
         CopyBytes(next, static_cast<const char*>(in) + place * width, width);
       }
     }
@@ -138,13 +140,14 @@ Status RelayToModulo(Communicator& communicator, std::string_view name, TableSiz
   return OkStatus();
 }
 
-Status GatherTable(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
+Status GatherTable(Communicator& communicator, std::string_view name, MovedTable table, const void* in, void* out,
                    int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
+  const Placement& placement = table.placement;
   // A step's rows of all ranks arrive here: each rank sends its part of the bytes.
-  const Steps steps(table.rows, width * size, size, step_bytes);
-  const int64_t local_rows = LocalRows(table.rows, rank, size);
+  const Steps steps(placement, width * size, size, step_bytes);
+  const int64_t local_rows = placement.LocalRows(rank, size);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
     const RowRange part = Clip(step, local_rows);
@@ -159,39 +162,39 @@ Status GatherTable(Communicator& communicator, std::string_view name, TableSize 
                                                      }));
     const char* row = arrived.get();
     for (int r = 0; r < size; ++r) {
-      const RowRange theirs = Clip(step, LocalRows(table.rows, r, size));
+      const RowRange theirs = Clip(step, placement.LocalRows(r, size));
       for (int64_t local = theirs.begin; local < theirs.end; ++local, row += width) {
-        CopyBytes(static_cast<char*>(out) + GlobalRow(local, r, size) * width, row, width);
+        CopyBytes(static_cast<char*>(out) + placement.GlobalRow(local, r, size) * width, row, width);
       }
     }
   }
   return OkStatus();
 }
 
-Status ReduceTable(Communicator& communicator, std::string_view name, DType dtype, int64_t rows, int64_t width,
-                   const void* in, void* out, int64_t step_bytes) {
+Status ReduceTable(Communicator& communicator, std::string_view name, DType dtype, const Placement& placement,
+                   int64_t width, const void* in, void* out, int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t row_bytes = width * DTypeSize(dtype);
   // A step's rows of all owners are packed here.
-  const Steps steps(rows, row_bytes * size, size, step_bytes);
+  const Steps steps(placement, row_bytes * size, size, step_bytes);
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
     std::vector<int64_t> counts(size);
     int64_t packed_rows = 0;
     for (int r = 0; r < size; ++r) {
-      const int64_t count = Clip(step, LocalRows(rows, r, size)).count();
+      const int64_t count = Clip(step, placement.LocalRows(r, size)).count();
       counts[r] = count * width;
       packed_rows += count;
     }
     SendBuffer packed(communicator, packed_rows * row_bytes);
     char* next = packed.data();
     for (int r = 0; r < size; ++r) {
-      const RowRange part = Clip(step, LocalRows(rows, r, size));
+      const RowRange part = Clip(step, placement.LocalRows(r, size));
       for (int64_t local = part.begin; local < part.end; ++local, next += row_bytes) {
-        CopyBytes(next, static_cast<const char*>(in) + GlobalRow(local, r, size) * row_bytes, row_bytes);
+        CopyBytes(next, static_cast<const char*>(in) + placement.GlobalRow(local, r, size) * row_bytes, row_bytes);
       }
     }
-    const RowRange mine = Clip(step, LocalRows(rows, rank, size));
+    const RowRange mine = Clip(step, placement.LocalRows(rank, size));
     LOCKSTEP_RETURN_IF_ERROR(communicator.ReduceScatter(name, ReduceOp::kSum, dtype, counts, packed.data(),
                                                         static_cast<char*>(out) + mine.begin * row_bytes));
   }

@@ -6,13 +6,14 @@
 #include "core/base/dtype.h"
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
+#include "core/sharding/placement.h"
 
 // Operations on a whole table instead of some ids. Every call walks through the table in steps of a bounded number of
 // bytes per rank, so it needs no second copy of the table. Rows are any bytes: [L, row_bytes] on each rank, with L of
 // LocalRows; callers check this first.
 //
 //   RelayToContiguous   before a checkpoint is written    moves each row once
-//   RelayToModulo       after one was read                moves each row once
+//   RelayFromContiguous after one was read                moves each row once
 //   GatherTable         a read that is no lookup          sends the whole table to every rank
 //   ReduceTable         its gradient                      every rank sends its gradient of the whole table
 //
@@ -21,9 +22,9 @@
 // the communicator's thread.
 namespace lockstep {
 
-// The size of a table, equal on all ranks. The type does not matter for moving rows.
-struct TableSize {
-  int64_t rows;       // of the whole table
+// A table whose rows are moved, equal on all ranks. The type does not matter for moving rows.
+struct MovedTable {
+  Placement placement;
   int64_t row_bytes;  // of one row
 };
 
@@ -33,19 +34,19 @@ inline constexpr int64_t kTableStepBytes = int64_t{8} << 20;
 
 // Move rows between the two placements of placement.h: `in` and `out` are [L, row_bytes] each. A step's rows exist a
 // second time while they are packed, and a third time when they have arrived.
-Status RelayToContiguous(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
+Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in, void* out,
                          int64_t step_bytes = kTableStepBytes);
-Status RelayToModulo(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
-                     int64_t step_bytes = kTableStepBytes);
+Status RelayFromContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in,
+                           void* out, int64_t step_bytes = kTableStepBytes);
 
-// Gives every rank the whole table, [rows, row_bytes] by id, from the modulo placement. `in` is [L, row_bytes]. The
+// Gives every rank the whole table, [rows, row_bytes] by id. `in` is [L, row_bytes]. The
 // caller allocates `out`: in the whole job, R copies of the table.
-Status GatherTable(Communicator& communicator, std::string_view name, TableSize table, const void* in, void* out,
+Status GatherTable(Communicator& communicator, std::string_view name, MovedTable table, const void* in, void* out,
                    int64_t step_bytes = kTableStepBytes);
 
 // The gradient of GatherTable: each rank's gradient of the whole table, [rows, width], is summed over the ranks in rank
 // order, and a rank gets the sums of its own rows, [L, width]. `dtype` is any type that ReduceScatter can sum.
-Status ReduceTable(Communicator& communicator, std::string_view name, DType dtype, int64_t rows, int64_t width,
-                   const void* in, void* out, int64_t step_bytes = kTableStepBytes);
+Status ReduceTable(Communicator& communicator, std::string_view name, DType dtype, const Placement& placement,
+                   int64_t width, const void* in, void* out, int64_t step_bytes = kTableStepBytes);
 
 }  // namespace lockstep

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
+#include <ostream>
 #include <vector>
 
 #include "core/sharding/placement.h"
@@ -11,20 +13,38 @@
 namespace lockstep {
 namespace {
 
-// Returns rows of any number of bytes; each byte shows its row and position.
-std::vector<uint8_t> Rows(int64_t begin, int64_t end, int64_t stride, int64_t row_bytes) {
+// Adds a row of any number of bytes; each byte shows its row and position.
+void AddRow(int64_t row, int64_t row_bytes, std::vector<uint8_t>* bytes) {
+  for (int64_t i = 0; i < row_bytes; ++i) bytes->push_back(static_cast<uint8_t>(row * 31 + i * 7 + row / 8));
+}
+
+std::vector<uint8_t> Rows(RowRange range, int64_t row_bytes) {
   std::vector<uint8_t> bytes;
-  for (int64_t row = begin; row < end; row += stride) {
-    for (int64_t i = 0; i < row_bytes; ++i) bytes.push_back(static_cast<uint8_t>(row * 31 + i * 7 + row / 8));
-  }
+  for (int64_t row = range.begin; row < range.end; ++row) AddRow(row, row_bytes, &bytes);
   return bytes;
 }
 
 // A table and the size of its steps. Tables have fewer rows than ranks, as many, and numbers with any remainder.
 struct Case {
   int size;
-  int64_t rows, row_bytes, step_bytes;
+  Placement placement;
+  int64_t row_bytes, step_bytes;
+
+  int64_t rows() const { return placement.rows; }
+  // Returns the rows of a rank in training.
+  std::vector<uint8_t> Shard(int rank) const {
+    std::vector<uint8_t> bytes;
+    for (int64_t row = 0; row < rows(); ++row) {
+      if (placement.Owner(row, size) == rank) AddRow(row, row_bytes, &bytes);
+    }
+    return bytes;
+  }
 };
+
+std::ostream& operator<<(std::ostream& stream, const Case& c) {
+  return stream << c.rows() << " rows in blocks of " << c.placement.block << " from rank " << c.placement.first
+                << " of " << c.size << ", steps of " << c.step_bytes;
+}
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
@@ -33,7 +53,9 @@ std::vector<Case> Cases() {
       for (int64_t row_bytes : {1, 3, 16}) {
         // One row per step, a few, all at once.
         for (int64_t step_bytes : {int64_t{1}, int64_t{40}, kTableStepBytes}) {
-          cases.push_back({size, rows, row_bytes, step_bytes});
+          cases.push_back({size, {rows}, row_bytes, step_bytes});
+          cases.push_back({size, {rows, 3, size - 1}, row_bytes, step_bytes});
+          cases.push_back({size, {rows, std::max<int64_t>(1, rows), size / 2}, row_bytes, step_bytes});
         }
       }
     }
@@ -46,16 +68,15 @@ TEST(Table, IsRelaidBothWays) {
   for (const Case& c : Cases()) {
     testing::RunOnThreads(c.size, [&](Communicator& communicator) {
       const int rank = communicator.rank();
-      const RowRange range = ContiguousRange(c.rows, rank, c.size);
-      const std::vector<uint8_t> modulo = Rows(rank, c.rows, c.size, c.row_bytes);
-      const std::vector<uint8_t> contiguous = Rows(range.begin, range.end, 1, c.row_bytes);
-      std::vector<uint8_t> out(modulo.size());
-      ASSERT_EQ(RelayToContiguous(communicator, "save", {c.rows, c.row_bytes}, modulo.data(), out.data(), c.step_bytes),
+      const std::vector<uint8_t> shard = c.Shard(rank);
+      const std::vector<uint8_t> contiguous = Rows(c.placement.ContiguousRange(rank, c.size), c.row_bytes);
+      std::vector<uint8_t> out(shard.size());
+      const MovedTable table{c.placement, c.row_bytes};
+      ASSERT_EQ(RelayToContiguous(communicator, "save", table, shard.data(), out.data(), c.step_bytes), OkStatus());
+      ASSERT_EQ(out, contiguous) << c;
+      ASSERT_EQ(RelayFromContiguous(communicator, "load", table, contiguous.data(), out.data(), c.step_bytes),
                 OkStatus());
-      ASSERT_EQ(out, contiguous) << c.size << " ranks, " << c.rows << " rows, steps of " << c.step_bytes;
-      ASSERT_EQ(RelayToModulo(communicator, "load", {c.rows, c.row_bytes}, contiguous.data(), out.data(), c.step_bytes),
-                OkStatus());
-      ASSERT_EQ(out, modulo) << c.size << " ranks, " << c.rows << " rows, steps of " << c.step_bytes;
+      ASSERT_EQ(out, shard) << c;
     });
   }
 }
@@ -64,11 +85,12 @@ TEST(Table, IsRelaidBothWays) {
 TEST(Table, IsGatheredById) {
   for (const Case& c : Cases()) {
     testing::RunOnThreads(c.size, [&](Communicator& communicator) {
-      const std::vector<uint8_t> shard = Rows(communicator.rank(), c.rows, c.size, c.row_bytes);
-      std::vector<uint8_t> whole(c.rows * c.row_bytes);
-      ASSERT_EQ(GatherTable(communicator, "whole", {c.rows, c.row_bytes}, shard.data(), whole.data(), c.step_bytes),
-                OkStatus());
-      ASSERT_EQ(whole, Rows(0, c.rows, 1, c.row_bytes));
+      const std::vector<uint8_t> shard = c.Shard(communicator.rank());
+      std::vector<uint8_t> whole(c.rows() * c.row_bytes);
+      ASSERT_EQ(
+          GatherTable(communicator, "whole", {c.placement, c.row_bytes}, shard.data(), whole.data(), c.step_bytes),
+          OkStatus());
+      ASSERT_EQ(whole, Rows({0, c.rows()}, c.row_bytes)) << c;
     });
   }
 }
@@ -79,14 +101,14 @@ TEST(Table, GradientIsSummedAtTheOwners) {
       const int64_t width = c.row_bytes;
       const int rank = communicator.rank();
       // Element i of rank r's gradient is i + r: the sum is size * i + (0 + 1 + ...).
-      std::vector<double> gradient(c.rows * width);
+      std::vector<double> gradient(c.rows() * width);
       std::iota(gradient.begin(), gradient.end(), rank);
-      std::vector<double> sums(LocalRows(c.rows, rank, c.size) * width);
-      ASSERT_EQ(ReduceTable(communicator, "gradient", DType::kFloat64, c.rows, width, gradient.data(), sums.data(),
+      std::vector<double> sums(c.placement.LocalRows(rank, c.size) * width);
+      ASSERT_EQ(ReduceTable(communicator, "gradient", DType::kFloat64, c.placement, width, gradient.data(), sums.data(),
                             c.step_bytes),
                 OkStatus());
       for (size_t i = 0; i < sums.size(); ++i) {
-        const int64_t element = GlobalRow(i / width, rank, c.size) * width + i % width;
+        const int64_t element = c.placement.GlobalRow(i / width, rank, c.size) * width + i % width;
         ASSERT_EQ(sums[i], c.size * element + c.size * (c.size - 1) / 2);
       }
     });

@@ -21,6 +21,7 @@ _EXPORTS = {
     "embedding_scope": "lockstep.train",
     "end_step": "lockstep._src.engine.steps",
     "init": "lockstep._src.engine.context",
+    "plan": "lockstep._src.tables.placement.plan",
     "rank": "lockstep._src.engine.context",
     "reducescatter": "lockstep._src.collectives.ordered",
     "scope": "lockstep.train",

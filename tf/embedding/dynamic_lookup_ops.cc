@@ -8,7 +8,6 @@
 //
 // The gradient of rows, together with `numbers`, is the table's tf.IndexedSlices (registered in Python).
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -32,17 +31,27 @@ namespace {
 namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 
-// On the only rank of a job, lookups have no route that would count them.
-void CountWithoutRoute(TableCounters& counters, const tf::Tensor& keys) {
-  const Result<std::shared_ptr<Context>> engine = DefaultContext();
-  if (engine.ok() && (*engine)->communicator().size() > 1) return;
-  counters.AddLookup(keys.NumElements());
-  counters.AddServed(keys.NumElements());
-}
-
-class ResolveKernel : public TableKernelBase {
+// A lookup of keys. It is counted here, unless an operation before it has dropped duplicates and has counted it.
+class KeysKernelBase : public TableKernelBase {
  public:
-  using TableKernelBase::TableKernelBase;
+  explicit KeysKernelBase(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("is_counted", &is_counted_));
+  }
+
+ protected:
+  void CountOnce(TableCounters& counters, const tf::Tensor& keys) const {
+    if (is_counted_) return;
+    counters.AddLookup(keys.NumElements());
+    counters.AddServed(keys.NumElements());
+  }
+
+ private:
+  bool is_counted_ = false;
+};
+
+class ResolveKernel : public KeysKernelBase {
+ public:
+  using KeysKernelBase::KeysKernelBase;
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
@@ -57,21 +66,21 @@ class ResolveKernel : public TableKernelBase {
     const int64_t after = table.table().total_count();
     CountKeys(table.counters(), keys.NumElements(), std::max<int64_t>(0, after - before), begin_ns);
     table.counters().SetSize(after, table.table().bytes());
-    CountWithoutRoute(table.counters(), keys);
+    CountOnce(table.counters(), keys);
     return OkStatus();
   }
 };
 
-class LookupKernel : public TableKernelBase {
+class LookupKernel : public KeysKernelBase {
  public:
-  using TableKernelBase::TableKernelBase;
+  using KeysKernelBase::KeysKernelBase;
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     const tf::Tensor& keys = context->input(1);
     LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 0, keys.shape(), table.dim()));
     LOCKSTEP_RETURN_IF_ERROR(table.Lookup(keys, rows, ParallelForOf(context)));
-    CountWithoutRoute(table.counters(), keys);
+    CountOnce(table.counters(), keys);
     return OkStatus();
   }
 };
@@ -145,6 +154,7 @@ REGISTER_OP("LockstepDynamicTableResolve")
     .Output("rows: float")
     .Output("numbers: int64")
     .Attr("Tkeys: {int32, int64, string}")
+    .Attr("is_counted: bool = false")
     .SetIsStateful()
     .SetShapeFn(ResolveShapes)
     .Doc(R"doc(
@@ -154,6 +164,7 @@ keys: any shape.
 times: [N], how often each key is seen; or empty: once.
 rows: the shape of the keys, then D.
 numbers: [N]; the number of each key's row, -1 for keys that are not admitted.
+is_counted: whether the lookup is in the table's counters already.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableLookup")
@@ -161,6 +172,7 @@ REGISTER_OP("LockstepDynamicTableLookup")
     .Input("keys: Tkeys")
     .Output("rows: float")
     .Attr("Tkeys: {int32, int64, string}")
+    .Attr("is_counted: bool = false")
     .SetIsStateful()
     .SetShapeFn(RowsOfKeys)
     .Doc(R"doc(

@@ -36,6 +36,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/hash.h"
 #include "core/capi/capi.h"
 #include "core/sharding/lookup.h"
 #include "core/telemetry/clock.h"
@@ -52,25 +53,27 @@ using tf::shape_inference::InferenceContext;
 using tf::shape_inference::ShapeHandle;
 
 // The values of the attribute `ids_are`: the ids of a lookup are numbers of rows of a sharded table, or keys of a
-// dynamic table, which may be sent with their counts.
-constexpr std::string_view kRows = "rows", kCountedKeys = "counted_keys";
+// dynamic table, which may be sent with their counts. Rows of a replicated variable have no route. It is not among the
+// tables that are counted.
+constexpr std::string_view kRows = "rows", kReplicatedRows = "replicated_rows", kCountedKeys = "counted_keys";
 #define LOCKSTEP_IDS_ARE_ATTR "ids_are: list({'rows', 'keys', 'counted_keys'}) >= 1"
+#define LOCKSTEP_LOCAL_IDS_ARE_ATTR "ids_are: list({'rows', 'replicated_rows', 'keys', 'counted_keys'}) >= 1"
 
-// The attributes for the check of ids and for messages. The number of rows is that of the whole table, which the
-// shard's shape does not tell.
+// The attributes for the check of ids, for their owners and for messages. The number of rows is that of the whole
+// table, which the shard's shape does not tell.
 struct TableAttributes {
   // Points into `ids` and `inverse`; `inverse` is null if it is not to be written.
   LookupIds Lookup(const tf::Tensor& ids, int32_t* inverse) const {
     const DType dtype = ids.dtype() == tf::DT_INT32 ? DType::kInt32 : DType::kInt64;
-    LookupIds lookup{name, rows, dtype, Data(ids), ids.NumElements(), inverse};
+    LookupIds lookup{name, placement, dtype, Data(ids), ids.NumElements(), inverse};
     lookup.counted = counted;
     return lookup;
   }
 
   std::string name;
-  std::optional<int64_t> rows;  // nothing for a dynamic table
+  std::optional<Placement> placement;  // nothing for a dynamic table
   bool counted = false;
-  TableCounters* counters = nullptr;
+  TableCounters* counters = nullptr;  // null for a replicated variable
 };
 
 // Reads the attributes of `count` lookups. INVALID_ARGUMENT if the lists do not fit together: num_rows has the number
@@ -81,7 +84,8 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
   TF_RETURN_IF_ERROR(construction->GetAttr("tables", &names));
   TF_RETURN_IF_ERROR(construction->GetAttr("ids_are", &ids_are));
   TF_RETURN_IF_ERROR(construction->GetAttr("num_rows", &rows));
-  const auto of_rows = static_cast<size_t>(std::count(ids_are.begin(), ids_are.end(), kRows));
+  const auto are_rows = [](std::string_view are) { return are == kRows || are == kReplicatedRows; };
+  const auto of_rows = static_cast<size_t>(std::count_if(ids_are.begin(), ids_are.end(), are_rows));
   if (names.size() != count || ids_are.size() != count) {
     return absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': N = ", count, ", but ",
                                                    names.size(), " tables and ", ids_are.size(), " ids_are"));
@@ -95,11 +99,47 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
   for (size_t i = 0; i < count; ++i) {
     TableAttributes& table = tables->emplace_back();
     table.name = std::move(names[i]);
-    table.counters = &ProcessTelemetry()->Table(table.name);
-    if (ids_are[i] == kRows) table.rows = *next_rows++;
+    if (ids_are[i] != kReplicatedRows) table.counters = &ProcessTelemetry()->Table(table.name);
+    if (are_rows(ids_are[i])) table.placement = Placement(*next_rows++);
     table.counted = ids_are[i] == kCountedKeys;
   }
   return absl::OkStatus();
+}
+
+// Reads where the rows of a route's tables are. INVALID_ARGUMENT if the lists do not fit to the lookups of rows.
+absl::Status ReadPlacements(tf::OpKernelConstruction* construction, std::vector<TableAttributes>* tables) {
+  std::vector<int64_t> blocks, first_ranks;
+  TF_RETURN_IF_ERROR(construction->GetAttr("blocks", &blocks));
+  TF_RETURN_IF_ERROR(construction->GetAttr("first_ranks", &first_ranks));
+  std::vector<Placement*> placements;
+  for (TableAttributes& table : *tables) {
+    if (table.placement) placements.push_back(&*table.placement);
+  }
+  if (blocks.size() != placements.size() || first_ranks.size() != placements.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': got ", blocks.size(),
+                                                   " blocks and ", first_ranks.size(), " first_ranks, wanted ",
+                                                   placements.size(), ", one for each 'rows' in ids_are"));
+  }
+  for (size_t i = 0; i < placements.size(); ++i) {
+    if (blocks[i] < 1 || first_ranks[i] < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': got a block of ", blocks[i],
+                                                     " rows from rank ", first_ranks[i], " on"));
+    }
+    *placements[i] = Placement(placements[i]->rows, blocks[i], static_cast<int>(first_ranks[i]));
+  }
+  return absl::OkStatus();
+}
+
+// Returns what tells apart jobs whose tables are placed differently; nothing if all are by rows from rank 0 on.
+std::string SignatureOf(const std::vector<TableAttributes>& tables) {
+  std::string text;
+  bool is_default = true;
+  for (const TableAttributes& table : tables) {
+    if (!table.placement) continue;
+    is_default = is_default && table.placement->block == 1 && table.placement->first == 0;
+    absl::StrAppend(&text, table.placement->block, "@", table.placement->first, " ");
+  }
+  return is_default ? "" : absl::StrCat(" placed ", absl::Hex(Fingerprint(text), absl::kZeroPad16));
 }
 
 // Runs `plan` for each of `count` lookups, on TensorFlow's threads if there are several. Returns the first error by
@@ -132,7 +172,9 @@ class RouteKernel : public CollectiveKernel {
   explicit RouteKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
     const auto count = static_cast<size_t>(construction->num_outputs() / 4);
     OP_REQUIRES_OK(construction, ReadTables(construction, count, &tables_));
+    OP_REQUIRES_OK(construction, ReadPlacements(construction, &tables_));
     OP_REQUIRES_OK(construction, ReadStage(construction, &stage_));
+    exchange_name_ = absl::StrCat(collective_name(), SignatureOf(tables_));
     const auto counted = static_cast<size_t>(
         std::count_if(tables_.begin(), tables_.end(), [](const TableAttributes& table) { return table.counted; }));
     const auto inputs = static_cast<size_t>(construction->num_inputs());
@@ -166,6 +208,10 @@ class RouteKernel : public CollectiveKernel {
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, AllocateTensor(context, 2 * count + i, {size}));
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, AllocateTensor(context, 3 * count + i, {size}));
       LookupIds lookup = tables_[i].Lookup(ids, static_cast<int32_t*>(Data(*inverse)));
+      if (lookup.placement && lookup.placement->first >= size) {
+        return InvalidArgument(absl::StrCat("table '", tables_[i].name, "': its rows begin on rank ",
+                                            lookup.placement->first, "; the job has ", size, " ranks"));
+      }
       lookup.relay_ranks = relay_ranks;
       if (seen_[i]) {
         LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(context->input(*seen_[i]), ids, tables_[i].name));
@@ -189,7 +235,7 @@ class RouteKernel : public CollectiveKernel {
                      plan = std::make_shared<RoutePlan>(std::move(plan))](Communicator& communicator) -> Status {
       std::vector<Splits> splits(recv.size());
       LOCKSTEP_RETURN_IF_ERROR(ExchangeRoute(
-          communicator, collective_name(), *plan, splits, [context, plan](size_t i, int64_t rows) -> Result<int64_t*> {
+          communicator, exchange_name_, *plan, splits, [context, plan](size_t i, int64_t rows) -> Result<int64_t*> {
             tf::TensorShape shape({rows});
             if (plan->widths[i] > 1) shape.AddDim(plan->widths[i]);
             LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * local_rows, AllocateTensor(context, static_cast<int>(i), shape));
@@ -207,6 +253,7 @@ class RouteKernel : public CollectiveKernel {
  private:
   Stage stage_ = Stage::kOnly;
   std::vector<TableAttributes> tables_;
+  std::string exchange_name_;             // ranks that place tables differently have different names, and get an error
   std::vector<std::optional<int>> seen_;  // for each lookup, the input with its ids' counts, if there is one
 };
 
@@ -361,8 +408,10 @@ class CombineGradientKernel : public CollectiveKernel {
 class CheckIdsKernel : public tf::OpKernel {
  public:
   explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    int64_t rows = 0;
     OP_REQUIRES_OK(construction, construction->GetAttr("table", &table_.name));
-    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &table_.rows.emplace()));
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &rows));
+    table_.placement = Placement(rows);
     table_.counters = &ProcessTelemetry()->Table(table_.name);
   }
 
@@ -408,7 +457,7 @@ class DistinctKernel : public tf::OpKernel {
       if (plan.widths[0] > 1) shape.AddDim(plan.widths[0]);
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, i, shape));
       std::copy(plan.local_rows[0].begin(), plan.local_rows[0].end(), static_cast<int64_t*>(Data(*out)));
-      if (tables_[i].rows) {  // dynamic tables count their lookups themselves
+      if (tables_[i].counters != nullptr) {
         CountLookup(*tables_[i].counters, ids.NumElements(), distinct, begin_ns);
         tables_[i].counters->AddServed(distinct);
       }
@@ -498,6 +547,8 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Attr("Tids: list({int32, int64}) >= 1")
     .Attr(LOCKSTEP_IDS_ARE_ATTR)
     .Attr("num_rows: list(int)")
+    .Attr("blocks: list(int)")
+    .Attr("first_ranks: list(int)")
     .Attr("tables: list(string) >= 1")
     .SetShapeFn(RouteShapes)
     .Doc(R"doc(
@@ -517,6 +568,7 @@ stage: 'only', all the way to the owners; 'host', to the relay ranks of this hos
 ids_are: for each lookup: 'rows', row numbers of a sharded table; 'keys', keys of a dynamic table;
   'counted_keys', keys of a dynamic table that are sent with their counts.
 num_rows: for each lookup of 'rows': the number of rows of the whole table. Other lookups have no number here.
+blocks, first_ranks: for each lookup of 'rows': the rows are dealt in blocks of this number, from this rank on.
 tables: the name of each lookup's table, for messages.
 )doc");
 
@@ -567,7 +619,7 @@ REGISTER_OP("LockstepDistinct")
     .Output("inverse: N * int32")
     .Attr("N: int >= 1")
     .Attr("Tids: list({int32, int64}) >= 1")
-    .Attr(LOCKSTEP_IDS_ARE_ATTR)
+    .Attr(LOCKSTEP_LOCAL_IDS_ARE_ATTR)
     .Attr("num_rows: list(int)")
     .Attr("tables: list(string) >= 1")
     .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
@@ -575,7 +627,8 @@ REGISTER_OP("LockstepDistinct")
     .Doc(R"doc(
 Drops the duplicates of N lookups whose rows are all on this rank, without an exchange.
 
-ids, ids_are, num_rows, tables: as for LockstepRoute.
+ids, ids_are, num_rows, tables: as for LockstepRoute. 'replicated_rows' are those of a replicated variable; its lookups
+  are not counted.
 distinct: [U]; the distinct ids in the order of their first appearance; [U, 2] for counted keys, each with its count.
 inverse: the shape of ids; the index of each id among the distinct ones.
 )doc");

@@ -1,6 +1,7 @@
 // Ops on a whole sharded table (core/sharding/table.h): moving it between the two placements, for checkpoints, and
-// gathering it, for reads that are not lookups. The number of rows is an attribute, because a shard's shape does not
-// tell it. It is part of the collective's name, so that ranks whose tables differ get an error.
+// gathering it, for reads that are not lookups. The number of rows and their placement are attributes, because a
+// shard's shape does not tell them. They are part of the collective's name, so that ranks whose tables differ get an
+// error.
 //
 //   op                    in                 out                gradient
 //   LockstepRelayout      [L, ...]           [L, ...]           LockstepRelayout, in the other direction
@@ -29,7 +30,11 @@ using tf::shape_inference::ShapeHandle;
 class TableKernel : public CollectiveKernel {
  public:
   explicit TableKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
-    construction->SetStatus(construction->GetAttr("num_rows", &rows_));
+    int64_t rows = 0, block = 1, first = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("num_rows", &rows));
+    OP_REQUIRES_OK(construction, construction->GetAttr("block", &block));
+    OP_REQUIRES_OK(construction, construction->GetAttr("first_rank", &first));
+    placement_ = Placement(rows, block, static_cast<int>(first));
   }
 
  protected:
@@ -47,25 +52,32 @@ class TableKernel : public CollectiveKernel {
   // Called on the lane.
   virtual Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const = 0;
 
-  int64_t table_rows() const { return rows_; }
+  const Placement& placement() const { return placement_; }
   int64_t OwnRows(const Communicator& communicator) const {
-    return LocalRows(rows_, communicator.rank(), communicator.size());
+    return placement_.LocalRows(communicator.rank(), communicator.size());
   }
 
   // A shard of the wrong size is found here and declined: INVALID_ARGUMENT on all ranks. The row's shape is part of the
   // name, so ranks whose tables have other dimensions get an error instead of wrong rows.
   Result<Exchange> Prepare(const Call& call) final {
     const Communicator& communicator = call.engine.communicator();
+    if (placement_.first >= communicator.size()) {
+      return InvalidArgument(absl::StrCat(type_string(), " '", name(), "': the rows begin on rank ", placement_.first,
+                                          "; the job has ", communicator.size(), " ranks"));
+    }
     const tf::Tensor& in = call.context->input(0);
     if (in.dims() < 1 || in.dim_size(0) != InRows(communicator)) {
       return InvalidArgument(absl::StrCat(type_string(), " '", name(), "': got shape ", in.shape().DebugString(),
-                                          ", wants ", InRows(communicator), " rows: the table has ", rows_, " on ",
-                                          communicator.size(), " ranks"));
+                                          ", wants ", InRows(communicator), " rows: the table has ", placement_.rows,
+                                          " on ", communicator.size(), " ranks"));
     }
     tf::TensorShape shape = in.shape();
     shape.RemoveDim(0);
     const int64_t width = shape.num_elements();
-    std::string collective = absl::StrCat(collective_name(), " of ", rows_, " rows ", shape.DebugString());
+    std::string collective = absl::StrCat(collective_name(), " of ", placement_.rows, " rows ", shape.DebugString());
+    if (placement_.block > 1 || placement_.first > 0) {
+      absl::StrAppend(&collective, " in blocks of ", placement_.block, " from rank ", placement_.first, " on");
+    }
     shape.InsertDim(0, OutRows(communicator));
     tf::Tensor* out = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_output(0, shape, &out)));
@@ -76,7 +88,7 @@ class TableKernel : public CollectiveKernel {
   }
 
  private:
-  int64_t rows_ = 0;
+  Placement placement_{0};
 };
 
 // For checkpoints: slots may have types that are never reduced, so it accepts more types than collectives compute with.
@@ -90,8 +102,8 @@ class RelayoutKernel : public TableKernel {
   int64_t InRows(const Communicator& communicator) const override { return OwnRows(communicator); }
   int64_t OutRows(const Communicator& communicator) const override { return OwnRows(communicator); }
   Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const override {
-    const auto relay = to_contiguous_ ? RelayToContiguous : RelayToModulo;
-    return relay(communicator, name, {table_rows(), rows.row_bytes}, Data(rows.in), rows.out, kTableStepBytes);
+    const auto relay = to_contiguous_ ? RelayToContiguous : RelayFromContiguous;
+    return relay(communicator, name, {placement(), rows.row_bytes}, Data(rows.in), rows.out, kTableStepBytes);
   }
 
  private:
@@ -105,9 +117,9 @@ class GatherTableKernel : public TableKernel {
 
  protected:
   int64_t InRows(const Communicator& communicator) const override { return OwnRows(communicator); }
-  int64_t OutRows(const Communicator& communicator) const override { return table_rows(); }
+  int64_t OutRows(const Communicator& communicator) const override { return placement().rows; }
   Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const override {
-    return GatherTable(communicator, name, {table_rows(), rows.row_bytes}, Data(rows.in), rows.out);
+    return GatherTable(communicator, name, {placement(), rows.row_bytes}, Data(rows.in), rows.out);
   }
 };
 
@@ -116,11 +128,11 @@ class ReduceTableKernel : public TableKernel {
   using TableKernel::TableKernel;
 
  protected:
-  int64_t InRows(const Communicator& communicator) const override { return table_rows(); }
+  int64_t InRows(const Communicator& communicator) const override { return placement().rows; }
   int64_t OutRows(const Communicator& communicator) const override { return OwnRows(communicator); }
   Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const override {
     LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(rows.in.dtype()));
-    return ReduceTable(communicator, name, dtype, table_rows(), rows.width, Data(rows.in), rows.out);
+    return ReduceTable(communicator, name, dtype, placement(), rows.width, Data(rows.in), rows.out);
   }
 };
 
@@ -144,15 +156,18 @@ LOCKSTEP_COLLECTIVE_OP("LockstepRelayout")
         "T: {float, double, half, bfloat16, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, complex64, "
         "complex128}")
     .Attr("num_rows: int >= 0")
+    .Attr("block: int >= 1 = 1")
+    .Attr("first_rank: int >= 0 = 0")
     .Attr("to_contiguous: bool")
     .SetShapeFn(tf::shape_inference::UnchangedShape)
     .Doc(R"doc(
-Moves the rows of a table between the placement by modulo and contiguous ranges.
+Moves the rows of a table between their placement in training and contiguous ranges.
 
 rows: [L, ...]; this rank's rows in the first placement.
 relaid: [L, ...]; this rank's rows in the other.
 num_rows: the rows of the whole table.
-to_contiguous: from modulo to ranges, or back.
+block, first_rank: in training, the rows are dealt in blocks of this number, from this rank on.
+to_contiguous: to ranges, or back.
 )doc");
 
 LOCKSTEP_COLLECTIVE_OP("LockstepGatherTable")
@@ -160,6 +175,8 @@ LOCKSTEP_COLLECTIVE_OP("LockstepGatherTable")
     .Output("table: T")
     .Attr("T: " LOCKSTEP_DTYPES)
     .Attr("num_rows: int >= 0")
+    .Attr("block: int >= 1 = 1")
+    .Attr("first_rank: int >= 0 = 0")
     .SetShapeFn([](InferenceContext* c) {
       int64_t rows = 0;
       TF_RETURN_IF_ERROR(c->GetAttr("num_rows", &rows));
@@ -168,7 +185,7 @@ LOCKSTEP_COLLECTIVE_OP("LockstepGatherTable")
     .Doc(R"doc(
 Gives every rank the whole table.
 
-rows: [L, ...]; this rank's rows by modulo.
+rows: [L, ...]; this rank's rows in training.
 table: [num_rows, ...]; by id.
 )doc");
 
@@ -177,12 +194,14 @@ LOCKSTEP_COLLECTIVE_OP("LockstepReduceTable")
     .Output("row_gradients: T")
     .Attr("T: {float, double, half, bfloat16}")
     .Attr("num_rows: int >= 0")
+    .Attr("block: int >= 1 = 1")
+    .Attr("first_rank: int >= 0 = 0")
     .SetShapeFn([](InferenceContext* c) { return WithRows(c, c->UnknownDim()); })
     .Doc(R"doc(
 Computes LockstepGatherTable's gradient: sums the ranks' gradients in rank order; each rank gets those of its rows.
 
 gradient: [num_rows, ...]; by id.
-row_gradients: [L, ...]; those of this rank's rows by modulo.
+row_gradients: [L, ...]; those of this rank's rows in training.
 )doc");
 
 }  // namespace

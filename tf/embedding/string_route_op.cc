@@ -8,8 +8,11 @@
 //   times           [M]               int64     how often the asking rank looked each up
 //   inverse, send_splits, recv_splits           as LockstepRoute's
 //
-// This op is separate from LockstepRoute, but on the same level for the grouping pass (tf/graph/grouping.h). Only
-// programs with string keys make this exchange, and the rows of all tables still share one exchange.
+// On the only rank of a job, LockstepDistinctStrings drops duplicates and exchanges nothing.
+//
+// LockstepRouteStrings is separate from LockstepRoute, but on the same level for the grouping pass
+// (tf/graph/grouping.h). Only programs with string keys make this exchange, and the rows of all tables still share one
+// exchange.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -44,6 +47,13 @@ absl::Status RouteStringsShapes(InferenceContext* c) {
     c->set_output(4 * count + i, c->output(3 * count + i));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string_view> ViewsOf(const tf::Tensor& strings) {
+  const auto given = strings.flat<tf::tstring>();
+  std::vector<std::string_view> views(given.size());
+  for (int64_t k = 0; k < given.size(); ++k) views[k] = {given(k).data(), given(k).size()};
+  return views;
 }
 
 class RouteStringsKernel : public CollectiveKernel {
@@ -94,9 +104,7 @@ class RouteStringsKernel : public CollectiveKernel {
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * send_splits, AllocateTensor(call.context, 3 * count + i, {size}));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * recv_splits, AllocateTensor(call.context, 4 * count + i, {size}));
     (void)recv_splits;  // written by the exchange; allocation must fail before it
-    const auto strings = ids.flat<tf::tstring>();
-    std::vector<std::string_view> views(strings.size());
-    for (int64_t k = 0; k < strings.size(); ++k) views[k] = {strings(k).data(), strings(k).size()};
+    const std::vector<std::string_view> views = ViewsOf(ids);
     StringLookup lookup = {tables_[i], views, static_cast<int32_t*>(Data(*inverse))};
     LOCKSTEP_ASSIGN_OR_RETURN(lookup.relay_ranks, RelayRanksOf(stage_, call.engine.communicator()));
     if (call.context->num_inputs() > count) {
@@ -131,6 +139,66 @@ class RouteStringsKernel : public CollectiveKernel {
   std::vector<std::string> tables_;
   std::vector<TableCounters*> counters_;  // of each table
 };
+
+class DistinctStringsKernel : public tf::OpKernel {
+ public:
+  explicit DistinctStringsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("table", &table_));
+    counters_ = &ProcessTelemetry()->Table(table_);
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    context->SetStatus(ToTensorFlow(Run(context).WithPrefix(absl::StrCat("'", name(), "': "))));
+  }
+
+ private:
+  Status Run(tf::OpKernelContext* context) const {
+    const int64_t begin_ns = SteadyNs();
+    const tf::Tensor& ids = context->input(0);
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * inverse, AllocateTensor(context, 2, ids.shape()));
+    const std::vector<std::string_view> views = ViewsOf(ids);
+    LOCKSTEP_ASSIGN_OR_RETURN(const StringPlan plan,
+                              PlanStrings(1, {table_, views, static_cast<int32_t*>(Data(*inverse))}));
+    const auto distinct = static_cast<int64_t>(plan.strings.size());
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * strings, AllocateTensor(context, 0, {distinct}));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * times, AllocateTensor(context, 1, {distinct}));
+    auto out = strings->flat<tf::tstring>();
+    for (int64_t u = 0; u < distinct; ++u) out(u).assign(plan.strings[u].data(), plan.strings[u].size());
+    std::copy(plan.times.begin(), plan.times.end(), times->flat<int64_t>().data());
+    CountLookup(*counters_, ids.NumElements(), distinct, begin_ns);
+    counters_->AddServed(distinct);
+    return OkStatus();
+  }
+
+  std::string table_;
+  TableCounters* counters_ = nullptr;
+};
+
+absl::Status DistinctStringsShapes(InferenceContext* c) {
+  c->set_output(0, c->Vector(c->UnknownDim()));
+  c->set_output(1, c->output(0));
+  c->set_output(2, c->input(0));
+  return absl::OkStatus();
+}
+
+REGISTER_KERNEL_BUILDER(Name("LockstepDistinctStrings").Device(tf::DEVICE_CPU), DistinctStringsKernel);
+
+REGISTER_OP("LockstepDistinctStrings")
+    .Input("ids: string")
+    .Output("distinct: string")
+    .Output("times: int64")
+    .Output("inverse: int32")
+    .Attr("table: string")
+    .SetShapeFn(DistinctStringsShapes)
+    .Doc(R"doc(
+Drops duplicates among the strings of a lookup, on the only rank of a job.
+
+ids: any shape, any bytes.
+distinct: [U]; in the order of their first appearance.
+times: [U]; how often each occurs.
+inverse: the shape of ids; the index of each id among the distinct ones.
+table: its name, for messages and counters.
+)doc");
 
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepRouteStrings", RouteStringsKernel);
 

@@ -45,6 +45,7 @@ from lockstep._src.replicas import assignments, batch_statistics, replicated
 from lockstep._src.saving import checkpoint
 from lockstep._src.sessions import session
 from lockstep._src.tables import pooling, sharded, updates
+from lockstep._src.tables.placement import plan
 from lockstep._src.tables.updates import keras2
 
 if TYPE_CHECKING:
@@ -114,7 +115,9 @@ def _intercept(interception: Interception) -> None:
     sync.intercept_iterators(interception)
     norms.intercept_norms(interception)
     batch_statistics.intercept_batch_statistics(interception)
-    sharded.intercept_creation(interception, replicated=replicated.create, in_functions=replicated.create_in_function)
+    sharded.intercept_creation(
+        interception, replicated=pooling.fusing(replicated.create), in_functions=replicated.create_in_function
+    )
     replicated.intercept_initializers(interception)
     sharded.intercept_scatters(interception)
     pooling.intercept_pooling(interception)
@@ -159,3 +162,4 @@ def _intercept_keras(interception: Interception) -> None:
 
 # These symbols are replaced while any scope is open. Modules of higher layers add theirs, such as Keras 2's `Model`.
 hooks = HookSet(symbols.SCOPE, _intercept)
+plan.watch_balance()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any, cast, overload
 
 from lockstep._src.collectives import agreement, named_job
@@ -192,6 +193,14 @@ def _mean(parts: list[dict[str, Any]], key: str) -> float:
     return _sum(parts, key) / len(parts)
 
 
+_watchers: list[Callable[[list[dict[str, Any]]], None]] = []
+
+
+def watch_periods(watcher: Callable[[list[dict[str, Any]]], None]) -> None:
+    """Makes worker 0 call `watcher` at the end of each period of any `Periods`, with all workers' statistics."""
+    _watchers.append(watcher)
+
+
 class Periods:
     """The statistics of all workers over periods of steps.
 
@@ -226,6 +235,8 @@ class Periods:
         workers = self._gathered()
         known = [worker["examples"] for worker in workers if worker["examples"] is not None]
         self.restart()
+        for watcher in _watchers if place()[0] == 0 else ():
+            watcher(workers)
         return scalars(workers, sum(known) if known else None)
 
     def _gathered(self) -> list[dict[str, Any]]:

@@ -10,6 +10,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict, TypeVar, get_type_hints
 
+from lockstep._src.engine import placements
+
 _TRUE = ("1", "true", "yes", "on")
 _FALSE = ("0", "false", "no", "off", "")
 
@@ -139,14 +141,16 @@ class Options:
       grad_lazy_sync: whether gradients are exchanged in apply_gradients, after the user's clipping, instead of in
         compute_gradients.
       sharding: whether variables made in the scope are sharded over the workers.
+      placement: where the rows of sharded tables are: 'rows', 'replicated', 'worker' or 'auto'; a mapping from patterns
+        of table names to such values; or a plan's file (docs/sharding.md, "Where rows live").
       use_hierarchical_embedding_lookup: True: lookups collect rows inside each host first, then between hosts, if the
         hosts have several workers. False: all workers exchange directly. None: the cheaper way for the number of
         workers per host.
       embedding_gradient: how gradients of sharded tables are combined: 'mean' over workers, as for dense variables, or
         'sum', as in HybridBackend.
       group_lookups: whether lookups of sharded tables that don't depend on each other share one exchange.
-      fused_lookups: whether lookups with a combiner (`tf.nn.embedding_lookup_sparse`) in sharded and dynamic tables are
-        made of fused operations.
+      fused_lookups: whether lookups with a combiner (`tf.nn.embedding_lookup_sparse`) in sharded, dynamic and
+        replicated tables are made of fused operations.
       fused_updates: whether one fused operation applies sparse gradients, if the optimizer is known.
       batch_size: rows of a batch on one worker, if known. Tables with fewer rows are replicated, which costs less.
       mode: the graph's purpose: 'train', 'eval' or 'infer'. With 'infer', nothing is sharded.
@@ -188,6 +192,7 @@ class Options:
     grad_nbuckets: int = _option(1, _at_least(1), "HB_GRAD_NBUCKETS")
     grad_lazy_sync: bool = _option(False, _to_bool, "HB_GRAD_LAZY_SYNC")
     sharding: bool = _option(False, _to_bool, "HB_SHARDING")
+    placement: placements.Placements = _option("rows", placements.checked, "LOCKSTEP_PLACEMENT")
     use_hierarchical_embedding_lookup: bool | None = _option(None, _to_bool, "HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP")
     embedding_gradient: str = _option("mean", _one_of("mean", "sum"))
     group_lookups: bool = _option(True, _to_bool, "LOCKSTEP_GROUP_LOOKUPS")
@@ -277,6 +282,7 @@ class OptionValues(TypedDict, total=False):
     grad_nbuckets: int
     grad_lazy_sync: bool
     sharding: bool
+    placement: placements.Placements
     use_hierarchical_embedding_lookup: bool | None
     embedding_gradient: str
     group_lookups: bool

@@ -2,8 +2,8 @@
 
 A save is one run of the graph on every worker, at the same step:
 
-1. One exchange per sharded variable and slot moves rows from their owners (id modulo W) to contiguous ranges. Each
-   worker then holds a slice of the logical tensor.
+1. One exchange per sharded variable and slot moves rows from their owners to contiguous ranges. Each worker then holds
+   a slice of the logical tensor.
 2. Every worker writes its slices to a file of its own beside the target; worker 0 also writes the replicated variables.
    A worker's rows of dynamic tables go to another file, piece by piece (table_saveables.py).
 3. When all workers have written, worker 0 merges the files' indices beside the target, syncs all files, and renames
@@ -56,7 +56,7 @@ class _ShardSaveable(saveable_object.SaveableObject):
         self._offset, self._length = self._shard.contiguous_range
         with tf.name_scope("lay_out"):
             local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-            self.contiguous = sharded.relayout(local, rows, to_contiguous=True, name=f"save_{_op_name(name)}")
+            self.contiguous = sharded.relayout(local, self._shard, to_contiguous=True, name=f"save_{_op_name(name)}")
         self._row_shape = tuple(variable.shape.as_list()[1:])
         full_shape = (rows, *self._row_shape)
         spec = ""
@@ -76,7 +76,7 @@ class _ShardSaveable(saveable_object.SaveableObject):
             slice_ = tf.ensure_shape(slice_, (self._length, *self._row_shape))
         else:
             slice_ = tf.zeros((0, *self._row_shape), self.op.dtype)
-        local = sharded.relayout(slice_, self._shard.rows, to_contiguous=False, name=f"restore_{_op_name(self.name)}")
+        local = sharded.relayout(slice_, self._shard, to_contiguous=False, name=f"restore_{_op_name(self.name)}")
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
 
 
@@ -94,7 +94,7 @@ class _GatheredSaveable(saveable_object.SaveableObject):
         self._shard = sharded.shard_of(variable)
         with tf.name_scope("lay_out"):
             local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-            self.contiguous = sharded.gather_table(local, self._shard.rows)
+            self.contiguous = sharded.gather_table(local, self._shard)
         super().__init__(variable, [saveable_object.SaveSpec(self.contiguous, "", name, variable.dtype)], name)
 
     def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:

@@ -25,6 +25,7 @@ from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.keras.hooks import outside, table_optimizers
 from lockstep._src.replicas.replicated import EagerVariables, allow_eager
+from lockstep._src.tables.placement import planner
 from lockstep._src.tables.sharded import RowShardedTable, Shard, lookup_steps
 from lockstep._src.tables.sharded.table import EitherShape, reading_shards
 
@@ -55,7 +56,7 @@ class RowShardedVariable(backend.Variable):
         if self._whole is not None:
             return self._whole
         local = self._value.local_value() if isinstance(self._value, RowShardedTable) else self._value.value()
-        return np.asarray(local if self.shard.world_size == 1 else lookup_steps.gather_table(local, self.shard.rows))
+        return np.asarray(local if self.shard.world_size == 1 else lookup_steps.gather_table(local, self.shard))
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         del copy
@@ -197,6 +198,9 @@ def _add_slot(add_slot: Callable[..., Any], self: Any, reference_variable: Any, 
         slot = add_slot(self, reference_variable, *args, **kwargs)
     slot.__class__ = RowShardedVariable
     slot._slot_shard = reference_variable.shard
+    planner.note_slot(
+        reference_variable._value.logical_name, slot._value.shape[1:].num_elements() * slot._value.dtype.size
+    )
     return slot
 
 

@@ -53,7 +53,7 @@ class Lookups:
             times, served = route.times if self._counts else None, route.local_rows
         elif before is not None:
             times = tf.math.bincount(before[1], minlength=tf.size(keys), dtype=tf.int64)
-        rows = self._resolve(served, times)
+        rows = self._resolve(served, times, is_counted=route is not None)
         if route is None:
             return rows
         if before is not None:
@@ -69,16 +69,22 @@ class Lookups:
         else:
             route = lookup_steps.local_route_of_keys(keys, self._name, counts=counts)
         if training:
-            rows = self._resolve(route.local_rows, route.times if counts else None)
+            rows = self._resolve(route.local_rows, route.times if counts else None, is_counted=True)
         else:
-            rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows)
+            rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows, is_counted=True)
         return lookup_steps.combine_distinct(rows, route)
 
-    def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None) -> tf.Tensor:
-        """Returns the rows of keys of this worker in training; `times` says how often each is looked up."""
+    def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None, *, is_counted: bool) -> tf.Tensor:
+        """Returns the rows of keys of this worker in training.
+
+        Args:
+          keys: keys of any shape.
+          times: how often each is looked up; None: once.
+          is_counted: whether an operation before this one has counted the lookup for the table's counters.
+        """
         with self._after_previous_lookup():
             rows, numbers = library.ops.lockstep_dynamic_table_resolve(
-                self._handle, keys, tf.zeros([0], tf.int64) if times is None else times
+                self._handle, keys, tf.zeros([0], tf.int64) if times is None else times, is_counted=is_counted
             )
         if not self._filters:
             return rows
@@ -92,7 +98,7 @@ class Lookups:
         if not self._in_job:
             return library.ops.lockstep_dynamic_table_lookup(self._handle, keys)
         route = self._route(keys, counts=False)
-        rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows)
+        rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows, is_counted=True)
         return lookup_steps.combine(rows, route)
 
     def _route(self, keys: tf.Tensor, counts: bool) -> lookup_steps.Route:

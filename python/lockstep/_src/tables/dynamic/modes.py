@@ -46,6 +46,11 @@ def is_training() -> bool:
     return called_for is None or called_for
 
 
+def is_training_of_keras() -> bool:
+    """Returns whether a layer of Keras 3 is being called for training."""
+    return bool(_keras_call_is_for())
+
+
 def _keras_call_is_for() -> bool | None:
     """Returns whether the current call of a layer of Keras 3 is for training; None outside of such calls."""
     layer = sys.modules.get("keras.src.layers.layer")

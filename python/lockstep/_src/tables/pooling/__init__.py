@@ -3,5 +3,6 @@
 from lockstep._src.tables.pooling.dispatch import intercept_pooling
 from lockstep._src.tables.pooling.fused import COMBINERS
 from lockstep._src.tables.pooling.lookups import lookup_pooled, lookup_valid
+from lockstep._src.tables.pooling.replicated import fusing
 
-__all__ = ["COMBINERS", "intercept_pooling", "lookup_pooled", "lookup_valid"]
+__all__ = ["COMBINERS", "fusing", "intercept_pooling", "lookup_pooled", "lookup_valid"]

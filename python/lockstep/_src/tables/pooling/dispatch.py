@@ -1,6 +1,6 @@
 """Reaches TensorFlow's pooled lookups for tables of this library, by TensorFlow's public dispatch by type.
 
-| function | for a sharded or dynamic table |
+| function | for a sharded, dynamic or replicated table |
 | --- | --- |
 | `tf.nn.embedding_lookup_sparse` | the fused operations (`fused.py`) |
 | `tf.nn.safe_embedding_lookup_sparse` | the same; a dynamic table looks up no key for examples without ids |
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, Union
 
 import tensorflow as tf
+from tensorflow.python.framework import composite_tensor
 from tensorflow.python.util import dispatch, tf_decorator
 
 from lockstep._src.hooks import symbols
@@ -105,7 +106,8 @@ def _wrap_pooling(pool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 for _class in TABLES:
-    dispatch.register_dispatchable_type(_class)
+    if not issubclass(_class, composite_tensor.CompositeTensor):  # TensorFlow has registered these
+        dispatch.register_dispatchable_type(_class)
 _register(tf.nn.embedding_lookup_sparse, _lookup, params=_TABLES_ARGUMENT)
 _register(tf.nn.safe_embedding_lookup_sparse, _safe_lookup, embedding_weights=_TABLES_ARGUMENT)
 # For ragged ids, TensorFlow has targets of its own at these two; a call must not match several.

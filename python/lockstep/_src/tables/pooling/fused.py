@@ -1,6 +1,8 @@
 """The fused operations of a pooled lookup, as functions on tensors (core/embedding/pooling.h).
 
-    ids ─► table.distinct_rows ─► rows of distinct ids, places ─► pool ─► a row for each example
+    ids ─► valid_ids ─► table.distinct_rows ─► rows of distinct ids, places ─► pool ─► a row for each example
+
+`valid_ids` is a step of `tf.nn.safe_embedding_lookup_sparse` alone.
 
 Letters: N ids of a lookup on this worker, U distinct ones, B examples, D the dimensions of a row.
 """
@@ -35,6 +37,28 @@ def splits_of(ids: tf.SparseTensor | tf.RaggedTensor, all_examples: bool) -> tf.
 def splits_of_examples(examples: tf.Tensor) -> tf.Tensor:
     """Returns where the ids of each example begin, from the example of each id, [N]; up to the last example."""
     return library.ops.lockstep_splits(tf.expand_dims(tf.cast(examples, tf.int64), -1), [])
+
+
+def valid_ids(
+    ids: tf.Tensor, splits: tf.Tensor, weights: tf.Tensor | None, *, positive_weights: bool, fill: bool
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
+    """Returns ids, splits and weights without ids below 0; nothing is copied if all ids are valid.
+
+    Args:
+      ids: [N], integers or strings.
+      splits: [B + 1] int64, where the ids of each example begin.
+      weights: [N], of a floating-point type, or None.
+      positive_weights: whether ids without a positive weight are dropped, too.
+      fill: whether an id 0, which belongs to no example, follows the others if an example has no valid id.
+    """
+    if ids.dtype not in (tf.int32, tf.int64, tf.string):
+        ids = tf.cast(ids, tf.int64)
+    if weights is not None and weights.dtype != tf.float64:
+        weights = tf.cast(weights, tf.float32)
+    ids, splits, kept = library.ops.lockstep_valid_ids(
+        ids, splits, [] if weights is None else [weights], positive_weights=positive_weights, fill=fill
+    )
+    return ids, splits, kept[0] if kept else None
 
 
 def pool(
@@ -160,6 +184,18 @@ def _weight_gradients(
         return tf.math.divide_no_nan(of_rows - of_pooled, total)
     squares = tf.gather(tf.math.unsorted_segment_sum(weights**2, example, count), example)
     return tf.math.divide_no_nan(of_rows, tf.sqrt(squares)) - tf.math.divide_no_nan(weights * of_pooled, squares)
+
+
+@tf.RegisterGradient("LockstepValidIds")
+def _gradient_of_valid_ids(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
+    if len(grads) < 3:
+        return [None] * len(op.inputs)
+    ids, _, weights = op.inputs
+    is_valid = tf.ones(tf.shape(ids), tf.bool) if ids.dtype == tf.string else ids >= 0
+    if op.get_attr("positive_weights"):
+        is_valid &= weights > 0
+    grad = tf.scatter_nd(tf.where(is_valid), tf.convert_to_tensor(grads[2]), tf.shape(weights, out_type=tf.int64))
+    return [None, None, grad]
 
 
 tf.no_gradient("LockstepSplits")

@@ -15,11 +15,12 @@ from lockstep._src.engine.context import context
 from lockstep._src.tables.dynamic import modes
 from lockstep._src.tables.dynamic.variable import DynamicVariable
 from lockstep._src.tables.pooling import fused
+from lockstep._src.tables.pooling.replicated import REPLICATED_TABLES
 from lockstep._src.tables.sharded.table import RowShardedTable
 
 Ids = tf.SparseTensor | tf.RaggedTensor
 
-TABLES = (RowShardedTable, DynamicVariable)
+TABLES = (RowShardedTable, DynamicVariable, *REPLICATED_TABLES)
 
 
 def table_of(params: Any) -> Any:
@@ -63,7 +64,7 @@ def combine(
     weights: tf.Tensor | None,
     combiner: str,
     max_norm: float | None,
-    fill: bool = False,
+    has_fill: bool = False,
 ) -> tf.Tensor:
     """Returns what `lookup_fused` does, for ids [N] whose examples begin at `splits` [B + 1]; weights: [N].
 
@@ -74,15 +75,11 @@ def combine(
       weights: [N] or None.
       combiner: see `lookup_fused`.
       max_norm: see `lookup_fused`.
-      fill: whether row 0 gets a gradient of zero if an example has no ids. TensorFlow's safe lookup has this effect,
-        which changes row 0 with optimizers such as FTRL.
+      has_fill: whether ids may be [N + 1]: the last one then belongs to no example, and gets a gradient of zero.
     """
-    if fill:
-        is_any_empty = tf.reduce_any(tf.equal(splits[1:], splits[:-1]))
-        found = table.distinct_rows(tf.concat([ids, tf.zeros([tf.cast(is_any_empty, tf.int32)], ids.dtype)], 0))
-        found = found._replace(places=found.places[: tf.size(ids)])
-    else:
-        found = table.distinct_rows(ids)
+    found = table.distinct_rows(ids)
+    if has_fill:
+        found = found._replace(places=found.places[: splits[-1]])
     pooled = fused.pool(found, splits, weights, combiner, max_norm)
     # Rows of 16 bits in a dynamic table are computed in float32, and so they were combined.
     return tf.cast(pooled, table.dtype)
@@ -137,11 +134,9 @@ def lookup_valid(
       default_id: the id of examples that have no valid one, with weight 1; None: they get zeros.
     """
     fusible = table_of(table)
-    stays_ragged = fusible is not None and default_id is None and are_ragged_matrices(ids, weights)
-    if stays_ragged:
-        kept_ids, kept_weights, batch_shape = ids, weights, None
-    else:
-        kept_ids, kept_weights, batch_shape = _as_matrices(ids, weights)
+    if fusible is not None and default_id is None:
+        return _lookup_valid_fused(fusible, ids, weights, combiner, max_norm)
+    kept_ids, kept_weights, batch_shape = _as_matrices(ids, weights)
     if ids.dtype.is_integer:
         kept_ids, kept_weights = _retain(kept_ids, kept_weights, kept_ids.values >= 0)
     if kept_weights is not None and combiner != "sum":
@@ -150,15 +145,27 @@ def lookup_valid(
         if kept_weights is not None:
             kept_weights, _ = tf.sparse.fill_empty_rows(kept_weights, tf.ones([], kept_weights.dtype))
         kept_ids, _ = tf.sparse.fill_empty_rows(kept_ids, tf.cast(default_id, ids.dtype))
-    if fusible is None:
-        pooled = lookup_pooled(table, kept_ids, kept_weights, combiner, max_norm)
+    return _of_batch(lookup_pooled(table, kept_ids, kept_weights, combiner, max_norm), ids, batch_shape)
+
+
+def _lookup_valid_fused(table: Any, ids: Ids, weights: Ids | None, combiner: str, max_norm: float | None) -> tf.Tensor:
+    """Returns what `lookup_valid` does without a default id, for a table as `table_of` returns it."""
+    if are_ragged_matrices(ids, weights):
+        matrix, batch_shape = ids, None
     else:
-        # To a dynamic table, 0 would be a key.
-        fill = default_id is None and isinstance(fusible, RowShardedTable) and modes.is_training()
-        splits = fused.splits_of(kept_ids, all_examples=True)
-        values = None if kept_weights is None else kept_weights.values
-        pooled = combine(fusible, kept_ids.values, splits, values, combiner, max_norm, fill)
-    return pooled if stays_ragged else _of_batch(pooled, ids, batch_shape)
+        matrix, weights, batch_shape = _as_matrices(ids, weights)
+    # TensorFlow looks up id 0 for examples without ids. Its gradient of zero changes row 0 with optimizers such as
+    # FTRL. To a dynamic table, 0 would be a key.
+    fill = not isinstance(table, DynamicVariable) and modes.is_training()
+    values, splits, kept_weights = fused.valid_ids(
+        matrix.values,
+        fused.splits_of(matrix, all_examples=True),
+        None if weights is None else weights.values,
+        positive_weights=combiner != "sum",
+        fill=fill,
+    )
+    pooled = combine(table, values, splits, kept_weights, combiner, max_norm, has_fill=fill)
+    return pooled if batch_shape is None else _of_batch(pooled, ids, batch_shape)
 
 
 def are_ragged_matrices(ids: Ids, weights: Ids | None) -> bool:
@@ -185,14 +192,11 @@ def _of_batch(pooled: tf.Tensor, ids: Ids, batch_shape: tf.Tensor) -> tf.Tensor:
     return tf.ensure_shape(pooled, [*known, *row])
 
 
-def _retain(ids: Any, weights: Any, kept: tf.Tensor) -> tuple[Any, Any]:
-    """Returns ids and weights without the entries that are not kept; both are sparse or both are ragged."""
-    retain = tf.sparse.retain if isinstance(ids, tf.SparseTensor) else _retain_ragged
-    return retain(ids, kept), None if weights is None else retain(weights, kept)
-
-
-def _retain_ragged(values: tf.RaggedTensor, kept: tf.Tensor) -> tf.RaggedTensor:
-    return tf.ragged.boolean_mask(values, values.with_values(kept))
+def _retain(
+    ids: tf.SparseTensor, weights: tf.SparseTensor | None, kept: tf.Tensor
+) -> tuple[tf.SparseTensor, tf.SparseTensor | None]:
+    """Returns ids and weights without the entries that are not kept."""
+    return tf.sparse.retain(ids, kept), None if weights is None else tf.sparse.retain(weights, kept)
 
 
 def _as_matrix(ids: tf.SparseTensor) -> tuple[tf.SparseTensor, tf.Tensor]:

@@ -11,21 +11,26 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lockstep._src.collectives.statistics import stats
 from lockstep._src.engine import library
 from lockstep._src.scope import scope
 from lockstep._src.tables import dynamic, pooling, sharded
 from lockstep._src.tables.features.group_lookup import group_embedding_lookup_sparse
+from lockstep._src.tables.pooling import fused
 
 tf1 = tf.compat.v1
 ROWS, DIM = 12, 6
 BATCH = [[3, 3, 7], [], [0], [11, 3, 0, 7, 7], [], [5, 5]]
 VALUES = np.random.default_rng(1).normal(size=(ROWS, DIM)).astype(np.float32)
-KINDS = ("sharded", "dynamic")
+KINDS = ("sharded", "dynamic", "replicated")
 
 
 def _table(kind: str, dtype: tf.DType = tf.float32, **more):
     if kind == "sharded":
         with sharded.sharding_scope(sharded.ShardingRules()):
+            return tf.Variable(tf.cast(VALUES, dtype), name="table")
+    if kind == "replicated":
+        with scope():
             return tf.Variable(tf.cast(VALUES, dtype), name="table")
     table = dynamic.DynamicVariable("table", DIM, dtype=dtype, **more)
     table.insert(tf.range(ROWS, dtype=table.key_dtype), tf.constant(VALUES))
@@ -147,12 +152,12 @@ def test_rows_of_16_bits_are_added_in_float32(kind, dtype, weighted):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("fused", [True, False])
-def test_weights_may_have_another_form_than_ids(kind, fused):
+@pytest.mark.parametrize("is_fused", [True, False])
+def test_weights_may_have_another_form_than_ids(kind, is_fused):
     ids, table = _ids(), _table(kind)
     weights = _weights(ids)
     wanted = pooling.lookup_pooled(table, ids, weights, "sum")
-    with scope(fused_lookups=fused):
+    with scope(fused_lookups=is_fused):
         for given in ((ids.to_sparse(), weights), (ids, weights.to_sparse())):
             np.testing.assert_allclose(pooling.lookup_pooled(table, *given, "sum"), wanted, rtol=1e-6, atol=1e-6)
             got = group_embedding_lookup_sparse([table], given[:1], "sum", given[1:])[0]
@@ -217,20 +222,87 @@ def test_rows_after_the_last_example_with_ids_are_omitted_as_in_tensorflow(kind)
         np.testing.assert_array_equal(pooling.lookup_pooled(table, form, None, "mean"), np.zeros([2, DIM]))
 
 
+@pytest.mark.parametrize("kind", ["sharded", "replicated"])
 @pytest.mark.parametrize("default_id", [None, 4])
 @pytest.mark.parametrize("combiner", ["sum", "mean"])
-def test_a_safe_lookup_equals_plain_tensorflow(default_id, combiner):
+def test_a_safe_lookup_equals_plain_tensorflow(kind, default_id, combiner):
     """Ids of three dimensions; some are below 0, some weights are not positive, some examples have no ids."""
     places = [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 1, 0], [1, 1, 2], [1, 2, 0]]
     ids = tf.SparseTensor(places, tf.constant([3, -1, -7, 5, 3, 7], tf.int64), [2, 3, 4])
-    weights = ids.with_values(tf.constant([0.5, 1, 1, -1, 2, 1]))
+    weights = tf.constant([0.5, 1, 1, -1, 2, 1])
     for given in (None, weights):
-        results = [
-            tf.nn.safe_embedding_lookup_sparse(table, ids, given, combiner=combiner, default_id=default_id)
-            for table in (_table("sharded"), tf.Variable(VALUES))
-        ]
+        results, grads = [], []
+        for table in (_table(kind), tf.Variable(VALUES)):
+            with tf.GradientTape() as tape:
+                tape.watch(weights)
+                got = tf.nn.safe_embedding_lookup_sparse(
+                    table,
+                    ids,
+                    None if given is None else ids.with_values(given),
+                    combiner=combiner,
+                    default_id=default_id,
+                )
+                loss = tf.reduce_sum(got**2)
+            results.append(got)
+            grads.append(tape.gradient(loss, [table] + ([] if given is None else [given])))
         assert results[0].shape == [2, 3, DIM]
         np.testing.assert_allclose(*results, rtol=1e-6, atol=1e-6)
+        of_rows, of_rows_wanted = ([one[0].indices, tf.convert_to_tensor(one[0])] for one in grads)
+        # With optimizers such as FTRL, a gradient of zero has an effect.
+        assert set(of_rows[0].numpy()) == set(of_rows_wanted[0].numpy())
+        np.testing.assert_allclose(_dense(table, grads[0][0]), of_rows_wanted[1], rtol=1e-5, atol=1e-6)
+        if given is not None:
+            np.testing.assert_allclose(*(tf.convert_to_tensor(one[1]) for one in grads), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_safe_lookup_of_ragged_ids_equals_that_of_sparse_ids(kind):
+    ids = _ids([[3, -1, 5], [], [-2], [7, 7], []])
+    weights = ids.with_flat_values(tf.constant([0.5, 1, -1, 1, 2, 1]))
+    for combiner in fused.COMBINERS:
+        for given in (None, weights):
+            forms = [[ids, given], [ids.to_sparse(), None if given is None else given.to_sparse()]]
+            results = [tf.nn.safe_embedding_lookup_sparse(_table(kind), *form, combiner=combiner) for form in forms]
+            wanted = tf.nn.safe_embedding_lookup_sparse(tf.Variable(VALUES), *forms[1], combiner=combiner)
+            for result in results:
+                np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.string])
+@pytest.mark.parametrize("weights_dtype", [None, tf.float16, tf.float32, tf.float64])
+@pytest.mark.parametrize("positive", [False, True])
+@pytest.mark.parametrize("fill", [False, True])
+def test_valid_ids_are_those_of_a_loop(dtype, weights_dtype, positive, fill):
+    random = np.random.default_rng([dtype.as_datatype_enum, positive, fill])
+    for least in (-4, 1):  # with and without invalid ids
+        lengths = random.integers(0 if least < 0 or not fill else 1, 5, 20)
+        numbers = random.integers(least, 9, lengths.sum())
+        weighed = random.integers(least, 9, lengths.sum()) / 2
+        given = tf.as_string(numbers) if dtype == tf.string else tf.constant(numbers, dtype)
+        weights = None if weights_dtype is None else tf.constant(weighed, weights_dtype)
+        splits = np.append(0, np.cumsum(lengths))
+        is_valid = (numbers >= 0) | (dtype == tf.string)
+        if positive and weights is not None:
+            is_valid &= weighed > 0
+        valid_splits = np.append(0, np.cumsum(is_valid))[splits]
+        is_filled = fill and (valid_splits[1:] == valid_splits[:-1]).any()
+        filling = [] if not is_filled else [b""] if dtype == tf.string else [0]
+
+        got = fused.valid_ids(given, tf.constant(splits), weights, positive_weights=positive, fill=fill)
+        assert got[0].numpy().tolist() == given.numpy()[is_valid].tolist() + filling
+        np.testing.assert_array_equal(got[1], valid_splits)
+        if weights is not None:
+            np.testing.assert_array_equal(got[2], weighed[is_valid])
+        if is_valid.all() and not is_filled and dtype != tf.string:
+            assert np.shares_memory(got[0]._numpy(), given._numpy()), "ids are not copied"
+
+
+def test_ids_that_do_not_fit_their_splits_are_refused():
+    options = {"positive_weights": True, "fill": False}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="end with 3, wanted 0 and the number of ids, 2"):
+        fused.valid_ids(tf.constant([1, 2]), tf.constant([0, 3], tf.int64), None, **options)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got 3 weights for 2 ids"):
+        fused.valid_ids(tf.constant([1, 2]), tf.constant([0, 2], tf.int64), tf.ones([3]), **options)
 
 
 def test_a_table_of_strings():
@@ -249,6 +321,25 @@ def test_each_id_counts_for_a_dynamic_table():
     first = tf.nn.embedding_lookup_sparse(table, ids, None, combiner="sum")
     assert int(table.total_count()) == 1, "key 5 was seen three times, and is admitted"
     np.testing.assert_array_equal(first, [[2.0] * DIM, [1.0] * DIM])
+
+
+@pytest.mark.parametrize("key_dtype", [tf.int64, tf.string])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_dynamic_table_counts_a_lookup_once(key_dtype, training):
+    name = f"counted_{key_dtype.name}_{training}"
+    table = dynamic.DynamicVariable(name, DIM, key_dtype)
+    keys = tf.constant([7, 5, 7, 7], tf.int64)
+    ids = tf.RaggedTensor.from_row_lengths(tf.as_string(keys) if key_dtype == tf.string else keys, [2, 2])
+    wanted = {"lookups": 1, "ids": 4, "compared_ids": 4, "distinct_ids": 2, "served_rows": 2}
+    with dynamic.evaluating(not training):
+        before = stats()
+        tf.nn.embedding_lookup_sparse(table, ids, None)
+        counted = stats(since=before)["tables"][name]
+        assert {key: counted[key] for key in wanted} == wanted
+        before = stats()
+        tf.nn.embedding_lookup(table, ids.values)
+        counted = stats(since=before)["tables"][name]
+        assert (counted["lookups"], counted["ids"], counted["served_rows"]) == (1, 4, 4)
 
 
 def test_gradients_of_gradients():

@@ -1,5 +1,7 @@
 """Tests with random programs: grouped lookups give exactly the results of ungrouped ones, in few exchanges.
 
+Tests of pooled lookups draw their programs here, too (`tables/pooling/random_test.py`).
+
 A program is drawn from a seed: 1 to 40 static and dynamic tables, and lookups in them. Its graph is that of a model:
 all lookups feed one loss. So the exchanges of a step are known. There is one of ids and one of rows for each step of
 lookups that depend on each other, one of gradients, and one more of each for lookups in branches.
@@ -26,7 +28,12 @@ from lockstep.testing import call_workers
 tf1 = tf.compat.v1
 BATCH, STEPS, RATE = 12, 3, 0.1
 KINDS = ("LockstepRoute", "LockstepCombine", "LockstepCombineGradient")
-MULTI_HOT = ("sum", "mean", "sqrtn", "weighted sum", "weighted mean", "weighted sqrtn", "ragged")
+# Lookups with a combiner, and at last one without. Ids are sparse or, by the name, ragged; in safe ones, some are
+# invalid.
+MULTI_HOT = (
+    *("sum", "mean", "sqrtn", "weighted sum", "weighted mean", "weighted sqrtn"),
+    *("ragged sum", "ragged weighted mean", "safe sum", "safe weighted mean", "ragged rows"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,30 +135,33 @@ def looked_up(table, rows, feature, rank, shift):
         found = tf.nn.embedding_lookup(table, move(random.integers(0, rows, shape)))
         found = tf.cast(found, tf.float32)
         return found if feature.kind == "single" else tf.reduce_sum(found, 1)
-    # Every example has ids, because embedding_lookup_sparse omits rows after the last example that has some.
-    lengths = random.integers(1, 5, BATCH)
+    # The last example has ids, because embedding_lookup_sparse omits rows after the last example that has some.
+    lengths = random.integers(0 if feature.kind != "ragged rows" else 1, 5, BATCH)
+    lengths[-1] = max(1, lengths[-1])
     ids = move(random.integers(0, rows, lengths.sum()))
-    if feature.kind == "ragged":
-        ragged = tf.RaggedTensor.from_row_splits(ids, np.append(0, np.cumsum(lengths)), validate=False)
-        return tf.reduce_mean(tf.cast(tf.nn.embedding_lookup(table, ragged), tf.float32), 1)
-    places = [[row, column] for row, length in enumerate(lengths) for column in range(length)]
-    ids = tf.SparseTensor(places, ids, [BATCH, 4])
+    if feature.kind.startswith("safe"):
+        ids = tf.where(random.random(lengths.sum()) < 0.8, ids, -1)
+    ids = tf.RaggedTensor.from_row_splits(ids, np.append(0, np.cumsum(lengths)), validate=False)
+    if feature.kind == "ragged rows":
+        return tf.reduce_mean(tf.cast(tf.nn.embedding_lookup(table, ids), tf.float32), 1)
     weights = None
-    if feature.kind.startswith("weighted"):
+    if "weighted" in feature.kind:
         weights = ids.with_values(tf.constant(random.uniform(0.5, 2, lengths.sum()), table.dtype))
-    found = tf.nn.embedding_lookup_sparse(table, ids, weights, combiner=feature.kind.split()[-1])
-    return tf.cast(found, tf.float32)
+    look_up = tf.nn.safe_embedding_lookup_sparse if feature.kind.startswith("safe") else tf.nn.embedding_lookup_sparse
+    if not feature.kind.startswith("ragged"):
+        ids, weights = ids.to_sparse(), None if weights is None else weights.to_sparse()
+    return tf.cast(look_up(table, ids, weights, combiner=feature.kind.split()[-1]), tf.float32)
 
 
-def loss_of(drawn, tables, taken):
-    """Returns the loss of a worker's batch; `taken` decides whether lookups in branches run."""
+def loss_of(drawn, tables, taken, rank):
+    """Returns the loss of the batch of worker `rank`; `taken` decides whether lookups in branches run."""
     found, towers = [], []
     for feature in drawn.features:
         table, rows = tables[feature.table], drawn.tables[feature.table].rows
         shift = tf.constant(0, tf.int64)
         if feature.behind is not None:
             shift = tf.cast(tf.abs(tf.reduce_sum(found[feature.behind])) * 7, tf.int64)
-        look_up = functools.partial(looked_up, table, rows, feature, context.rank, shift)
+        look_up = functools.partial(looked_up, table, rows, feature, rank, shift)
         if feature.in_branch:
             zeros = functools.partial(tf.zeros, [BATCH, drawn.tables[feature.table].dim])
             look_up = functools.partial(tf.cond, taken, look_up, zeros)
@@ -174,7 +184,7 @@ def in_graph(drawn, grouped):
         with embedding_scope():
             tables = [variable(f"table{i}", table) for i, table in enumerate(drawn.tables)]
         taken = tf1.placeholder_with_default(True, [])
-        loss = loss_of(drawn, tables, taken)
+        loss = loss_of(drawn, tables, taken, context.rank)
         train_op = tf1.train.AdagradOptimizer(RATE).minimize(loss)
         session.run(tf1.global_variables_initializer())
         exchanges = collections.Counter(kind for _, kind in chain_of(session, [loss, train_op], types=True))
@@ -191,7 +201,7 @@ def in_function(drawn, grouped):
     @tf.function
     def step(taken):
         with tf.GradientTape() as tape:
-            loss = loss_of(drawn, tables, taken)
+            loss = loss_of(drawn, tables, taken, context.rank)
         for table, gradient in zip(tables, tape.gradient(loss, tables), strict=True):
             gradient = tf.IndexedSlices(tf.cast(RATE, table.dtype) * gradient.values, gradient.indices)
             table.scatter_sub(gradient)

@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import func_graph, ops
 
-from lockstep._src.tables.sharded.shard import Shard
+from lockstep._src.tables.placement.shard import Shard
 
 
 def shape_of(initial_value: Any, shape: Any) -> tf.TensorShape:

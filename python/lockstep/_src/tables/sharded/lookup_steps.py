@@ -17,6 +17,7 @@ from lockstep._src.collectives.ordered import Priority
 from lockstep._src.engine import apart, library
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
+from lockstep._src.tables.placement.shard import Shard
 
 
 class Stage(NamedTuple):
@@ -89,16 +90,16 @@ def _stages() -> tuple[str, ...]:
     return ("host", "owner") if _in_two_stages() else ("only",)
 
 
-def route(ids: tf.Tensor, rows: int, table: str) -> Route:
+def route(ids: tf.Tensor, shard: Shard, table: str) -> Route:
     """Sends each distinct id to the worker that owns its row.
 
     Args:
       ids: int32 or int64 of any shape, each in [0, rows). Otherwise the step fails with InvalidArgumentError on all
-        workers.
-      rows: the number of rows of the whole table.
+        workers. So it does if the workers place the table differently.
+      shard: says where the rows are.
       table: the table's name, for messages.
     """
-    return _route(ids, "rows", [rows], table)
+    return _route(ids, "rows", [shard], table)
 
 
 def route_keys(keys: tf.Tensor, table: str, *, counts: bool) -> Route:
@@ -112,8 +113,11 @@ def route_keys(keys: tf.Tensor, table: str, *, counts: bool) -> Route:
     return _route(keys, "counted_keys" if counts else "keys", [], table)
 
 
-def _route(ids: tf.Tensor, ids_are: str, num_rows: list[int], table: str) -> Route:
-    """Makes the operations of a route; `ids_are` and `num_rows` are described in `tf/embedding/lookup_ops.cc`."""
+def _route(ids: tf.Tensor, ids_are: str, shards: list[Shard], table: str) -> Route:
+    """Makes the operations of a route; `ids_are` is described in `tf/embedding/lookup_ops.cc`.
+
+    `shards` has one element if the ids are rows, else none.
+    """
     times, made = None, []
     # Each stage sends the results of the previous one.
     for stage in _stages():
@@ -122,7 +126,9 @@ def _route(ids: tf.Tensor, ids_are: str, num_rows: list[int], table: str) -> Rou
             [] if times is None else [times],
             N=1,
             ids_are=[ids_are],
-            num_rows=num_rows,
+            num_rows=[shard.rows for shard in shards],
+            blocks=[shard.block for shard in shards],
+            first_ranks=[shard.first for shard in shards],
             tables=[table],
             stage=stage,
             lockstep_group=context.options.group_lookups,
@@ -157,23 +163,23 @@ def route_strings(ids: tf.Tensor, table: str) -> Route:
     return Route(ids, times, tuple(made))
 
 
-def local_route(ids: tf.Tensor, rows: int, table: str) -> Route:
+def local_route(ids: tf.Tensor, rows: int, table: str, *, is_replicated: bool = False) -> Route:
     """Returns the route of ids whose rows are all on this worker, for `combine_distinct`: it exchanges nothing.
 
     Args:
       ids: int32 or int64 of any shape, each in [0, rows). Otherwise the step fails with InvalidArgumentError.
       rows: the number of rows of the table.
       table: the table's name, for messages.
+      is_replicated: whether it is a replicated variable, which is not in the counters of tables.
     """
-    return _local_route(ids, "rows", [rows], table)
+    return _local_route(ids, "replicated_rows" if is_replicated else "rows", [rows], table)
 
 
 def local_route_of_keys(keys: tf.Tensor, table: str, *, counts: bool) -> Route:
     """Returns the route of keys of a dynamic table on this worker: see `local_route` and `route_keys`."""
     if keys.dtype == tf.string:
-        distinct, inverse, times = tf.unique_with_counts(tf.reshape(keys, [-1]))
-        places = tf.reshape(inverse, tf.shape(keys))
-        return Route(distinct, tf.cast(times, tf.int64), (Stage(places, None, None, "local"),))
+        distinct, times, inverse = library.ops.lockstep_distinct_strings(keys, table=table)
+        return Route(distinct, times, (Stage(inverse, None, None, "local"),))
     return _local_route(keys, "counted_keys" if counts else "keys", [], table)
 
 
@@ -260,27 +266,31 @@ def check_ids(ids: tf.Tensor, rows: int, table: str) -> tf.Tensor:
     return library.ops.lockstep_check_ids(ids, num_rows=rows, table=table)
 
 
-def relayout(tensor: tf.Tensor, rows: int, *, to_contiguous: bool, name: str | None = None) -> tf.Tensor:
+def relayout(tensor: tf.Tensor, shard: Shard, *, to_contiguous: bool, name: str | None = None) -> tf.Tensor:
     """Moves the rows of a table between the placement of training and that of checkpoints. All workers take part.
 
-    In training worker r of R holds rows r, r + R, r + 2R, ...; in a checkpoint worker r holds a contiguous range, and
-    the first `rows mod R` workers hold one row more. A worker has the same number of rows in both.
+    In a checkpoint worker r holds the range `Shard.contiguous_range`. A worker has the same number of rows in both.
 
     Args:
       tensor: [L, ...], this worker's rows.
-      rows: the number of rows of the whole table.
+      shard: says where the rows are in training.
       to_contiguous: True: from the placement of training to that of checkpoints; False: back.
       name: the name of the operation, the same on all workers.
 
     Returns:
       [L, ...], this worker's rows in the other placement.
     """
-    return library.ops.lockstep_relayout(tensor, num_rows=rows, to_contiguous=to_contiguous, name=name)
+    return library.ops.lockstep_relayout(tensor, to_contiguous=to_contiguous, name=name, **shard.attributes)
 
 
-def gather_table(tensor: tf.Tensor, rows: int) -> tf.Tensor:
+def gather_table(tensor: tf.Tensor, shard: Shard) -> tf.Tensor:
     """Returns the whole table, [rows, ...] by id, from each worker's rows [L, ...]. All workers take part."""
-    return library.ops.lockstep_gather_table(tensor, num_rows=rows)
+    return library.ops.lockstep_gather_table(tensor, **shard.attributes)
+
+
+def _placement_of(op: tf.Operation) -> dict[str, int]:
+    """Returns `Shard.attributes` of an operation on a whole table."""
+    return {name: op.get_attr(name) for name in ("num_rows", "block", "first_rank")}
 
 
 def _exchange_gradient(grad: tf.Tensor, exchange: Callable[[tf.Tensor], tf.Tensor]) -> tf.Tensor:
@@ -346,9 +356,7 @@ def _gradient_of_combine_gradient(op: tf.Operation, *grads: tf.Tensor) -> list[t
 def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     summed = _exchange_gradient(
         _weighted(grad),
-        lambda grad: library.ops.lockstep_reduce_table(
-            grad, num_rows=op.get_attr("num_rows"), lockstep_priority=Priority.TABLE
-        ),
+        lambda grad: library.ops.lockstep_reduce_table(grad, lockstep_priority=Priority.TABLE, **_placement_of(op)),
     )
     summed.set_shape(op.inputs[0].shape)
     return _mean(summed)
@@ -356,13 +364,20 @@ def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
 
 @tf.RegisterGradient("LockstepReduceTable")
 def _reduce_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
-    return gather_table(tf.convert_to_tensor(grad), op.get_attr("num_rows"))
+    return library.ops.lockstep_gather_table(tf.convert_to_tensor(grad), **_placement_of(op))
 
 
 @tf.RegisterGradient("LockstepRelayout")
 def _relayout_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
-    return relayout(tf.convert_to_tensor(grad), op.get_attr("num_rows"), to_contiguous=not op.get_attr("to_contiguous"))
+    back = not op.get_attr("to_contiguous")
+    return library.ops.lockstep_relayout(tf.convert_to_tensor(grad), to_contiguous=back, **_placement_of(op))
 
 
-for _name in ("LockstepRoute", "LockstepRouteStrings", "LockstepDistinct", "LockstepCheckIds"):
+for _name in (
+    "LockstepRoute",
+    "LockstepRouteStrings",
+    "LockstepDistinct",
+    "LockstepDistinctStrings",
+    "LockstepCheckIds",
+):
     tf.no_gradient(_name)

@@ -46,4 +46,37 @@ def test_workers_of_a_host_look_up_together_where_that_is_cheaper(monkeypatch, w
 def test_a_route_takes_a_number_of_rows_for_each_lookup_of_rows_and_for_no_other(ids_are, num_rows, message):
     ids = tf.constant([1, 2], tf.int64)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        library.ops.lockstep_route([ids, ids], [], N=2, ids_are=ids_are, num_rows=num_rows, tables=["a", "b"])
+        library.ops.lockstep_route(
+            [ids, ids],
+            [],
+            N=2,
+            ids_are=ids_are,
+            num_rows=num_rows,
+            blocks=[1] * len(num_rows),
+            first_ranks=[0] * len(num_rows),
+            tables=["a", "b"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("blocks", "first_ranks", "message"),
+    [
+        ([], [0], "got 0 blocks and 1 first_ranks, wanted 1, one for each 'rows' in ids_are"),
+        ([0], [0], "got a block of 0 rows from rank 0 on"),
+        ([1], [-1], "got a block of 1 rows from rank -1 on"),
+        ([1], [1], "table 'a': its rows begin on rank 1; the job has 1 ranks"),
+    ],
+)
+def test_a_route_takes_a_placement_for_each_lookup_of_rows(blocks, first_ranks, message):
+    context.ensure_initialized()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        library.ops.lockstep_route(
+            [tf.constant([1, 2])],
+            [],
+            N=1,
+            ids_are=["rows"],
+            num_rows=[4],
+            blocks=blocks,
+            first_ranks=first_ranks,
+            tables=["a"],
+        )

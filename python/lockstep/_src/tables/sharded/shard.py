@@ -1,40 +1,17 @@
-"""The rows of a table that a worker holds, and the variables that are such shards."""
+"""The variables that are shards of tables."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
 
+from lockstep._src.tables.placement.shard import Shard
+
 # The tables of a graph. Eager execution has one default graph for everything. But it also has no optimizer of
 # TensorFlow 1, whose slots would have to find their table.
 _TABLES = "lockstep/sharded_tables"
-
-
-@dataclasses.dataclass(frozen=True)
-class Shard:
-    """One worker's part of a table of `rows` rows: rows `rank`, `rank + world_size`, `rank + 2 * world_size`, ..."""
-
-    rows: int
-    rank: int
-    world_size: int
-
-    @property
-    def local_rows(self) -> int:
-        """The number of rows that the worker holds; 0 on some workers if there are fewer rows than workers."""
-        return max(0, -(-(self.rows - self.rank) // self.world_size))
-
-    @property
-    def contiguous_range(self) -> tuple[int, int]:
-        """The first row and the number of rows that the worker holds after `relayout(..., to_contiguous=True)`."""
-        base, extra = divmod(self.rows, self.world_size)
-        return self.rank * base + min(self.rank, extra), self.local_rows
-
-    def pick(self, table: Any) -> Any:
-        """Returns the worker's rows of a whole table [rows, ...], a tensor or an array."""
-        return table[self.rank :: self.world_size]
 
 
 def register(table: tf.Variable) -> None:

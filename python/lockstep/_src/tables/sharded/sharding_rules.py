@@ -1,4 +1,4 @@
-"""The rules that say which variables become sharded tables, and the functions that create these.
+"""The rules that say which variables become sharded tables and where their rows are, and functions that create them.
 
 TensorFlow creates a variable by calling the creators of its graph; `tf.compat.v1.get_variable` calls its variable store
 before that. Both are intercepted for all graphs, because a program may make its graph inside a scope.
@@ -16,12 +16,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from lockstep._src.engine import placements
 from lockstep._src.engine.context import context
+from lockstep._src.engine.placements import Placements
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
+from lockstep._src.tables.placement import planner
 from lockstep._src.tables.sharded import initial_values, shard
-from lockstep._src.tables.sharded.table import RowShardedTable
+from lockstep._src.tables.sharded.table import RowShardedTable, unique_name
 
 # The name of one of the parts into which a partitioner divides a variable.
 _PART = re.compile(r"(^|/)part_\d+$")
@@ -36,9 +39,12 @@ class ShardingRules:
     weights of dense layers are recognized by their names, and replicated.
     """
 
-    # Tables with at most this number of rows are replicated: an exchange of the batch's rows costs more than it saves.
+    # Tables with at most this number of rows are replicated, if the program does not say something else for them: an
+    # exchange of the batch's rows costs more than it saves.
     # If a table had fewer rows than there are workers, some workers would have none.
     replicate_up_to_rows: int = 1
+    # Where rows are: the option `placement`.
+    placement: Placements = "rows"
     # The last components of the names of replicated variables: the names that Keras and tf.layers give to the weights
     # of dense, recurrent and convolutional layers.
     replicate_names: re.Pattern[str] = re.compile(r"(.*_)?kernel(_\d+)?")
@@ -49,28 +55,42 @@ class ShardingRules:
         options = context.options
         if not options.sharding or options.mode == "infer":
             return None
-        return cls(replicate_up_to_rows=max(context.world_size, options.batch_size or 0))
+        return cls(max(context.world_size, options.batch_size or 0), placement=options.placement)
 
-    def apply_to(self, name: str | None, trainable: bool | None, dtype: Any, shape: tf.TensorShape) -> bool:
-        """Returns whether a variable should be sharded.
-
-        Args:
-          name: the name of the variable.
-          trainable: None means True.
-          dtype: None if it is not known; it is then taken for a floating-point type.
-          shape: the shape of the whole variable.
-        """
-        name = (name or "").split(":")[0]
+    def is_table(self, name: str, trainable: bool | None, dtype: Any, shape: tf.TensorShape) -> bool:
+        """Returns whether a variable is a table, sharded or replicated; the arguments are those of `place`."""
         return (
             # Slots of optimizers are not trainable, and have the shape of the shard already.
             trainable is not False
             and (dtype is None or tf.as_dtype(dtype).is_floating)
             and shape.rank == 2
             and shape.is_fully_defined()
-            and shape.as_list()[0] > self.replicate_up_to_rows
             and not _PART.search(name)
             and not self.replicate_names.fullmatch(name.rsplit("/", 1)[-1])
         )
+
+    def place(
+        self, name: str | None, trainable: bool | None, dtype: Any, shape: tf.TensorShape
+    ) -> planner.PlacedTable | None:
+        """Returns where a table's rows are; None if the variable is no table, which is replicated.
+
+        Args:
+          name: the name of the variable.
+          trainable: None means True.
+          dtype: None if it is not known; it is then taken for a floating-point type.
+          shape: the shape of the whole variable.
+
+        Raises:
+          ValueError: the option `placement` names a worker that the job has not.
+        """
+        name = (name or "").split(":")[0]
+        if not self.is_table(name, trainable, dtype, shape):
+            return None
+        rows, width = shape.as_list()
+        wish = placements.wish_for(name, self.placement)
+        if wish.kind == "rows" and not wish.is_for_table and rows <= self.replicate_up_to_rows:
+            wish = dataclasses.replace(wish, kind="replicated", number=None)
+        return planner.planner().place(name, rows, width, width * tf.as_dtype(dtype or tf.float32).size, wish)
 
 
 # A function that creates a variable from the arguments of `tf.Variable`, itself or by the next creator.
@@ -115,9 +135,14 @@ def intercept_creation(
         if not lasting or makes_slot_of_table.value:
             return next_creator(**kwargs)
         rules = current_rules()
-        if rules is not None and _is_sharded_by(rules, kwargs):
-            return RowShardedTable(**kwargs)
-        return next_creator(**kwargs) if replicated is None else replicated(next_creator, **kwargs)
+        placed = None if rules is None else _place(rules, kwargs)
+        if placed is not None and placed.kind != "replicated":
+            variable = RowShardedTable(**kwargs, block=placed.block, first=placed.first)
+        else:
+            variable = next_creator(**kwargs) if replicated is None else replicated(next_creator, **kwargs)
+        if placed is not None:
+            placed.variables[id(variable)] = variable
+        return variable
 
     # Priority 0 makes it the innermost creator: it gets the arguments as the program's own creators have changed them.
     entry = (0, create)
@@ -154,22 +179,25 @@ def _wrap_slots(
     @functools.wraps(create_slot)
     def wrapped(primary: Any, *args: Any, **kwargs: Any) -> tf.Variable:
         with makes_slot_of_table.holding(shard.is_sharded(primary)):
-            return create_slot(primary, *args, **kwargs)
+            slot = create_slot(primary, *args, **kwargs)
+        if isinstance(primary, RowShardedTable) and slot.shape[:1] == primary.shape[:1]:
+            planner.note_slot(primary.logical_name, slot.shape[1:].num_elements() * slot.dtype.size)
+        return slot
 
     return wrapped
 
 
-def _is_sharded_by(rules: ShardingRules, kwargs: dict[str, Any]) -> bool:
-    """Returns whether a variable of these arguments becomes a table; if so, also sets its shape in the arguments."""
+def _place(rules: ShardingRules, kwargs: dict[str, Any]) -> planner.PlacedTable | None:
+    """Returns where the table of these arguments is, and sets its shape in them; None if the variable is no table."""
     initial_value = kwargs.get("initial_value")
     if kwargs.get("trainable") is False or kwargs.get("variable_def") is not None or initial_value is None:
-        return False
+        return None
     shape = initial_values.shape_of(initial_value, kwargs.get("shape"))
     dtype = kwargs.get("dtype") or getattr(initial_value, "dtype", None)
-    if not rules.apply_to(kwargs.get("name"), kwargs.get("trainable"), dtype, shape):
-        return False
-    kwargs["shape"] = shape
-    return True
+    placed = rules.place(unique_name(kwargs.get("name") or "Variable"), kwargs.get("trainable"), dtype, shape)
+    if placed is not None and placed.kind != "replicated":
+        kwargs["shape"] = shape
+    return placed
 
 
 def _wrap_store(current_rules: Callable[[], ShardingRules | None], get_variable: Callable[..., Any]) -> Any:
@@ -224,4 +252,5 @@ def _would_be_sharded(rules: ShardingRules | None, name: str, kwargs: dict[str, 
     shape = kwargs.get("shape")
     if shape is None:
         shape = getattr(kwargs.get("initializer"), "shape", None)
-    return rules.apply_to(name, kwargs.get("trainable"), kwargs.get("dtype"), tf.TensorShape(shape))
+    placed = rules.place(name, kwargs.get("trainable"), kwargs.get("dtype"), tf.TensorShape(shape))
+    return placed is not None and placed.kind != "replicated"

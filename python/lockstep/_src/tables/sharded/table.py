@@ -13,6 +13,7 @@ from tensorflow.python.ops import resource_variable_ops
 from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
+from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import initial_values, lookup_steps, scatters, shard
 
 
@@ -61,7 +62,9 @@ def reading_shards() -> contextlib.AbstractContextManager[None]:
 
 
 class RowShardedTable(resource_variable_ops.BaseResourceVariable):
-    """A table [rows, D...] of which this worker holds the rows `rank`, `rank + R`, `rank + 2R`, ... of R workers.
+    """A table [rows, D...] of which this worker holds a part: rows `rank`, `rank + R`, `rank + 2R`, ... of R workers.
+
+    With other placements (`Shard`) it holds other rows, all or none.
 
     To optimizers, initializers and savers it is an ordinary variable with the shape of the shard, and with ordinary
     slots and gradients. Reads of its value return the whole table, and all workers must make them together:
@@ -92,6 +95,8 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
       synchronization: as for `tf.Variable`.
       aggregation: as for `tf.Variable`.
       shape: the shape of the whole table; None: that of the initial value.
+      block: see `Shard`.
+      first: see `Shard`.
       **unused: other arguments of `tf.Variable`.
 
     Raises:
@@ -112,6 +117,8 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         synchronization: tf.VariableSynchronization = tf.VariableSynchronization.AUTO,
         aggregation: tf.VariableAggregation = tf.VariableAggregation.NONE,
         shape: Any = None,
+        block: int = 1,
+        first: int = 0,
         **unused: Any,
     ) -> None:
         del unused
@@ -119,11 +126,11 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         self._logical_shape = initial_values.shape_of(initial_value, shape)
         if not self._logical_shape.rank or not self._logical_shape.is_fully_defined():
             raise ValueError(f"table '{name}': shape {self._logical_shape}; a sharded table's is known and has rows")
-        self._shard = shard.Shard(self._logical_shape.as_list()[0], context.rank, context.world_size)
+        self._shard = Shard(self._logical_shape.as_list()[0], context.rank, context.world_size, block, first)
         # A stock variable makes the handle, the initializer and the read operation; it joins no collection.
         local = resource_variable_ops.ResourceVariable(
             initial_value=initial_values.own_rows(
-                initial_value, self._logical_shape, dtype, self._shard, _unique_name(name)
+                initial_value, self._logical_shape, dtype, self._shard, unique_name(name)
             ),
             trainable=False,
             collections=[],
@@ -165,7 +172,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             return
         with ops.name_scope(self.logical_name + "/Whole/"):
             # The tensor that session.run(table) fetches.
-            self._graph_element = lookup_steps.gather_table(self._graph_element, self._shard.rows)
+            self._graph_element = lookup_steps.gather_table(self._graph_element, self._shard)
         # Slots copy this slice information, which identifies their table (shard.py).
         offset, length = self._shard.contiguous_range
         dims = self._logical_shape.as_list()[1:]
@@ -174,7 +181,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         )
 
     @property
-    def shard(self) -> shard.Shard:
+    def shard(self) -> Shard:
         """The rows that this worker holds."""
         return self._shard
 
@@ -229,13 +236,15 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             ids = tf.convert_to_tensor(indices)
             if self._shard.world_size == 1:
                 return super().sparse_read(lookup_steps.check_ids(ids, self._shard.rows, self.logical_name))
-            route = lookup_steps.route(ids, self._shard.rows, self.logical_name)
+            route = lookup_steps.route(ids, self._shard, self.logical_name)
             return lookup_steps.combine(super().sparse_read(route.local_rows), route)
 
     def distinct_rows(self, ids: tf.Tensor) -> lookup_steps.DistinctRows:
         """Returns the row of each distinct id, for ids as in `sparse_read`."""
-        rows, name = self._shard.rows, self.logical_name
-        route = (lookup_steps.local_route if self._shard.world_size == 1 else lookup_steps.route)(ids, rows, name)
+        if self._shard.world_size == 1:
+            route = lookup_steps.local_route(ids, self._shard.rows, self.logical_name)
+        else:
+            route = lookup_steps.route(ids, self._shard, self.logical_name)
         return lookup_steps.combine_distinct(super().sparse_read(route.local_rows), route)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
@@ -271,7 +280,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         local = self.local_value()
         if self._shard.world_size == 1 or _reads_shards.value:
             return local
-        return lookup_steps.gather_table(local, self._shard.rows)
+        return lookup_steps.gather_table(local, self._shard)
 
     def read_value(self) -> tf.Tensor:
         """Returns the whole table, in the order of ids. All workers must call it."""
@@ -376,7 +385,7 @@ for _method in ("max", "min", "mul", "div", "nd_sub", "nd_add", "nd_update", "nd
 RowShardedTable.batch_scatter_update = _refusing("batch_scatter_update")
 
 
-def _unique_name(name: str) -> str:
+def unique_name(name: str) -> str:
     """Returns the name that a variable which is created here with this `name` will have."""
     with ops.init_scope():
         if tf.executing_eagerly():

@@ -1,0 +1,90 @@
+"""Replicated variables whose pooled lookups are fused. Nothing else about these variables changes.
+
+Dispatch by type needs a class (`dispatch.py`). So a variable that TensorFlow has created gets a subclass of its own
+class. Its gradient stays `tf.IndexedSlices`, with a row for each distinct id, which a scope exchanges as before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph, ops
+from tensorflow.python.ops import control_flow_util, ref_variable, resource_variable_ops
+from tensorflow.python.saved_model import save_context
+
+from lockstep._src.engine.context import context
+from lockstep._src.tables.dynamic import modes
+from lockstep._src.tables.sharded import ShardingRules, lookup_steps
+
+Creator = Callable[..., tf.Variable]
+
+_RULES = ShardingRules()
+
+
+class _Replicated:
+    """The part of a replicated variable [rows, D] with which `lookups.py` makes fused lookups in it."""
+
+    @property
+    def logical_name(self: Any) -> str:
+        """The variable's name, the same on all workers."""
+        return self.name.split(":")[0]
+
+    @property
+    def fuses_lookups(self: Any) -> bool:
+        """Whether a lookup that is made now may consist of this library's operations, which need the host's memory.
+
+        It may not if TensorFlow without this library, or XLA, is to run it. So exported models and predictions of Keras
+        3 have TensorFlow's own operations, and so do all functions of a program: one that was traced in training may
+        be saved later. In training, optimizers have operations of this library as well.
+        """
+        if not modes.is_training() or save_context.in_save_context():
+            return False
+        graph = None if tf.executing_eagerly() else ops.get_default_graph()
+        if isinstance(graph, func_graph.FuncGraph) and not modes.is_training_of_keras():
+            return False
+        if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
+            return False
+        return "CPU" in self.device.upper() or not context.has_gpu
+
+    def distinct_rows(self: Any, ids: tf.Tensor) -> lookup_steps.DistinctRows:
+        """Returns the row of each distinct id.
+
+        Args:
+          ids: integers of any shape, each in [0, rows). Otherwise running it raises InvalidArgumentError.
+        """
+        rows, name = self.shape.as_list()[0], self.logical_name
+        if ids.dtype not in (tf.int32, tf.int64):
+            ids = tf.cast(ids, tf.int64)
+        route = lookup_steps.local_route(ids, rows, name, is_replicated=True)
+        return lookup_steps.combine_distinct(tf.gather(self, route.local_rows), route)
+
+
+class ReplicatedTable(_Replicated, resource_variable_ops.ResourceVariable):
+    """A replicated variable [rows, D] of TensorFlow 2, or of TensorFlow 1 with resources."""
+
+
+class ReplicatedRefTable(_Replicated, ref_variable.RefVariable):
+    """A replicated variable [rows, D] of TensorFlow 1 without resources."""
+
+
+REPLICATED_TABLES = (ReplicatedTable, ReplicatedRefTable)
+_TABLE_OF = {resource_variable_ops.ResourceVariable: ReplicatedTable, ref_variable.RefVariable: ReplicatedRefTable}
+
+
+def fusing(create: Callable[..., tf.Variable]) -> Callable[..., tf.Variable]:
+    """Returns a creator of replicated variables, `create(next_creator, ...)`, that makes matrices replicated tables."""
+
+    @functools.wraps(create)
+    def wrapped(next_creator: Creator, **kwargs: Any) -> tf.Variable:
+        variable = create(next_creator, **kwargs)
+        # Variables of other classes have reads of their own, such as those of a strategy.
+        table = _TABLE_OF.get(type(variable))
+        name = variable.name.split(":")[0]
+        if table is not None and _RULES.is_table(name, variable.trainable, variable.dtype, variable.shape):
+            variable.__class__ = table
+        return variable
+
+    return wrapped
