@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from lockstep.launch.placement.worker_environment import KEEP_MEMORY
 from process import Job, peak_gib
 from turn import TurnError
 from workloads import PYTHONPATH, ROOT, Workload
@@ -147,7 +148,7 @@ def _started(job: Job) -> Iterator[list[subprocess.Popen]]:
                 processes.append(
                     subprocess.Popen(
                         command.words,
-                        env={**os.environ, **variables},
+                        env={**KEEP_MEMORY, **os.environ, **variables},
                         stdin=subprocess.DEVNULL,
                         stdout=log,
                         stderr=subprocess.STDOUT,
