@@ -1,7 +1,7 @@
 """Estimates of a table's work in a training step, in nanoseconds, from its size and the ids that are looked up.
 
-The constants are estimates for a server's processor. They need not be exact: the planner compares placements and workers
-with each other, and all have the same constants.
+The constants are estimates for a server's processor. They need not be exact: the planner compares placements and
+workers with each other, and all have the same constants.
 """
 
 from __future__ import annotations
