@@ -239,8 +239,8 @@ def plan_of(workers: Sequence[dict[str, Any]]) -> Plan:
     # Programs without a session or model of Keras count no steps. A table is then looked up once per step.
     lookups = max((table["lookups"] for worker in workers for table in worker["tables"].values()), default=0)
     steps = (steps or lookups) if counted else 0
-    placed = {name: table for name, table in planner().tables.items() if len(table.variables)}
-    tables = [_of_table(table, workers, steps) for table in placed.values()]
+    placed = planner().tables
+    tables = [_of_table(table, workers, steps) for table in placed.values() if len(table.variables)]
     others = dict.fromkeys(name for worker in workers for name in worker["tables"] if name not in placed)
     tables += [_of_keys(name, workers, steps) for name in others]
     waits = [worker["wait_s"] / steps if steps and size > 1 else None for worker in workers]
