@@ -1,11 +1,11 @@
 """The training workloads: models, sizes, steps, and the systems that run them.
 
 Two models train on two kinds of data. All features have Criteo's Kaggle cardinalities, cut to 200,000 rows, and ids of
-zipf(1.05).
+zipf(1.05). Both models have 13 numeric features.
 
-- `dlrm`: examples/ranking's DLRM, with 13 numeric features and one id of each of 26 features.
-- `multi_hot`: 13 numeric features and the sums of the rows of 1 to 2 * ids - 1 ids of each of 26 features; a hidden
-  layer of 64.
+`dlrm` is examples/ranking's DLRM, with one id of each of 26 features.
+
+`multi_hot` has 1 to 2 * ids - 1 ids of each of 26 features. Their rows are added, and a hidden layer of 64 follows.
 
 This module imports only the standard library, because every peer's environment loads it.
 """

@@ -182,7 +182,7 @@ struct ExamplesByRow {
     examples = std::make_unique_for_overwrite<int32_t[]>(ends.back());
     if (lookup.weights != nullptr) weights = std::make_unique_for_overwrite<Sum[]>(ends.back());
     const auto* const given = static_cast<const Sum*>(lookup.weights);
-    // So far, ends[r] is where row r begins. It moves on with each of its examples.
+    // So far, ends[r] is where row r begins. It advances with each of its examples.
     for (int64_t b = 0; b < lookup.examples(); ++b) {
       for (int64_t i = lookup.splits[b]; i < lookup.splits[b + 1]; ++i) {
         const uint32_t row = static_cast<uint32_t>(lookup.places[i]) - base;
@@ -264,32 +264,24 @@ struct Kernels {
        {&AddBaseline<true>, &AddAvx2<true>, &AddAvx512<true>}}};
 };
 
-// Returns the gradients of examples divided by their denominators, as the type of sums.
+// Returns whether the gradients of examples are added as they are: without a division, and in the type of sums.
+bool AreAddedAsGiven(const Pooling& lookup) {
+  const bool is_type_of_sums = lookup.dtype == DType::kFloat32 || lookup.dtype == DType::kFloat64;
+  return is_type_of_sums && lookup.combiner == Combiner::kSum;
+}
+
+// Writes the gradients of examples [begin, end) divided by their denominators, as the type of sums.
 template <typename Element>
-std::unique_ptr<typename Element::Value[]> Divided(const PoolGradientsTask& task) {
-  using Sum = typename Element::Value;
+void DivideExamples(const PoolGradientsTask& task, int64_t begin, int64_t end, typename Element::Value* divided) {
   const int64_t dim = task.lookup.dim;
   const auto* const given = static_cast<const typename Element::Stored*>(task.gradient);
-  auto divided = std::make_unique_for_overwrite<Sum[]>(task.lookup.examples() * dim);
-  for (int64_t b = 0; b < task.lookup.examples(); ++b) {
-    const Example<Sum> example(task.lookup, b);
+  for (int64_t b = begin; b < end; ++b) {
+    const Example<typename Element::Value> example(task.lookup, b);
     for (int64_t i = b * dim; i < (b + 1) * dim; ++i) {
       divided[i] = Element::Load(given[i]);
       Divide<1>(example.denominator, &divided[i]);
     }
   }
-  return divided;
-}
-
-// Writes the sums of rows [first, last) of a lookup.
-template <typename Element>
-void SumRows(const PoolGradientsTask& task, int64_t first, int64_t last, InstructionSet set) {
-  using Sum = typename Element::Value;
-  const auto add = Kernels<Element>::kAdd[task.lookup.weights != nullptr][static_cast<size_t>(set)];
-  if (std::is_same_v<Sum, typename Element::Stored> && task.lookup.combiner == Combiner::kSum) {
-    return add(task, first, last, static_cast<const Sum*>(task.gradient));
-  }
-  add(task, first, last, Divided<Element>(task).get());
 }
 
 // Returns the threads for some lookups: their caller's, or none for little work.
@@ -300,13 +292,13 @@ ParallelFor ThreadsFor(std::span<const Task> tasks, const ParallelFor& parallel)
   return elements < kElementsWorthThreads ? RunInline : parallel;
 }
 
-// Calls work(task, begin, end) for ranges of examples that make up those of all tasks, in parallel.
+// Calls work(number of the task, begin, end) for ranges of examples that make up those of all tasks, in parallel.
 template <typename Task, typename Work>
 void ForEachExample(std::span<const Task> tasks, const ParallelFor& parallel, const Work& work) {
   std::vector<int64_t> items;
   for (const Task& task : tasks) items.push_back((task.lookup.examples() + kExamples - 1) / kExamples);
   ForEachRange(items, 1, ThreadsFor(tasks, parallel), [&](size_t t, int64_t begin, int64_t end) {
-    work(tasks[t], begin * kExamples, std::min(end * kExamples, tasks[t].lookup.examples()));
+    work(t, begin * kExamples, std::min(end * kExamples, tasks[t].lookup.examples()));
   });
 }
 
@@ -369,20 +361,42 @@ Status SplitsOf(const int64_t* example_of, int64_t stride, int64_t ids, std::spa
 }
 
 void PoolRows(std::span<const PoolRowsTask> tasks, const ParallelFor& parallel, InstructionSet set) {
-  ForEachExample(tasks, parallel, [set](const PoolRowsTask& task, int64_t begin, int64_t end) {
-    WithElement(task.lookup.dtype, [&]<typename Element>(Element) {
-      Kernels<Element>::kPool[task.lookup.weights != nullptr][static_cast<size_t>(set)](task, begin, end);
+  ForEachExample(tasks, parallel, [&](size_t t, int64_t begin, int64_t end) {
+    WithElement(tasks[t].lookup.dtype, [&]<typename Element>(Element) {
+      Kernels<Element>::kPool[tasks[t].lookup.weights != nullptr][static_cast<size_t>(set)](tasks[t], begin, end);
     });
   });
 }
 
 void PoolGradients(std::span<const PoolGradientsTask> tasks, const ParallelFor& parallel, InstructionSet set) {
+  // Each thread reads the gradients of all examples, so they are divided before.
+  std::vector<std::unique_ptr<char[]>> divided(tasks.size());
+  bool divides = false;
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const Pooling& lookup = tasks[t].lookup;
+    if (AreAddedAsGiven(lookup)) continue;
+    const size_t sum_bytes = lookup.dtype == DType::kFloat64 ? sizeof(double) : sizeof(float);
+    divided[t] = std::make_unique_for_overwrite<char[]>(lookup.examples() * lookup.dim * sum_bytes);
+    divides = true;
+  }
+  if (divides) {
+    ForEachExample(tasks, parallel, [&](size_t t, int64_t begin, int64_t end) {
+      if (divided[t] == nullptr) return;
+      WithElement(tasks[t].lookup.dtype, [&]<typename Element>(Element) {
+        void* const out = divided[t].get();
+        DivideExamples<Element>(tasks[t], begin, end, static_cast<typename Element::Value*>(out));
+      });
+    });
+  }
   std::vector<int64_t> parts;
   for (const PoolGradientsTask& task : tasks) parts.push_back(std::min(task.lookup.rows, kParts));
   ForEachRange(parts, 1, ThreadsFor(tasks, parallel), [&](size_t t, int64_t begin, int64_t end) {
-    const int64_t rows = tasks[t].lookup.rows;
-    WithElement(tasks[t].lookup.dtype, [&]<typename Element>(Element) {
-      SumRows<Element>(tasks[t], rows * begin / parts[t], rows * end / parts[t], set);
+    const Pooling& lookup = tasks[t].lookup;
+    const void* const gradients = divided[t] != nullptr ? divided[t].get() : tasks[t].gradient;
+    WithElement(lookup.dtype, [&]<typename Element>(Element) {
+      Kernels<Element>::kAdd[lookup.weights != nullptr][static_cast<size_t>(set)](
+          tasks[t], lookup.rows * begin / parts[t], lookup.rows * end / parts[t],
+          static_cast<const typename Element::Value*>(gradients));
     });
   });
 }

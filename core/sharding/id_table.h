@@ -61,8 +61,8 @@ class IdTable {
 
 // The same for rows of a table, which are below a known bound: the row itself is the slot. Thread-compatible.
 //
-// No step depends on whether a row is new. Otherwise the processor, which can't foresee that, would wait for each
-// slot's memory before it goes on to the next id.
+// No step depends on whether a row is new. The processor can't foresee that, and would have to wait for each slot's
+// memory before it continues with the next id.
 class RowTable {
  public:
   // Returns whether this takes less time than an IdTable: 4 bytes for each row of the table are cleared first.
