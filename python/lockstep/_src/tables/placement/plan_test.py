@@ -8,8 +8,8 @@ import logging
 import pytest
 
 from lockstep._src.engine.placements import Wish
+from lockstep._src.tables.placement import planner
 from lockstep._src.tables.placement.plan import Plan, TablePlan, plan_of, warn
-from lockstep._src.tables.placement.planner import planner
 
 
 def table(name, placement, work, rows=1000):
@@ -94,8 +94,9 @@ def test_a_saved_plan_has_the_proposed_placements(tmp_path):
         made.save("plan")
 
 
-def test_a_table_whose_graph_is_gone_is_not_taken_for_keys():
-    planner().place("of a graph before", 10, 4, 16, Wish("rows"))
+def test_a_table_whose_graph_is_gone_is_not_taken_for_keys(monkeypatch):
+    monkeypatch.setattr(planner, "_planner", planner.Planner(1))
+    planner.planner().place("of a graph before", 10, 4, 16, Wish("rows"))
     counted = {"lookups": 1, "ids": 3, "distinct_ids": 2, "served_rows": 2, "rows": 5, "bytes": 80}
     worker = {"steps": 1, "wait_s": 0.0, "tables": {"of a graph before": counted, "keys": counted}}
     assert [table.name for table in plan_of([worker]).tables] == ["keys"]
