@@ -29,6 +29,7 @@
 #include "tf/bridge/convert.h"
 #include "tf/comm/collective_op.h"
 #include "tf/graph/collective_nodes.h"
+#include "tf/graph/edges.h"
 #include "tf/graph/frame_view.h"
 
 namespace lockstep {
@@ -190,30 +191,7 @@ Status MakeOne(tf::Graph* graph, const std::vector<Member>& members) {
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(status));
   group->set_assigned_device_name(members[0].node->assigned_device_name());
   for (size_t i = 0; i < members.size(); ++i) {
-    tf::Node* const node = members[i].node;
-    // An input takes one edge, so the member's edges are removed before those of the group are added.
-    struct End {
-      tf::Node* node;
-      int place, own;
-    };
-    std::vector<End> in, out;
-    for (const tf::Edge* e : node->in_edges()) in.push_back({e->src(), e->src_output(), e->dst_input()});
-    for (const tf::Edge* e : node->out_edges()) out.push_back({e->dst(), e->dst_input(), e->src_output()});
-    graph->RemoveNode(node);
-    for (const End& from : in) {
-      if (from.own == tf::Graph::kControlSlot) {
-        graph->AddControlEdge(from.node, group);
-      } else {
-        graph->AddEdge(from.node, from.place, group, places.first[i][from.own]);
-      }
-    }
-    for (const End& to : out) {
-      if (to.own == tf::Graph::kControlSlot) {
-        graph->AddControlEdge(group, to.node);
-      } else {
-        graph->AddEdge(group, places.second[i][to.own], to.node, to.place);
-      }
-    }
+    TakePlace(graph, members[i].node, group, places.first[i], places.second[i]);
   }
   return OkStatus();
 }

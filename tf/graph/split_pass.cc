@@ -20,6 +20,7 @@
 #include "tensorflow/core/graph/graph.h"
 #include "tf/bridge/convert.h"
 #include "tf/bridge/parallel.h"
+#include "tf/graph/edges.h"
 
 namespace lockstep {
 namespace {
@@ -112,18 +113,10 @@ Status Replace(tf::Graph* graph, tf::Node* node, const char* op) {
   tf::Node* const other = graph->AddNode(def, &status);
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(status));
   other->set_assigned_device_name(node->assigned_device_name());
-  for (const tf::Edge* edge : node->in_edges()) {
-    graph->AddEdge(edge->src(), edge->src_output(), other, edge->dst_input());
-  }
-  // An input takes one edge, so the old edges are removed before there are new ones.
-  const std::vector<const tf::Edge*> out(node->out_edges().begin(), node->out_edges().end());
-  for (const tf::Edge* edge : out) {
-    tf::Node* const to = edge->dst();
-    const int output = edge->src_output(), input = edge->dst_input();
-    graph->RemoveEdge(edge);
-    graph->AddEdge(other, output, to, input);
-  }
-  graph->RemoveNode(node);
+  std::vector<int> inputs(node->num_inputs()), outputs(node->num_outputs());
+  std::iota(inputs.begin(), inputs.end(), 0);
+  std::iota(outputs.begin(), outputs.end(), 0);
+  TakePlace(graph, node, other, inputs, outputs);
   return OkStatus();
 }
 
