@@ -28,13 +28,17 @@ class Turn:
 
 
 def measure(turns: Sequence[Turn], figures: Figures, say: Callable[[str], None]) -> None:
-    """Runs all turns in each round. One that cannot run, or has failed, is named once and left out from then on."""
+    """Runs all turns in each round; each round begins with another turn.
+
+    A turn that cannot run, or has failed, is named once and left out from then on.
+    """
     able = [turn for turn in turns if not turn.missing]
     for turn in turns:
         if turn.missing:
             say(f"{turn.name}: left out: {turn.missing}")
     for number in range(figures.rounds):
-        for turn in list(able):
+        first = number % max(1, len(able))
+        for turn in able[first:] + able[:first]:
             try:
                 say(f"{turn.name}: {turn.run(figures, number)}")
             except TurnError as error:

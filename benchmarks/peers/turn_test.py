@@ -27,8 +27,8 @@ def turn(name: str, missing: str = "", failing_round: int = -1) -> Turn:
     return Turn(name, missing, measured)
 
 
-def test_systems_are_measured_in_turns():
-    assert run([turn("a"), turn("b")], 3) == ["a: 0", "b: 0", "a: 1", "b: 1", "a: 2", "b: 2"]
+def test_systems_are_measured_in_turns_and_another_begins_each_round():
+    assert run([turn("a"), turn("b")], 3) == ["a: 0", "b: 0", "b: 1", "a: 1", "a: 2", "b: 2"]
 
 
 def test_a_system_that_is_not_installed_is_named_once():
@@ -38,6 +38,6 @@ def test_a_system_that_is_not_installed_is_named_once():
 def test_a_system_that_fails_is_left_out_from_then_on_and_keeps_its_figures():
     figures, said = Figures("", 3), []
     measure([turn("a", failing_round=1), turn("b")], figures, said.append)
-    assert said == ["a: 0", "b: 0", "a: left out: exit code 1", "b: 1", "b: 2"]
+    assert said == ["a: 0", "b: 0", "b: 1", "a: left out: exit code 1", "b: 2"]
     assert figures.comparisons["c"].of("a").values == [0]
     assert figures.comparisons["c"].of("b").values == [0, 1, 2]

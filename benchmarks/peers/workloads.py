@@ -87,9 +87,9 @@ def multi_hot(ids: int, dim: int, systems: tuple[str, ...] = FASTER, auc_steps: 
 
 
 _ALL = [
-    Workload("dlrm-16", "DLRM, width 16", "dlrm", 16, auc_steps=150, systems=(*ALL, "dense")),
-    Workload("dlrm-64", "DLRM, width 64", "dlrm", 64, timed=30, systems=(*FASTER, "horovod", "dense")),
-    Workload("dlrm-16-4", "DLRM, width 16, 4 workers", "dlrm", 16, workers=4, timed=30, systems=(*FASTER, "horovod")),
+    Workload("dlrm-16", "DLRM, width 16", "dlrm", 16, timed=100, auc_steps=150, systems=(*ALL, "dense")),
+    Workload("dlrm-64", "DLRM, width 64", "dlrm", 64, timed=80, systems=(*FASTER, "horovod", "dense")),
+    Workload("dlrm-16-4", "DLRM, width 16, 4 workers", "dlrm", 16, workers=4, timed=60, systems=(*FASTER, "horovod")),
     multi_hot(10, 16, systems=ALL, auc_steps=100),
     multi_hot(10, 64),
     multi_hot(30, 16),

@@ -18,6 +18,7 @@
 #include <string>
 
 #include "core/base/float16.h"
+#include "core/base/prefetch.h"
 #include "core/base/strings.h"
 #include "core/sharding/exchange.h"
 #include "core/sharding/id_table.h"
@@ -219,6 +220,7 @@ Status CheckGradient(int size, const LookupGradient& lookup) {
   if (!IsFloatingPoint(lookup.dtype)) {
     return InvalidArgument(StrCat("gradients of ", DTypeName(lookup.dtype), "; they have to be floating point"));
   }
+  if (lookup.distinct && lookup.run > 0) return InvalidArgument("gradients of distinct ids have to lie together");
   return CheckPlaces(lookup);
 }
 
@@ -228,14 +230,27 @@ void PutInPlace(const char* from, int64_t row_bytes, const int32_t* inverse, int
   for (int64_t i = 0; i < count; ++i) CopyBytes(out + i * row_bytes, from + inverse[i] * row_bytes, row_bytes);
 }
 
+// The number of runs of gradients that are fetched ahead.
+constexpr int64_t kRunsAhead = 8;
+
 // Sets sums[inverse[i]] += gradient[i], i in order. The first gradient of a row is copied, so only the sums of rows
 // without any gradient need clearing. `to_sum` converts an element to the type of the sum. Not divided among threads:
 // the caller runs beside other kernels, and the order of the additions is part of the result.
 template <typename T, typename S, typename ToSum>
 void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
   std::vector<bool> seen(Sum(lookup.send), false);
-  const T* gradient = static_cast<const T*>(lookup.gradient);
-  for (int64_t i = 0; i < lookup.count; ++i, gradient += lookup.width) {
+  const int64_t run = lookup.run > 0 ? lookup.run : lookup.count;
+  const T* begin = static_cast<const T*>(lookup.gradient);
+  const T* gradient = begin;
+  for (int64_t i = 0, left = run; i < lookup.count; ++i, --left, gradient += lookup.width) {
+    if (left == 0) {
+      left = run;
+      gradient = begin += lookup.stride;
+      // Hardware fetches ahead only within a page, and a run of a large stack is on a page of its own.
+      if (i + kRunsAhead * run < lookup.count) {
+        PrefetchForRead(begin + kRunsAhead * lookup.stride, run * lookup.width * int64_t{sizeof(T)});
+      }
+    }
     S* sum = sums + lookup.inverse[i] * lookup.width;
     // NOLINTBEGIN(clang-analyzer-cplusplus.NewDelete): if there is an i, there is a row for it.
     if (seen[lookup.inverse[i]]) {

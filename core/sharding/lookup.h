@@ -156,6 +156,10 @@ struct LookupGradient {
   int64_t count;                  // N
   void* out;                      // [M, width]: by local row of the route, in rank order
   bool distinct = false;          // whether there is one gradient for each distinct id, as in LookupRows
+  // Gradients of ids may lie in runs: `run` gradients one after another, and `stride` elements from the begin of a run
+  // to that of the next. 0: all lie one after another, as gradients of distinct ids always do.
+  int64_t run = 0;
+  int64_t stride = 0;
 };
 
 // A rank's own gradients, summed per distinct id: the part of the step that needs no communication. Large sums lie in

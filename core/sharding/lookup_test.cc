@@ -411,6 +411,27 @@ TEST(Gradient, OfARowThatOnlyTheLookupTouchedIsZero) {
   });
 }
 
+// Two runs of two gradients each, with other numbers between them.
+TEST(Gradient, OfRunsIsReadWhereItIs) {
+  testing::RunOnThreads(2, [](Communicator& communicator) {
+    Lookup lookup(communicator, {{"user", 4, 2}}, {{1, 3, 3, 1}});
+    ASSERT_EQ(lookup.Route(), OkStatus());
+    const std::vector<float> gradient = {1, 2, 3, 4, -9, -9, -9, 5, 6, 7, 8};
+    std::vector<float> served(2 * lookup.local_rows[0].size());
+    LookupGradient one{
+        lookup.splits[0].send, lookup.splits[0].recv, DType::kFloat32, 2, gradient.data(), lookup.inverse[0].data(), 4,
+        served.data()};
+    one.run = 2;
+    one.stride = 7;
+    ASSERT_EQ(Exchange(communicator, {&one, 1}), OkStatus());
+    EXPECT_EQ(served,
+              communicator.rank() == 1 ? std::vector<float>({8, 10, 8, 10, 8, 10, 8, 10}) : std::vector<float>());
+    one.distinct = true;
+    one.count = 2;
+    EXPECT_THAT(Exchange(communicator, {&one, 1}).message(), HasSubstr("have to lie together"));
+  });
+}
+
 // Refused before anything is exchanged, and declined, so that both ranks get the error.
 TEST(Gradient, OfIntegersIsRefused) {
   testing::RunOnThreads(2, [](Communicator& communicator) {

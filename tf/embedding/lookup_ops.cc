@@ -352,6 +352,8 @@ class CombineGradientKernel : public CollectiveKernel {
  public:
   explicit CombineGradientKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
     OP_REQUIRES_OK(construction, ReadRowsOf(construction, construction->num_outputs(), &distinct_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("slices", &slices_));
+    slices_.resize(construction->num_outputs(), -1);
   }
 
  protected:
@@ -378,7 +380,15 @@ class CombineGradientKernel : public CollectiveKernel {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::TensorShape ids, ShapeOfIds(in.inverse, in.send, distinct));
     // Compares [ids..., row...] with the ids' shape, dimension by dimension: the number of elements alone would accept
     // a transposed gradient. The dimensions after the ids' are the row's.
+    const int64_t slice = slices_[output];
     tf::TensorShape row = in.values.shape();
+    if (slice >= 0) {
+      if (row.dims() < 2 || slice >= row.dim_size(1)) {
+        return InvalidArgument(
+            absl::StrCat("got shape ", row.DebugString(), ", wants more than ", slice, " slices in dimension 1"));
+      }
+      row.RemoveDim(1);
+    }
     for (int i = 0; i < ids.dims(); ++i) {
       if (row.dims() == 0 || row.dim_size(0) != ids.dim_size(i)) {
         return InvalidArgument(absl::StrCat("got shape ", in.values.shape().DebugString(), ", wants ",
@@ -394,12 +404,20 @@ class CombineGradientKernel : public CollectiveKernel {
     tf::TensorShape shape = row;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(shape.InsertDimWithStatus(0, served)));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, output, shape));
-    return LookupGradient{
+    LookupGradient gradient{
         in.send,    in.recv, dtype, row.num_elements(), Data(in.values), in.places(), ids.num_elements(),
         Data(*out), distinct};
+    if (slice >= 0 && ids.num_elements() > 0) {
+      gradient.run = ids.num_elements() / in.values.dim_size(0);
+      const int64_t elements = gradient.run * gradient.width;
+      gradient.stride = in.values.dim_size(1) * elements;
+      gradient.gradient = static_cast<const char*>(Data(in.values)) + slice * elements * DTypeSize(dtype);
+    }
+    return gradient;
   }
 
-  std::vector<bool> distinct_;  // for each lookup
+  std::vector<bool> distinct_;   // for each lookup
+  std::vector<int64_t> slices_;  // for each lookup
 };
 
 // On the only rank of a job, ids need no route, but they need its check of their range. The message of TensorFlow's
@@ -516,11 +534,14 @@ absl::Status CombineShape(InferenceContext* c) {
 
 // The dimensions after the ids' are the row's; they are known if both numbers of dimensions are.
 absl::Status CombineGradientShape(InferenceContext* c) {
+  std::vector<int64_t> slices;
+  TF_RETURN_IF_ERROR(c->GetAttr("slices", &slices));
+  slices.resize(c->num_outputs(), -1);
   for (int i = 0; i < c->num_outputs(); ++i) {
     ShapeHandle ids, row = c->UnknownShape(), out;
     TF_RETURN_IF_ERROR(ShapeOfIds(c, i, &ids));
     if (c->RankKnown(c->input(i)) && c->RankKnown(ids)) {
-      TF_RETURN_IF_ERROR(c->Subshape(c->input(i), c->Rank(ids), &row));
+      TF_RETURN_IF_ERROR(c->Subshape(c->input(i), c->Rank(ids) + (slices[i] >= 0), &row));
     }
     TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(c->UnknownDim()), row, &out));
     c->set_output(i, out);
@@ -603,6 +624,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombineGradient")
     .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr(LOCKSTEP_ROWS_OF_ATTR)
     .Attr("T: list({float, double, half, bfloat16}) >= 1")
+    .Attr("slices: list(int) = []")
     .SetShapeFn(CombineGradientShape)
     .Doc(R"doc(
 Computes LockstepCombine's gradient: sums this rank's gradients per distinct id and sends them to the owners.
@@ -610,6 +632,8 @@ Computes LockstepCombine's gradient: sums this rank's gradients per distinct id 
 gradient: the shape of combined.
 stage: the route's.
 rows_of: combined's; gradients of distinct ids are sums already.
+slices: empty, or for each lookup: -1; or k: the gradient is slice k of dimension 1 of `gradient`, as
+  TensorFlow's Unpack gives it. Not for distinct ids. A pass sets it (tf/graph/stacked_gradients_pass.cc).
 row_gradients: [M, ...]; in rank order.
 )doc");
 
