@@ -145,8 +145,8 @@ def _started(job: Job) -> Iterator[list[subprocess.Popen]]:
             variables = {"PYTHONPATH": PYTHONPATH, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
             variables |= {"TF_CPP_MIN_LOG_LEVEL": "2", **command.variables}
             with (job.folder / f"{number}.log").open("wb") as log:
-                processes.append(
-                    subprocess.Popen(
+                try:
+                    started = subprocess.Popen(
                         command.words,
                         env={**KEEP_MEMORY, **os.environ, **variables},
                         stdin=subprocess.DEVNULL,
@@ -154,7 +154,9 @@ def _started(job: Job) -> Iterator[list[subprocess.Popen]]:
                         stderr=subprocess.STDOUT,
                         start_new_session=True,
                     )
-                )
+                except OSError as error:
+                    raise TurnError(f"{job.system}: {command.words[0]} does not start: {error.strerror}") from None
+                processes.append(started)
         yield processes
     finally:
         _end(job, processes)

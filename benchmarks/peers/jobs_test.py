@@ -54,6 +54,12 @@ def test_figures_are_those_of_all_workers(measured):
     assert figures["auc"] == 0.75
 
 
+def test_a_program_that_does_not_start_is_named(monkeypatch):
+    monkeypatch.setitem(jobs.SYSTEMS, "fake", System("a system", lambda job: [Command(["/no/such/program"])]))
+    with pytest.raises(TurnError, match="fake: /no/such/program does not start: No such file"):
+        launch("fake", WORKLOADS["dlrm-16"], Path("/data"), measures_auc=False)
+
+
 def test_a_process_that_fails_is_named_with_its_last_lines(measured):
     with pytest.raises(TurnError, match=r"(?s)fake: process \d: exit code 3.*no table"):
         measured(FAILING)
