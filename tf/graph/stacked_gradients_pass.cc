@@ -46,7 +46,10 @@ absl::Status ReadStacks(tf::Graph* graph, tf::Node* node) {
     TF_RETURN_IF_ERROR(unstack->input_edge(0, &stack));
     slices[i] = edge->src_output();
     unstacks.insert(unstack);
-    TF_RETURN_IF_ERROR(graph->UpdateEdge(stack->src(), stack->src_output(), node, static_cast<int>(i)));
+    // Graph::UpdateEdge would also write the name of the input into the node's definition, which has none if passes
+    // made the node.
+    graph->RemoveEdge(edge);
+    graph->AddEdge(stack->src(), stack->src_output(), node, static_cast<int>(i));
   }
   if (unstacks.empty()) return absl::OkStatus();
   node->ClearAttr("slices");
