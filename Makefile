@@ -109,7 +109,7 @@ bench: setup ## benchmarks of the core and of the TensorFlow layer
 	  --json build/peers/dlrm.json
 
 .PHONY: bench-peers
-bench-peers: setup ## Lockstep, Horovod, TorchRec and others on the same workloads, 45 minutes; tables and picture of the pages
+bench-peers: setup ## Lockstep, Horovod, TorchRec and others on the same workloads, 35 minutes; tables and picture of the pages
 	@tools/setup.sh peers
 	@$(python) benchmarks/peers/compare.py --publish
 

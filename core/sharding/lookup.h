@@ -156,8 +156,8 @@ struct LookupGradient {
   int64_t count;                  // N
   void* out;                      // [M, width]: by local row of the route, in rank order
   bool distinct = false;          // whether there is one gradient for each distinct id, as in LookupRows
-  // Gradients of ids may lie in runs: `run` gradients one after another, and `stride` elements from the begin of a run
-  // to that of the next. 0: all lie one after another, as gradients of distinct ids always do.
+  // Gradients of ids may lie in runs of `run` gradients each. The next run begins `stride` elements after the begin of
+  // this one. A run of 0 means that all gradients lie together, as those of distinct ids always do.
   int64_t run = 0;
   int64_t stride = 0;
 };

@@ -378,8 +378,6 @@ class CombineGradientKernel : public CollectiveKernel {
   Result<LookupGradient> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) const {
     const bool distinct = distinct_[output];
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::TensorShape ids, ShapeOfIds(in.inverse, in.send, distinct));
-    // Compares [ids..., row...] with the ids' shape, dimension by dimension: the number of elements alone would accept
-    // a transposed gradient. The dimensions after the ids' are the row's.
     const int64_t slice = slices_[output];
     tf::TensorShape row = in.values.shape();
     if (slice >= 0) {
@@ -389,6 +387,8 @@ class CombineGradientKernel : public CollectiveKernel {
       }
       row.RemoveDim(1);
     }
+    // Compares [ids..., row...] with the ids' shape, dimension by dimension: the number of elements alone would accept
+    // a transposed gradient. The dimensions after the ids' are the row's.
     for (int i = 0; i < ids.dims(); ++i) {
       if (row.dims() == 0 || row.dim_size(0) != ids.dim_size(i)) {
         return InvalidArgument(absl::StrCat("got shape ", in.values.shape().DebugString(), ", wants ",

@@ -1,7 +1,7 @@
 // Lets gradients of lookups be read where they are, inside the gradient of a stack.
 //
 // A model stacks the vectors of its features, [B, D] each, to [B, F, D]: the products of pairs of DLRM need them so. On
-// the way back, Unpack copies the slices of the stack's gradient, and LockstepCombineGradient reads the copies:
+// the way back, Unpack copies the slices of the stack's gradient. LockstepCombineGradient reads the copies.
 //
 //   before   gradient [B, F, D] --> Unpack --> [B, D], F times --> LockstepCombineGradient
 //   after    gradient [B, F, D], F times --> LockstepCombineGradient, with `slices` 0 to F - 1

@@ -38,6 +38,13 @@ def model(ranks, list_size, dtype):
     return train, stacks[0], tables
 
 
+def executed(session, fetches):
+    """Returns the nodes that a run executes."""
+    metadata = tf1.RunMetadata()
+    session.run(fetches, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    return [node for graph in metadata.partition_graphs for node in graph.node]
+
+
 def trained(ranks, list_size, dtype):
     """Returns the tables after two steps, and the operations that ran in the second."""
     train, stack, tables = model(ranks, list_size, dtype)
@@ -45,9 +52,7 @@ def trained(ranks, list_size, dtype):
         session.run(tf1.global_variables_initializer())
         # The second run has other nodes. A kernel of the first would read other places.
         session.run([train, stack])
-        metadata = tf1.RunMetadata()
-        session.run(train, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=metadata)
-        nodes = [node for graph in metadata.partition_graphs for node in graph.node]
+        nodes = executed(session, train)
         return session.run([tf.cast(table, tf.float32) for table in tables]), nodes
 
 
@@ -78,9 +83,7 @@ def without_unpack():
         train = tf1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.square(stack)))
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
-            metadata = tf1.RunMetadata()
-            session.run(train, options=tf1.RunOptions(output_partition_graphs=True), run_metadata=metadata)
-        assert "Unpack" not in {node.op for graph in metadata.partition_graphs for node in graph.node}
+            assert "Unpack" not in {node.op for node in executed(session, train)}
 
 
 def test_slices_that_nobody_reads_are_not_copied():
