@@ -602,6 +602,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepCombine")
     .Attr("N: int >= 1")
     .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr(LOCKSTEP_ROWS_OF_ATTR)
+    .Attr("gradients: list({'option', 'sum'}) >= 1")
     .Attr("T: list(" LOCKSTEP_DTYPES ") >= 1")
     .SetShapeFn(CombineShape)
     .Doc(R"doc(
@@ -611,6 +612,8 @@ rows: [M, ...]; one for each of the route's local_rows.
 inverse: the route's; so are the splits.
 stage: the route's.
 rows_of: for each lookup: 'ids', a row for each id; 'distinct_ids', a row for each distinct one.
+gradients: for each lookup, read by Python's gradient function only: 'option', gradients are weighted and averaged over
+  the workers as the options of the job say; 'sum', they are summed over the workers.
 combined: the shape of inverse, or [U] for distinct ids, then that of a row.
 )doc");
 

@@ -22,10 +22,19 @@ class Lookups:
       name: the name of the table.
       key_dtype: the type of its keys.
       attributes: the result of `table_options.attributes`.
+      sums_gradients: whether gradients are plain sums over the workers: see `lookup_steps.combine`.
     """
 
-    def __init__(self, handle: tf.Tensor, name: str, key_dtype: tf.DType, attributes: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        handle: tf.Tensor,
+        name: str,
+        key_dtype: tf.DType,
+        attributes: dict[str, Any],
+        sums_gradients: bool = False,
+    ) -> None:
         self._handle, self._name, self._key_dtype = handle, name, key_dtype
+        self._sums_gradients = sums_gradients
         self._filters = attributes.get("min_frequency", 0) > 1
         # Whether it matters how often a key is seen in a lookup.
         self._counts = attributes["record_frequency"] or self._filters or attributes.get("order") == "lfu"
@@ -59,7 +68,7 @@ class Lookups:
         if before is not None:
             # All places of a distinct key have the same place among the keys that were sent.
             route = route.with_places(lambda places: tf.math.unsorted_segment_max(places, before[1], tf.size(keys)))
-        return lookup_steps.combine(rows, route)
+        return lookup_steps.combine(rows, route, self._sums_gradients)
 
     def distinct_rows(self, keys: tf.Tensor, training: bool) -> lookup_steps.DistinctRows:
         """Returns the row of each distinct key, [U, D] float32; the arguments are those of `rows`."""
@@ -72,7 +81,7 @@ class Lookups:
             rows = self._resolve(route.local_rows, route.times if counts else None, is_counted=True)
         else:
             rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows, is_counted=True)
-        return lookup_steps.combine_distinct(rows, route)
+        return lookup_steps.combine_distinct(rows, route, self._sums_gradients)
 
     def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None, *, is_counted: bool) -> tf.Tensor:
         """Returns the rows of keys of this worker in training.
@@ -99,7 +108,7 @@ class Lookups:
             return library.ops.lockstep_dynamic_table_lookup(self._handle, keys)
         route = self._route(keys, counts=False)
         rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows, is_counted=True)
-        return lookup_steps.combine(rows, route)
+        return lookup_steps.combine(rows, route, self._sums_gradients)
 
     def _route(self, keys: tf.Tensor, counts: bool) -> lookup_steps.Route:
         """Returns the route of keys; with `counts`, it sends along how often each key occurs."""

@@ -99,6 +99,8 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     is_dynamic = True
     # Whether lookups with a combiner may be made of this library's operations; exported tables need TensorFlow's.
     fuses_lookups = True
+    # Whether gradients of lookups are plain sums over the workers, whatever the options say.
+    sums_gradients = False
 
     def __init__(
         self,
@@ -141,7 +143,9 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
                 is_initialized_op=handle.is_ready,
                 in_graph_mode=in_graph,
             )
-            self._lookups = lookups.Lookups(self.handle, self.logical_name, self._key_dtype, self._attributes)
+            self._lookups = lookups.Lookups(
+                self.handle, self.logical_name, self._key_dtype, self._attributes, self.sums_gradients
+            )
             if in_graph:
                 self._join_graph(collections)
             else:

@@ -70,6 +70,9 @@ class DistinctRows(NamedTuple):
     places: tf.Tensor
 
 
+# How the gradients of a lookup's rows are summed over the workers: the attribute `gradients` of LockstepCombine.
+_BY_OPTION, _SUM = "option", "sum"
+
 # With at least so many workers per host, two stages cost less than one; docs/sharding.md has the measurements.
 _SHARED_FROM = 4
 
@@ -198,27 +201,36 @@ def _local_route(ids: tf.Tensor, ids_are: str, num_rows: list[int], table: str) 
     return Route(distinct, times, (Stage(inverse, None, None, "local"),))
 
 
-def combine(rows: tf.Tensor, route: Route) -> tf.Tensor:
-    """Returns the rows [M, D...] to the workers that requested them, and there a row for each id: [ids..., D...]."""
-    return _back(rows, route, "ids")
+def combine(rows: tf.Tensor, route: Route, sums: bool = False) -> tf.Tensor:
+    """Returns the rows [M, D...] to the workers that requested them, and there a row for each id: [ids..., D...].
+
+    Args:
+      rows: the rows of `route.local_rows`.
+      route: the way of the ids.
+      sums: whether gradients are plain sums over the workers. By default they are means, weighted by the workers' rows
+        of the batch, or what option `embedding_gradient` says.
+    """
+    return _back(rows, route, "ids", sums)
 
 
-def combine_distinct(rows: tf.Tensor, route: Route) -> DistinctRows:
-    """Returns the rows [M, D...] to the workers that requested them, and there a row for each distinct id."""
+def combine_distinct(rows: tf.Tensor, route: Route, sums: bool = False) -> DistinctRows:
+    """Returns the rows to the workers that requested them, and there a row for each distinct id: see `combine`."""
     first = route.stages[0]
-    return DistinctRows(rows if first.name == "local" else _back(rows, route, "distinct_ids"), first.inverse)
+    return DistinctRows(rows if first.name == "local" else _back(rows, route, "distinct_ids", sums), first.inverse)
 
 
-def _back(rows: tf.Tensor, route: Route, rows_of: str) -> tf.Tensor:
+def _back(rows: tf.Tensor, route: Route, rows_of: str, sums: bool) -> tf.Tensor:
+    gradients = _SUM if sums else _BY_OPTION
+
     def back(rows: tf.Tensor) -> tf.Tensor:
         for stage in reversed(route.stages[1:]):
-            rows = _combine(rows, stage, "ids")
-        return _combine(rows, route.stages[0], rows_of)
+            rows = _combine(rows, stage, "ids", gradients)
+        return _combine(rows, route.stages[0], rows_of, gradients)
 
     return wire.through(rows, back)
 
 
-def _combine(rows: tf.Tensor, stage: Stage, rows_of: str) -> tf.Tensor:
+def _combine(rows: tf.Tensor, stage: Stage, rows_of: str, gradients: str) -> tf.Tensor:
     (combined,) = _in_any_order(
         library.ops.lockstep_combine(
             [rows],
@@ -227,6 +239,7 @@ def _combine(rows: tf.Tensor, stage: Stage, rows_of: str) -> tf.Tensor:
             [stage.recv_splits],
             stage=stage.name,
             rows_of=[rows_of],
+            gradients=[gradients],
             lockstep_group=context.options.group_lookups,
         )
     )
@@ -327,8 +340,8 @@ def _stages_of(op: tf.Operation) -> Iterator[tuple[Stage, str]]:
 @tf.RegisterGradient("LockstepCombine")
 def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
     summed = []
-    for (stage, rows_of), grad in zip(_stages_of(op), grads, strict=True):
-        values = grad
+    for (stage, rows_of), gradients, grad in zip(_stages_of(op), op.get_attr("gradients"), grads, strict=True):
+        values, is_sum = grad, tf.compat.as_str(gradients) == _SUM
         if isinstance(grad, tf.IndexedSlices):
             # A gather followed the lookup. Its slices are the gradients of the ids that it selected, or of places among
             # the distinct ids.
@@ -336,9 +349,9 @@ def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None
             stage = stage._replace(inverse=tf.gather(stage.inverse, grad.indices) if places is None else places)
             rows_of, values = "ids", grad.values
         # A gradient is weighted in its first stage, and its mean is taken in the last one.
-        values = tf.convert_to_tensor(values) if stage.name == "owner" else _weighted(values)
+        values = tf.convert_to_tensor(values) if is_sum or stage.name == "owner" else _weighted(values)
         exchanged = _exchange_gradient(values, functools.partial(_combine_gradient, stage=stage, rows_of=rows_of))
-        summed.append(exchanged if stage.name == "host" else _mean(exchanged))
+        summed.append(exchanged if is_sum or stage.name == "host" else _mean(exchanged))
     return [*summed, *[None] * (3 * len(grads))]
 
 
@@ -346,7 +359,7 @@ def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None
 def _gradient_of_combine_gradient(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor | None]:
     # The sum per row is linear: its gradient gives each id the gradient of its row.
     given = [
-        _combine(tf.convert_to_tensor(grad), stage, rows_of)
+        _combine(tf.convert_to_tensor(grad), stage, rows_of, _BY_OPTION)
         for (stage, rows_of), grad in zip(_stages_of(op), grads, strict=True)
     ]
     return [*given, *[None] * (3 * len(grads))]

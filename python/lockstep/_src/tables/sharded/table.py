@@ -105,6 +105,8 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     # Whether lookups with a combiner may be made of this library's operations.
     fuses_lookups = True
+    # Whether gradients of lookups are plain sums over the workers, whatever the options say.
+    sums_gradients = False
 
     def __init__(
         self,
@@ -237,7 +239,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             if self._shard.world_size == 1:
                 return super().sparse_read(lookup_steps.check_ids(ids, self._shard.rows, self.logical_name))
             route = lookup_steps.route(ids, self._shard, self.logical_name)
-            return lookup_steps.combine(super().sparse_read(route.local_rows), route)
+            return lookup_steps.combine(super().sparse_read(route.local_rows), route, self.sums_gradients)
 
     def distinct_rows(self, ids: tf.Tensor) -> lookup_steps.DistinctRows:
         """Returns the row of each distinct id, for ids as in `sparse_read`."""
@@ -245,7 +247,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             route = lookup_steps.local_route(ids, self._shard.rows, self.logical_name)
         else:
             route = lookup_steps.route(ids, self._shard, self.logical_name)
-        return lookup_steps.combine_distinct(super().sparse_read(route.local_rows), route)
+        return lookup_steps.combine_distinct(super().sparse_read(route.local_rows), route, self.sums_gradients)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Returns rows or elements of the table, like `tf.gather_nd`: the first coordinate is the id.
