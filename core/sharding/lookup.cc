@@ -69,6 +69,7 @@ Status Number(const LookupIds& lookup, Table table, std::vector<int64_t>* distin
 template <typename Id>
 Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local_rows, std::vector<int64_t>* send) {
   LOCKSTEP_RETURN_IF_ERROR(CheckCount(lookup));
+  LOCKSTEP_RETURN_IF_ERROR(lookup.key_placement.Check(size).WithPrefix(StrCat("table '", lookup.table, "': ")));
   // First pass: `inverse` holds the number of each id in the order of appearance.
   std::vector<int64_t> distinct;
   if (lookup.placement && RowTable::IsWorthwhile(lookup.placement->rows, lookup.count)) {
@@ -89,7 +90,7 @@ Status PlanLookup(int size, const LookupIds& lookup, std::vector<int64_t>* local
   std::vector<int> owners(distinct.size());
   send->assign(size, 0);
   for (size_t u = 0; u < distinct.size(); ++u) {
-    const int rank = keys ? OwnerOfKey(distinct[u], size) : lookup.placement->Owner(distinct[u], size);
+    const int rank = keys ? lookup.key_placement.Owner(distinct[u], size) : lookup.placement->Owner(distinct[u], size);
     owners[u] = relayed ? lookup.relay_ranks[rank] : rank;
     ++(*send)[owners[u]];
   }

@@ -77,7 +77,7 @@ struct Splits {
 // The ids that this rank looks up in one table.
 struct LookupIds {
   std::string_view table;  // for messages
-  // Where the rows are; ids are in [0, rows). Nothing for a dynamic table, in which any int64 is a key: OwnerOfKey
+  // Where the rows are; ids are in [0, rows). Nothing for a dynamic table, in which any int64 is a key: key_placement
   // gives its owner, and keys are sent unchanged instead of local rows.
   std::optional<Placement> placement;
   DType dtype;       // kInt32 or kInt64
@@ -89,6 +89,7 @@ struct LookupIds {
   const int64_t* times = nullptr;  // [N], for counted keys: how often each was looked up; null: once each
   // For keys: whether the number of its lookups is sent with each. An item is then two numbers, the key and its count.
   bool counted = false;
+  KeyPlacement key_placement = {};  // for keys
 };
 
 // The part of route that a rank computes without its peers. Owns its vectors: 8 bytes for each distinct id.
@@ -103,8 +104,8 @@ struct RoutePlan {
 // Drops duplicates and sorts by owner. Writes `inverse` of each lookup. While it runs it takes memory for a hash table
 // of up to 64 bytes per id.
 //
-// INVALID_ARGUMENT for an id out of range, with table, position and range, and for a lookup of 2^31 ids or more. It
-// returns the error of the first bad id; the outputs are then undefined.
+// INVALID_ARGUMENT for an id out of range, with table, position and range, for keys on a rank that is not in the job,
+// and for a lookup of 2^31 ids or more. It returns the error of the first bad id; the outputs are then undefined.
 Result<RoutePlan> PlanRoute(int size, std::span<const LookupIds> lookups);
 
 // Makes only PlanRoute's checks of ids, for a job of one worker, whose lookups have no route. Does not use `inverse`.

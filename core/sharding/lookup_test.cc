@@ -139,7 +139,7 @@ TEST(PlanRoute, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
   for (size_t i = 0; i < 3; ++i) counted[second->local_rows[0][2 * i]] = second->local_rows[0][2 * i + 1];
   EXPECT_EQ(counted, (std::map<int64_t, int64_t>{{4, 5}, {6, 5}, {8, 5}}));
   EXPECT_EQ(second->local_rows[0].size(), 6);
-  for (const auto& [key, count] : counted) EXPECT_GT(second->send[0][OwnerOfKey(key, 4)], 0);
+  for (const auto& [key, count] : counted) EXPECT_GT(second->send[0][KeyPlacement().Owner(key, 4)], 0);
   // A single rank in the job also gets each key once.
   ASSERT_TRUE(PlanRoute(1, {&lookup, 1}).ok());
   EXPECT_THAT(PlanRoute(1, {&lookup, 1})->local_rows[0], ElementsAre(4, 5, 6, 5, 8, 5));
@@ -443,10 +443,15 @@ TEST(Gradient, OfIntegersIsRefused) {
   });
 }
 
+constexpr KeyPlacement kRemainder{KeyPlacement::Kind::kRemainder};
+
+KeyPlacement OnRank(int rank) { return {KeyPlacement::Kind::kOneRank, rank}; }
+
 // Keys of a dynamic table: every distinct key goes to one owner, once from each rank that asks, with its count. A table
 // of rows is part of the same exchange.
-TEST(Lookup, KeysOfDynamicTablesTravelAsTheyAre) {
+void ExpectKeysAtTheirOwners(const KeyPlacement& placement) {
   for (const int size : {1, 2, 3}) {
+    if (!placement.Check(size).ok()) continue;
     std::vector<std::vector<int64_t>> asked(size), served(size);
     std::vector<Splits> splits(size);
     testing::RunOnThreads(size, [&](Communicator& communicator) {
@@ -456,7 +461,7 @@ TEST(Lookup, KeysOfDynamicTablesTravelAsTheyAre) {
       std::vector<int64_t> rows = {5, 4, 5};
       std::vector<int32_t> inverse(asked[rank].size()), inverse_of_rows(rows.size());
       const LookupIds lookups[] = {
-          {"keys", std::nullopt, DType::kInt64, asked[rank].data(), 200, inverse.data(), {}, nullptr, true},
+          {"keys", std::nullopt, DType::kInt64, asked[rank].data(), 200, inverse.data(), {}, nullptr, true, placement},
           {"rows", 6, DType::kInt64, rows.data(), 3, inverse_of_rows.data()},
       };
       const Result<RoutePlan> plan = PlanRoute(size, lookups);
@@ -478,11 +483,43 @@ TEST(Lookup, KeysOfDynamicTablesTravelAsTheyAre) {
     }
     for (int rank = 0; rank < size; ++rank) {
       for (size_t i = 0; i < served[rank].size(); i += 2) {
-        EXPECT_EQ(OwnerOfKey(served[rank][i], size), rank);
+        EXPECT_EQ(placement.Owner(served[rank][i], size), rank);
         got[served[rank][i]] += served[rank][i + 1];
       }
     }
     EXPECT_EQ(got, expected);
+  }
+}
+
+TEST(Lookup, KeysOfDynamicTablesTravelAsTheyAre) {
+  for (const KeyPlacement& placement : {KeyPlacement(), kRemainder, OnRank(0), OnRank(2)}) {
+    SCOPED_TRACE(placement.number());
+    ExpectKeysAtTheirOwners(placement);
+  }
+}
+
+// 4 ranks on 2 hosts; ranks 0 and 1 relay for the owners 2 and 3.
+TEST(PlanRoute, KeysGoToTheRelayRankOfTheirOwner) {
+  const std::vector<int> relay_ranks = {0, 1, 0, 1};
+  const std::vector<int32_t> keys = {-1, 5, 2, -4};
+  std::vector<int32_t> inverse(keys.size());
+  LookupIds lookup{"t", std::nullopt, DType::kInt32, keys.data(), 4, inverse.data(), relay_ranks};
+  lookup.key_placement = kRemainder;
+  EXPECT_THAT(PlanRoute(4, {&lookup, 1})->local_rows[0], ElementsAre(2, -4, -1, 5)) << "owners 2 0 | 3 1";
+  EXPECT_THAT(inverse, ElementsAre(2, 3, 0, 1));
+  lookup.key_placement = OnRank(3);
+  EXPECT_THAT(PlanRoute(4, {&lookup, 1})->send[0], ElementsAre(0, 4, 0, 0));
+}
+
+TEST(PlanRoute, KeysOnARankOutsideOfTheJobAreRefused) {
+  const int64_t key = 7;
+  int32_t inverse = 0;
+  LookupIds lookup{"user", std::nullopt, DType::kInt64, &key, 1, &inverse};
+  lookup.key_placement = OnRank(2);
+  for (const int size : {1, 2}) {
+    const Status status = PlanRoute(size, {&lookup, 1}).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(status.message(), "table 'user': its keys are on rank 2; the job has " + std::to_string(size) + " ranks");
   }
 }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "core/base/hash.h"
+#include "core/base/status.h"
+#include "core/base/strings.h"
 
 namespace lockstep {
 
@@ -80,16 +83,61 @@ struct Placement {
   int64_t Turn(int rank, int size) const { return rank >= first ? rank - first : rank - first + size; }
 };
 
-// Returns the rank that owns a key of a dynamic table, any int64. The hash differs from the one by which the table's
-// index spreads the keys that a rank owns.
-inline int OwnerOfKey(int64_t key, int size) {
-  return static_cast<int>(MixBits(static_cast<uint64_t>(key) ^ 0x6C6F636B73746570u) % static_cast<uint64_t>(size));
-}
-
-// Returns the rank that owns a string key, whatever the string's int64 key in the table. If strings share a fingerprint
+// The placement of a dynamic table's keys, any int64, on the ranks of a job. It has three kinds:
+//
+//   kHash        a hash of the key names the owner, so any keys are spread evenly. The hash differs from the one by
+//                which the table's index spreads the keys that a rank owns.
+//   kRemainder   of R ranks, rank `key mod R` owns a key; the remainder is never negative. Other programs can compute
+//                it. String keys have no remainder.
+//   kOneRank     rank `rank` owns all keys.
+//
+// A string key is placed by its first fingerprint, whatever its int64 key in the table. If strings share a fingerprint
 // (a chance of 3 % with a billion strings), all but one of them have a key that is not their first fingerprint.
-inline int OwnerOfString(std::string_view bytes, int size) {
-  return OwnerOfKey(static_cast<int64_t>(Fingerprint(bytes)), size);
-}
+struct KeyPlacement {
+  enum class Kind : uint8_t { kHash, kRemainder, kOneRank };
+
+  Kind kind = Kind::kHash;
+  int rank = 0;  // for kOneRank
+
+  // Returns the rank that owns a key, of `size` ranks; Check has accepted the size.
+  int Owner(int64_t key, int size) const {
+    switch (kind) {
+      case Kind::kRemainder: return static_cast<int>((key % size + size) % size);
+      case Kind::kOneRank: return rank;
+      case Kind::kHash: break;
+    }
+    return static_cast<int>(MixBits(static_cast<uint64_t>(key) ^ 0x6C6F636B73746570u) % static_cast<uint64_t>(size));
+  }
+  int OwnerOfString(std::string_view bytes, int size) const {
+    return Owner(static_cast<int64_t>(Fingerprint(bytes)), size);
+  }
+
+  // INVALID_ARGUMENT for one rank that is not in a job of `size` ranks.
+  Status Check(int size) const {
+    if (kind != Kind::kOneRank || (rank >= 0 && rank < size)) return OkStatus();
+    return InvalidArgument(StrCat("its keys are on rank ", rank, "; the job has ", size, " ranks"));
+  }
+  // The same for string keys; INVALID_ARGUMENT also for remainders.
+  Status CheckForStrings(int size) const {
+    if (kind == Kind::kRemainder) {
+      return InvalidArgument("string keys have no remainder; place them by hash or on one rank");
+    }
+    return Check(size);
+  }
+
+  // The number of a placement in attributes of ops and in checkpoints: -2 kHash, -1 kRemainder, else the one rank.
+  int64_t number() const { return kind == Kind::kHash ? -2 : kind == Kind::kRemainder ? -1 : rank; }
+  // Returns the placement of a number; INVALID_ARGUMENT for less than -2, or more than an int.
+  static Result<KeyPlacement> OfNumber(int64_t number) {
+    if (number == -2) return KeyPlacement{Kind::kHash};
+    if (number == -1) return KeyPlacement{Kind::kRemainder};
+    if (number >= 0 && number <= std::numeric_limits<int>::max()) {
+      return KeyPlacement{Kind::kOneRank, static_cast<int>(number)};
+    }
+    return InvalidArgument(StrCat("got the owner ", number, " of keys, wanted -2, -1 or a rank"));
+  }
+
+  friend bool operator==(const KeyPlacement&, const KeyPlacement&) = default;
+};
 
 }  // namespace lockstep

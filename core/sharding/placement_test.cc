@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <vector>
+
 namespace lockstep {
 namespace {
 
@@ -56,6 +59,41 @@ TEST(Placement, AWholeTableIsOnOneRank) {
   EXPECT_EQ(placement.ContiguousRange(1, 3).count(), 11);
   EXPECT_EQ(placement.Owner(10, 3), 1);
   EXPECT_EQ(placement.LocalRow(10, 3), 10);
+}
+
+TEST(KeyPlacement, RemaindersAreNeverNegative) {
+  const KeyPlacement remainder{KeyPlacement::Kind::kRemainder};
+  const int64_t lowest = std::numeric_limits<int64_t>::min(), highest = std::numeric_limits<int64_t>::max();
+  for (int size = 1; size <= 5; ++size) {
+    for (int64_t key = -11; key <= 11; ++key) {
+      const int owner = remainder.Owner(key, size);
+      EXPECT_EQ((key + 11 * 60 - owner) % size, 0) << key;
+      EXPECT_TRUE(owner >= 0 && owner < size) << key;
+    }
+    EXPECT_EQ(remainder.Owner(highest, size), highest % size);
+    EXPECT_EQ(remainder.Owner(lowest, size), remainder.Owner(lowest + size, size));
+  }
+}
+
+TEST(KeyPlacement, HashesSpreadMultiplesOfTheNumberOfRanks) {
+  std::vector<int> owned(4);
+  for (int64_t key = -4000; key < 4000; key += 4) ++owned[KeyPlacement().Owner(key, 4)];
+  for (const int count : owned) EXPECT_NEAR(count, 500, 100);
+}
+
+TEST(KeyPlacement, OneRankHasAllKeysIfItIsInTheJob) {
+  const KeyPlacement one{KeyPlacement::Kind::kOneRank, 2};
+  EXPECT_EQ(one.Owner(-7, 3), 2);
+  EXPECT_EQ(one.OwnerOfString("word", 3), 2);
+  EXPECT_EQ(one.Check(3), OkStatus());
+  EXPECT_EQ(one.Check(2).message(), "its keys are on rank 2; the job has 2 ranks");
+}
+
+TEST(KeyPlacement, IsANumberInAttributesAndCheckpoints) {
+  for (const int64_t number : {-2, -1, 0, 5}) EXPECT_EQ(KeyPlacement::OfNumber(number)->number(), number);
+  EXPECT_EQ(*KeyPlacement::OfNumber(-2), KeyPlacement());
+  EXPECT_EQ(KeyPlacement::OfNumber(-3).status().message(), "got the owner -3 of keys, wanted -2, -1 or a rank");
+  EXPECT_EQ(KeyPlacement::OfNumber(int64_t{1} << 31).status().code(), StatusCode::kInvalidArgument);
 }
 
 }  // namespace

@@ -15,7 +15,6 @@
 #include "core/base/strings.h"
 #include "core/sharding/exchange.h"
 #include "core/sharding/id_table.h"
-#include "core/sharding/placement.h"
 
 namespace lockstep {
 namespace {
@@ -98,6 +97,7 @@ Status ReadLookup(Reader& reader, int source, ServedStrings::Lookup* lookup) {
 // ids (lookup.cc). Here the table also compares the bytes of strings with the same fingerprint.
 Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFingerprint fingerprint) {
   LOCKSTEP_RETURN_IF_ERROR(CheckSizes(lookup));
+  LOCKSTEP_RETURN_IF_ERROR(lookup.placement.CheckForStrings(size).WithPrefix(StrCat("table '", lookup.table, "': ")));
   const auto count = static_cast<int64_t>(lookup.ids.size());
   IdTable table(count);
   std::vector<std::string_view> distinct;
@@ -113,7 +113,7 @@ Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFinge
     if (lookup.inverse[i] == next) {
       distinct.push_back(string);
       times.push_back(0);
-      const int owner = OwnerOfKey(key, size);
+      const int owner = lookup.placement.Owner(key, size);
       owners.push_back(lookup.relay_ranks.empty() ? owner : lookup.relay_ranks[owner]);
       ++plan.send[owners.back()];
     }

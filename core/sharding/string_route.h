@@ -10,6 +10,7 @@
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/collective/send_buffer.h"
+#include "core/sharding/placement.h"
 
 // Route (lookup.h) for tables with string keys. Two strings may have the same fingerprint, so a fingerprint cannot be
 // sent instead of a string. The strings themselves are sent, each distinct one of a rank once, and the owner assigns
@@ -19,8 +20,8 @@
 //   step       alone                       with the peers     bytes sent by a rank
 //   route      PlanStrings, PackStrings    ExchangeStrings    8 R + 8 U + the bytes of the U distinct strings
 //
-// The owner depends only on the string (OwnerOfString), so all ranks ask the same one. Strings with one fingerprint
-// have one owner, which tells them apart.
+// The owner depends only on the string (KeyPlacement::OwnerOfString), so all ranks ask the same one. Strings with one
+// fingerprint have one owner, which tells them apart.
 //
 //   std::vector<StringPlan> plans(1);
 //   LOCKSTEP_ASSIGN_OR_RETURN(plans[0], PlanStrings(communicator.size(), lookup));   // fails: decline the exchange
@@ -37,6 +38,7 @@ struct StringLookup {
   int32_t* inverse;                       // [N], written: the index of each among the U distinct ones, sorted by owner
   std::span<const int> relay_ranks = {};  // as in LookupIds
   const int64_t* times = nullptr;         // [N]: how often each was looked up; null: once each
+  KeyPlacement placement = {};            // by hash or on one rank
 };
 
 // The part of one lookup that a rank computes alone. The views refer to the lookup's bytes.
@@ -49,8 +51,9 @@ struct StringPlan {
 using StringFingerprint = uint64_t (*)(std::string_view bytes, uint64_t salt);
 
 // Drops duplicates, by the bytes, and sorts by owner. Writes the lookup's `inverse`. With one rank it does the same.
-// INVALID_ARGUMENT for a string of 2^32 bytes or more, with table and position, and for a lookup of 2^31 strings or
-// more. Tests pass another function, by which many strings have the same fingerprint.
+// INVALID_ARGUMENT for a string of 2^32 bytes or more, with table and position, for a lookup of 2^31 strings or more,
+// and for a placement that strings or the job do not have. Tests pass another function, by which many strings have the
+// same fingerprint.
 Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFingerprint fingerprint = &Fingerprint);
 
 // The strings of all lookups, ready to be sent. Kept until the exchange has ended.

@@ -121,7 +121,7 @@ TEST(StringRoute, EveryStringHasOneOwnerAndComesBackAsItself) {
             EXPECT_EQ(all.emplace(string, answer).first->second, answer) << "all ranks agree";
             EXPECT_EQ(back.emplace(answer, string).first->second, string) << "no two strings are one";
             if (fingerprint == &Fingerprint) {
-              EXPECT_EQ(answer % size, OwnerOfString(string, size));
+              EXPECT_EQ(answer % size, KeyPlacement().OwnerOfString(string, size));
             }
           }
         }
@@ -165,7 +165,7 @@ TEST(StringRoute, SendsEachStringOnceAndHowOftenItWasThere) {
     const std::map<std::string, std::vector<int64_t>> all = {{"a", {3, 3}}, {"\xC3\xBC", {1, 1}}, {"", {2, 2}}};
     std::map<std::string, std::vector<int64_t>> own;
     for (const auto& [string, of_string] : all) {
-      if (OwnerOfString(string, 2) == communicator.rank()) own[string] = of_string;
+      if (KeyPlacement().OwnerOfString(string, 2) == communicator.rank()) own[string] = of_string;
     }
     EXPECT_EQ(times, own);
     EXPECT_EQ(route.plans[0].strings.size(), 3);
@@ -184,11 +184,27 @@ TEST(PlanStrings, GoesByWayOfCarriersAndCountsWhatTheyWereAskedFor) {
   std::vector<int64_t> send(3);
   for (size_t u = 0; u < plan->strings.size(); ++u) {
     EXPECT_EQ(plan->times[u], wanted.at(plan->strings[u]));
-    ++send[relay_ranks[OwnerOfString(plan->strings[u], 3)]];
+    ++send[relay_ranks[KeyPlacement().OwnerOfString(plan->strings[u], 3)]];
   }
   EXPECT_EQ(plan->strings.size(), 3);
   EXPECT_EQ(plan->send, send);
   for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(plan->strings[inverse[i]], ids[i]);
+}
+
+TEST(PlanStrings, OneRankGetsAllAndRemaindersAreRefused) {
+  const std::vector<std::string_view> ids = {"a", "b", "a"};
+  std::vector<int32_t> inverse(ids.size());
+  StringLookup lookup{"t", ids, inverse.data()};
+  lookup.placement = {KeyPlacement::Kind::kOneRank, 1};
+  EXPECT_THAT(PlanStrings(3, lookup)->send, ElementsAre(0, 2, 0));
+  const std::vector<int> relay_ranks = {0, 2, 2};
+  lookup.relay_ranks = relay_ranks;
+  EXPECT_THAT(PlanStrings(3, lookup)->send, ElementsAre(0, 0, 2));
+  EXPECT_EQ(PlanStrings(1, lookup).status().message(), "table 't': its keys are on rank 1; the job has 1 ranks");
+  lookup.placement = {KeyPlacement::Kind::kRemainder};
+  const Status status = PlanStrings(3, lookup).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("table 't'"), HasSubstr("no remainder")));
 }
 
 TEST(StringRoute, RanksWithDifferentNumbersOfLookupsAreToldBeforeAnythingIsRead) {

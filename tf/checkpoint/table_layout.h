@@ -30,14 +30,18 @@ namespace lockstep {
 //                                                  the hash to continue at, the range of hashes per step, the keys
 //                                                  evicted for the budget, whether frequencies are being halved. Only
 //                                                  if keys are evicted; has no meaning for a job of another size
+//   <table>-key_owner       int64 [1]              which worker owned a key (core/sharding/placement.h): -1, the one of
+//                                                  the key's remainder; r >= 0, worker r all keys. Absent: the one of
+//                                                  its hash
 //   <table>-link            int64 [2]              this checkpoint's own number; the number of the one it builds on, or
 //   0
 //
 // W workers wrote it, each its own rows: as consecutive slices, so that no worker needs its rows at once, and in no
-// particular order of keys. A key's owner is its hash modulo W. If R workers restore it, worker r finds its keys in the
-// slices of writers with the same remainder as r modulo gcd(W, R). With as many workers as before, a worker reads what
-// it wrote; with half as many, what two workers wrote. If W and R have no common divisor, every worker reads all of it
-// once and keeps its own keys. Sorting by owner for any R would cost each save a random walk over its file.
+// particular order of keys. A key's owner is its hash, or the key itself, modulo W. If R workers restore it, worker r
+// finds its keys in the slices of writers with the same remainder as r modulo gcd(W, R). With as many workers as
+// before, a worker reads what it wrote; with half as many, what two workers wrote. If W and R have no common divisor,
+// or if the restored table places its keys in another way, every worker that owns any reads all of it once and keeps
+// its own keys. Sorting by owner for any R would cost each save a random walk over its file.
 //
 // TensorFlow reads no slices of strings. So string keys are one tensor, which worker 0 makes from those of all workers.
 // A restoring worker reads it whole and keeps the strings that it owns.

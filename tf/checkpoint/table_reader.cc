@@ -51,8 +51,10 @@ TableReader::TableReader(tf::BundleReader* file, DynamicTableResource* table, co
       world_size_(world_size) {}
 
 Status TableReader::Restore() {
+  LOCKSTEP_RETURN_IF_ERROR(table_->placement().Check(world_size_));
   LOCKSTEP_RETURN_IF_ERROR(CheckShapes());
   LOCKSTEP_RETURN_IF_ERROR(CheckLink());
+  LOCKSTEP_RETURN_IF_ERROR(ComparePlacements());
   LOCKSTEP_RETURN_IF_ERROR(RestoreSlots());
   if (changes_) LOCKSTEP_RETURN_IF_ERROR(RestoreRemoved());
   LOCKSTEP_RETURN_IF_ERROR(RestoreKeys(/*admitted=*/true));
@@ -110,6 +112,21 @@ Status TableReader::CheckLink() {
                                          ": one between them is missing, or was replaced"));
 }
 
+Status TableReader::ComparePlacements() {
+  KeyPlacement written;
+  if (Has(layout_.Of("key_owner"))) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor owner, Read(layout_.Of("key_owner"), tf::DT_INT64, {1}));
+    LOCKSTEP_ASSIGN_OR_RETURN(written, KeyPlacement::OfNumber(owner.flat<int64_t>()(0)));
+  }
+  same_placement_ = written == table_->placement();
+  return OkStatus();
+}
+
+int TableReader::StepOfWriters(int writers) const {
+  const bool modulo = same_placement_ && table_->placement().kind != KeyPlacement::Kind::kOneRank;
+  return modulo ? std::gcd(writers, world_size_) : 1;
+}
+
 Status TableReader::RestoreSlots() {
   if (!Has(layout_.Of("slots"))) return OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor names, Read(layout_.Of("slots"), tf::DT_STRING));
@@ -147,7 +164,7 @@ Status TableReader::RestoreFilter() {
     return InvalidArgument(absl::StrCat("its Bloom filters are ", shape.DebugString(), ", wanted [workers,bytes]"));
   }
   const int writers = static_cast<int>(shape.dim_size(0));
-  const int step = std::gcd(writers, world_size_);
+  const int step = StepOfWriters(writers);
   for (int writer = rank_ % step; writer < writers; writer += step) {
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor counters,
                               ReadRows(layout_.Of("filter"), tf::DT_UINT8, writer, writer + 1, shape.dim_size(1)));
@@ -164,7 +181,7 @@ Status TableReader::RestoreSweep() {
   tf::TensorShape shape;
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->LookupDtypeAndShape(name, &type, &shape)));
   // The sweep belongs to other workers' keys: this worker's eviction starts at the beginning.
-  if (shape.dims() == 2 && shape.dim_size(0) != world_size_) return OkStatus();
+  if (shape.dims() == 2 && (shape.dim_size(0) != world_size_ || !same_placement_)) return OkStatus();
   if (shape != tf::TensorShape({world_size_, 4})) {
     return InvalidArgument(absl::StrCat("its tensor '", name, "' is ", shape.DebugString(), ", wanted [workers,4]"));
   }
@@ -226,7 +243,7 @@ Status TableReader::RestorePiece(bool admitted, int64_t begin, int64_t end) {
   if (world_size_ > 1 && table_->strings() != nullptr) {
     KeepOwnStrings(&keys, &part);
   } else if (world_size_ > 1) {
-    options.owns = [this](int64_t key) { return OwnerOfKey(key, world_size_) == rank_; };
+    options.owns = [this](int64_t key) { return table_->placement().Owner(key, world_size_) == rank_; };
   }
   return table_->Restore(keys, std::move(part), options);
 }
@@ -235,7 +252,8 @@ void TableReader::KeepOwnStrings(tf::Tensor* keys, TableRows* part) const {
   const auto all = keys->flat<tf::tstring>();
   std::vector<int64_t> own;
   for (int64_t i = 0; i < all.size(); ++i) {
-    if (OwnerOfString({all(i).data(), all(i).size()}, world_size_) == rank_) own.push_back(i);
+    const std::string_view string(all(i).data(), all(i).size());
+    if (table_->placement().OwnerOfString(string, world_size_) == rank_) own.push_back(i);
   }
   tf::Tensor kept(tf::DT_STRING, tf::TensorShape({static_cast<int64_t>(own.size())}));
   for (size_t i = 0; i < own.size(); ++i) kept.flat<tf::tstring>()(i) = all(own[i]);
@@ -249,6 +267,8 @@ void TableReader::KeepOwnStrings(tf::Tensor* keys, TableRows* part) const {
 }
 
 Result<bool> TableReader::Concerns(bool admitted, int64_t begin, int64_t end) {
+  const KeyPlacement& placement = table_->placement();
+  if (placement.kind == KeyPlacement::Kind::kOneRank && placement.rank != rank_) return false;
   const std::string name = layout_.Of(admitted ? "parts" : "parts_filtered");
   if (!Has(name)) return true;
   LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor parts, Read(name, tf::DT_INT64));
@@ -259,7 +279,7 @@ Result<bool> TableReader::Concerns(bool admitted, int64_t begin, int64_t end) {
       !std::is_sorted(offsets.data(), offsets.data() + offsets.size())) {
     return DataLoss(absl::StrCat("tensor '", name, "' does not tell which worker wrote each of the ", end, " rows"));
   }
-  const int step = std::gcd(writers, world_size_);
+  const int step = StepOfWriters(writers);
   for (int writer = rank_ % step; writer < writers; writer += step) {
     if (offsets(writer) < end && begin < offsets(writer + 1)) return true;
   }

@@ -15,7 +15,7 @@
 namespace lockstep {
 
 // Restores a table from a checkpoint (table_layout.h), piece by piece: the keys that worker `rank` of `world_size`
-// owns, for any number of workers that wrote it.
+// owns, for any number of workers that wrote it, and for any placement of the keys on them.
 //
 // State that the checkpoint lacks begins with initial values: slots of an optimizer that did not train it, and counts
 // that it did not record. Slots that the present optimizer lacks are kept, and saved again. Admitted keys stay
@@ -34,8 +34,9 @@ class TableReader {
               int rank, int world_size);
 
   // NOT_FOUND if the checkpoint lacks the table or some of its tensors. INVALID_ARGUMENT for another dimension or type
-  // of keys, or a filter of other sizes. FAILED_PRECONDITION for changes of another checkpoint than the one that the
-  // table holds. Or an error of reading. The table may then be partly restored.
+  // of keys, a filter of other sizes, or keys on a rank that is not in the job. FAILED_PRECONDITION for changes of
+  // another checkpoint than the one that the table holds. Or an error of reading. The table may then be partly
+  // restored.
   Status Restore();
 
  private:
@@ -46,6 +47,11 @@ class TableReader {
 
   Status CheckShapes();
   Status CheckLink();
+  // Reads how the keys were placed.
+  Status ComparePlacements();
+  // Returns the distance between the writers of keys that this worker owns; the first one is this worker's rank modulo
+  // the distance.
+  int StepOfWriters(int writers) const;
   Status RestoreSlots();
   Status RestoreRemoved();
   Status RestoreFilter();
@@ -76,6 +82,7 @@ class TableReader {
   const TableLayout layout_;
   const bool changes_;
   const int rank_, world_size_;
+  bool same_placement_ = true;  // whether the keys were placed as the table places them
   Slots slots_;
   std::map<std::string, tensorflow::Tensor> read_;
 };

@@ -108,6 +108,10 @@ Status TableWriter::WriteOnce(const Snapshot& snapshot) {
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slot_initials"), Vector<float>(initials)));
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("clock"), Vector<int64_t>(clock)));
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("link"), Vector<int64_t>(link)));
+  if (table_->placement() != KeyPlacement()) {
+    const std::vector<int64_t> owner = {table_->placement().number()};
+    LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("key_owner"), Vector<int64_t>(owner)));
+  }
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("parts"), Vector<int64_t>(share_.admitted.offsets())));
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("parts_filtered"), Vector<int64_t>(share_.candidates.offsets())));
   if (!snapshot.filter().empty()) {

@@ -104,6 +104,12 @@ class CreateKernel : public tf::OpKernel {
   explicit CreateKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, ReadOptions(construction, &options_));
     OP_REQUIRES_OK(construction, construction->GetAttr("string_keys", &string_keys_));
+    int64_t owner = 0;
+    OP_REQUIRES_OK(construction, construction->GetAttr("key_owner", &owner));
+    const Result<KeyPlacement> placement = KeyPlacement::OfNumber(owner);
+    OP_REQUIRES(construction, placement.ok(),
+                ToTensorFlow(placement.status().WithPrefix(absl::StrCat("table '", options_.name, "': "))));
+    placement_ = *placement;
   }
 
   void Compute(tf::OpKernelContext* context) override {
@@ -116,7 +122,7 @@ class CreateKernel : public tf::OpKernel {
       options.initial.rows = drawn ? (*before)->table().options().initial.rows
                                    : std::make_shared<std::vector<float>>(rows.data(), rows.data() + rows.size());
     }
-    const Result<DynamicTableResource*> made = DynamicTableResource::Create(options, string_keys_);
+    const Result<DynamicTableResource*> made = DynamicTableResource::Create(options, string_keys_, placement_);
     OP_REQUIRES(context, made.ok(), ToTensorFlow(made.status()));
     const tf::ResourceHandle& handle = tf::HandleFromInput(context, 0);
     const absl::Status deleted = tf::DeleteResource<DynamicTableResource>(context, handle);
@@ -129,6 +135,7 @@ class CreateKernel : public tf::OpKernel {
  private:
   DynamicTableOptions options_;
   bool string_keys_ = false;
+  KeyPlacement placement_;
 };
 
 class EndStepKernel : public TableKernelBase {
@@ -257,6 +264,7 @@ REGISTER_OP("LockstepDynamicTableCreate")
     .Input("initial_rows: float")
     .Attr("table_name: string")
     .Attr("string_keys: bool = false")
+    .Attr("key_owner: int = -2")
     .Attr("dim: int >= 1")
     .Attr("row_type: {float, half, bfloat16} = DT_FLOAT")
     .Attr("initial: {'constant', 'uniform', 'normal', 'truncated_normal', 'rows'}")
@@ -284,6 +292,7 @@ REGISTER_OP("LockstepDynamicTableCreate")
 Makes an empty table, which replaces an existing one. The attributes are the fields of DynamicTableOptions
 (core/embedding/dynamic_table.h) and its parts; a list of one is a value, an empty list is none.
 
+key_owner: the placement of the keys, as for LockstepRoute.
 initial_rows: [K, D] for initial = 'rows', by which a key begins with row `key mod K`; not used otherwise.
 )doc");
 

@@ -36,12 +36,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/base/hash.h"
 #include "core/capi/capi.h"
 #include "core/sharding/lookup.h"
 #include "core/telemetry/clock.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tf/comm/collective_kernel.h"
+#include "tf/embedding/key_owners.h"
 #include "tf/embedding/lookup_counts.h"
 #include "tf/embedding/stage.h"
 
@@ -67,11 +67,13 @@ struct TableAttributes {
     const DType dtype = ids.dtype() == tf::DT_INT32 ? DType::kInt32 : DType::kInt64;
     LookupIds lookup{name, placement, dtype, Data(ids), ids.NumElements(), inverse};
     lookup.counted = counted;
+    lookup.key_placement = key_placement;
     return lookup;
   }
 
   std::string name;
   std::optional<Placement> placement;  // nothing for a dynamic table
+  KeyPlacement key_placement;          // for a dynamic table
   bool counted = false;
   TableCounters* counters = nullptr;  // null for a replicated variable
 };
@@ -106,7 +108,7 @@ absl::Status ReadTables(tf::OpKernelConstruction* construction, size_t count, st
   return absl::OkStatus();
 }
 
-// Reads where the rows of a route's tables are. INVALID_ARGUMENT if the lists do not fit to the lookups of rows.
+// Reads where the rows and keys of a route's tables are. INVALID_ARGUMENT if the lists do not fit to the lookups.
 absl::Status ReadPlacements(tf::OpKernelConstruction* construction, std::vector<TableAttributes>* tables) {
   std::vector<int64_t> blocks, first_ranks;
   TF_RETURN_IF_ERROR(construction->GetAttr("blocks", &blocks));
@@ -127,19 +129,30 @@ absl::Status ReadPlacements(tf::OpKernelConstruction* construction, std::vector<
     }
     *placements[i] = Placement(placements[i]->rows, blocks[i], static_cast<int>(first_ranks[i]));
   }
+  std::vector<KeyPlacement> key_placements;
+  TF_RETURN_IF_ERROR(ReadKeyOwners(construction, tables->size() - placements.size(), &key_placements));
+  auto next = key_placements.begin();
+  for (TableAttributes& table : *tables) {
+    if (!table.placement) table.key_placement = *next++;
+  }
   return absl::OkStatus();
 }
 
-// Returns what tells apart jobs whose tables are placed differently; nothing if all are by rows from rank 0 on.
+// Returns what tells apart jobs whose tables are placed differently; nothing if all are by rows from rank 0 on, or by
+// the hash of keys.
 std::string SignatureOf(const std::vector<TableAttributes>& tables) {
   std::string text;
   bool is_default = true;
   for (const TableAttributes& table : tables) {
-    if (!table.placement) continue;
-    is_default = is_default && table.placement->block == 1 && table.placement->first == 0;
-    absl::StrAppend(&text, table.placement->block, "@", table.placement->first, " ");
+    if (table.placement) {
+      is_default = is_default && table.placement->block == 1 && table.placement->first == 0;
+      absl::StrAppend(&text, table.placement->block, "@", table.placement->first, " ");
+    } else {
+      is_default = is_default && table.key_placement == KeyPlacement();
+      absl::StrAppend(&text, table.key_placement.number(), " ");
+    }
   }
-  return is_default ? "" : absl::StrCat(" placed ", absl::Hex(Fingerprint(text), absl::kZeroPad16));
+  return is_default ? "" : PlacementSignature(text);
 }
 
 // Runs `plan` for each of `count` lookups, on TensorFlow's threads if there are several. Returns the first error by
@@ -570,6 +583,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Attr("num_rows: list(int)")
     .Attr("blocks: list(int)")
     .Attr("first_ranks: list(int)")
+    .Attr(LOCKSTEP_KEY_OWNERS_ATTR)
     .Attr("tables: list(string) >= 1")
     .SetShapeFn(RouteShapes)
     .Doc(R"doc(
@@ -590,6 +604,8 @@ ids_are: for each lookup: 'rows', row numbers of a sharded table; 'keys', keys o
   'counted_keys', keys of a dynamic table that are sent with their counts.
 num_rows: for each lookup of 'rows': the number of rows of the whole table. Other lookups have no number here.
 blocks, first_ranks: for each lookup of 'rows': the rows are dealt in blocks of this number, from this rank on.
+key_owners: for each lookup of keys: -2, a hash of the key names its owner; -1, the key's remainder by R; r >= 0, rank r
+  owns all keys.
 tables: the name of each lookup's table, for messages.
 )doc");
 

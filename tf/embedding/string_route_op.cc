@@ -27,6 +27,7 @@
 #include "core/telemetry/clock.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_kernel.h"
+#include "tf/embedding/key_owners.h"
 #include "tf/embedding/lookup_counts.h"
 #include "tf/embedding/stage.h"
 
@@ -67,6 +68,12 @@ class RouteStringsKernel : public CollectiveKernel {
     OP_REQUIRES(construction, static_cast<int>(tables_.size()) == lookups && (seen == 0 || seen == lookups),
                 absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': ", lookups,
                                                         " lookups, but ", tables_.size(), " tables and S = ", seen)));
+    OP_REQUIRES_OK(construction, ReadKeyOwners(construction, tables_.size(), &placements_));
+    exchange_name_ = collective_name();
+    std::string placed;
+    for (const KeyPlacement& placement : placements_) absl::StrAppend(&placed, placement.number(), " ");
+    const bool is_default = std::count(placements_.begin(), placements_.end(), KeyPlacement()) == lookups;
+    if (!is_default) exchange_name_ += PlacementSignature(placed);
   }
 
  protected:
@@ -83,7 +90,7 @@ class RouteStringsKernel : public CollectiveKernel {
     auto message = std::make_shared<StringMessage>(PackStrings(call.engine.communicator(), *plans));
     return Exchange([this, context, plans, message](Communicator& communicator) -> Status {
       LOCKSTEP_ASSIGN_OR_RETURN(const ServedStrings served,
-                                ExchangeStrings(communicator, collective_name(), *plans, *message));
+                                ExchangeStrings(communicator, exchange_name_, *plans, *message));
       const int lookups = static_cast<int>(served.lookups.size());
       for (int i = 0; i < lookups; ++i) {
         LOCKSTEP_RETURN_IF_ERROR(Serve(context, lookups, i, served.lookups[i]));
@@ -106,6 +113,7 @@ class RouteStringsKernel : public CollectiveKernel {
     (void)recv_splits;  // written by the exchange; allocation must fail before it
     const std::vector<std::string_view> views = ViewsOf(ids);
     StringLookup lookup = {tables_[i], views, static_cast<int32_t*>(Data(*inverse))};
+    lookup.placement = placements_[i];
     LOCKSTEP_ASSIGN_OR_RETURN(lookup.relay_ranks, RelayRanksOf(stage_, call.engine.communicator()));
     if (call.context->num_inputs() > count) {
       LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(call.context->input(count + i), ids, tables_[i]));
@@ -137,7 +145,9 @@ class RouteStringsKernel : public CollectiveKernel {
 
   Stage stage_ = Stage::kOnly;
   std::vector<std::string> tables_;
+  std::vector<KeyPlacement> placements_;  // of each table
   std::vector<TableCounters*> counters_;  // of each table
+  std::string exchange_name_;
 };
 
 class DistinctStringsKernel : public tf::OpKernel {
@@ -213,6 +223,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRouteStrings")
     .Attr("N: int >= 1")
     .Attr("S: int >= 0")
     .Attr(LOCKSTEP_STAGE_ATTR)
+    .Attr(LOCKSTEP_KEY_OWNERS_ATTR)
     .Attr("tables: list(string) >= 1")
     .SetShapeFn(RouteStringsShapes)
     .Doc(R"doc(
@@ -225,7 +236,7 @@ times: [M]; how often the asking rank looked each up.
 inverse: the shape of ids; the index of each id among the distinct ones, sorted by owner.
 send_splits: [R]; the number of distinct strings sent to each rank.
 recv_splits: [R]; the number received from each rank; M in sum.
-stage: as for LockstepRoute.
+stage, key_owners: as for LockstepRoute; strings have no remainder.
 tables: their names, for messages.
 )doc");
 

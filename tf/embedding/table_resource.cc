@@ -35,17 +35,22 @@ std::vector<std::string_view> Views(const tf::Tensor& keys) {
 
 }  // namespace
 
-Result<DynamicTableResource*> DynamicTableResource::Create(const DynamicTableOptions& options, bool string_keys) {
+Result<DynamicTableResource*> DynamicTableResource::Create(const DynamicTableOptions& options, bool string_keys,
+                                                           const KeyPlacement& placement) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<DynamicTable> table, DynamicTable::Create(options));
   std::unique_ptr<StringKeys> strings;
   if (string_keys) {
     LOCKSTEP_ASSIGN_OR_RETURN(strings, StringKeys::Create());
   }
-  return new DynamicTableResource(std::move(table), std::move(strings));
+  return new DynamicTableResource(std::move(table), std::move(strings), placement);
 }
 
-DynamicTableResource::DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings)
-    : table_(std::move(table)), strings_(std::move(strings)), counters_(ProcessTelemetry()->Table(name())) {}
+DynamicTableResource::DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings,
+                                           const KeyPlacement& placement)
+    : table_(std::move(table)),
+      strings_(std::move(strings)),
+      placement_(placement),
+      counters_(ProcessTelemetry()->Table(name())) {}
 
 Status DynamicTableResource::CheckKeys(const tf::Tensor& keys) const {
   if ((keys.dtype() == tf::DT_STRING) == (strings_ != nullptr)) return OkStatus();

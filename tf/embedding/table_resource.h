@@ -14,6 +14,7 @@
 #include "core/embedding/dynamic_table.h"
 #include "core/embedding/snapshot.h"
 #include "core/embedding/string_keys.h"
+#include "core/sharding/placement.h"
 #include "core/telemetry/table_counters.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -46,12 +47,15 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   static constexpr int64_t kNotAdmitted = -1;
 
   // INVALID_ARGUMENT for options that are not valid, RESOURCE_EXHAUSTED without memory.
-  static Result<DynamicTableResource*> Create(const DynamicTableOptions& options, bool string_keys);
+  static Result<DynamicTableResource*> Create(const DynamicTableOptions& options, bool string_keys,
+                                              const KeyPlacement& placement);
 
   DynamicTable& table() const { return *table_; }
   int64_t dim() const { return table_->options().dim; }
   const std::string& name() const { return table_->options().name; }
   TableCounters& counters() const { return counters_; }
+  // Returns which keys the workers of a job own: routes send keys there, and a restore keeps its own.
+  const KeyPlacement& placement() const { return placement_; }
   // Returns the string keys, or null for a table of numbers.
   StringKeys* strings() const { return strings_.get(); }
 
@@ -125,7 +129,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
  private:
   static constexpr size_t kMostBatches = 256;
 
-  DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings);
+  DynamicTableResource(std::unique_ptr<DynamicTable> table, std::unique_ptr<StringKeys> strings,
+                       const KeyPlacement& placement);
 
   // Calls use(keys as int64). Strings are searched, not added.
   template <typename Use>
@@ -137,6 +142,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   const std::unique_ptr<StringKeys> strings_;
   TableCounters& counters_;  // those of the process for the table's name
   std::atomic<int64_t> step_{0};
+  const KeyPlacement placement_;
   std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws new numbers for each change
 
   // Shared: from naming a string's key until the key is resolved. Exclusive: while strings are removed.

@@ -19,8 +19,8 @@ OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _STEP = "global_step"
 # The tensors of a dynamic table `e`, after its name; slots are named `e/<slot>`.
 _OF_TABLE = re.compile(
-    r"-(keys|values|freqs|versions|seconds|filter|filter_options|slots|slot_initials|parts|clock|sweep|link|removed)"
-    r"(_filtered)?$"
+    r"-(keys|values|freqs|versions|seconds|filter|filter_options|slots|slot_initials|parts|clock|sweep|link|removed|"
+    r"key_owner)(_filtered)?$"
 )
 # The description of a dynamic table, whose values are unknown.
 EMPTY_TABLE: Mapping[str, Any] = {

@@ -45,6 +45,7 @@ class Lookups:
     def rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         """Returns rows by key.
 
+        self._key_owner = attributes["key_owner"]
         Args:
           keys: keys of any shape.
           training: whether keys are counted and added.
@@ -113,8 +114,8 @@ class Lookups:
     def _route(self, keys: tf.Tensor, counts: bool) -> lookup_steps.Route:
         """Returns the route of keys; with `counts`, it sends along how often each key occurs."""
         if self._key_dtype == tf.string:
-            return lookup_steps.route_strings(keys, self._name)
-        return lookup_steps.route_keys(keys, self._name, counts=counts)
+            return lookup_steps.route_strings(keys, self._name, key_owner=self._key_owner)
+        return lookup_steps.route_keys(keys, self._name, counts=counts, key_owner=self._key_owner)
 
     def _after_previous_lookup(self) -> Any:
         """Orders lookups with a filter: they run in the order of their creation, which affects what they admit."""

@@ -231,6 +231,31 @@ class CheckpointOption:
 
 
 @dataclasses.dataclass(frozen=True)
+class KeyPlacement:
+    """The workers of a job that own a table's keys. Checkpoints fit any placement.
+
+    Args:
+      owner: "hash": a hash of the key names its owner, which spreads any keys evenly; "remainder": of W workers, worker
+        `key mod W` owns a key (not for string keys); a rank: this worker owns all keys.
+    """
+
+    owner: str | int = "hash"
+
+    def __post_init__(self) -> None:
+        is_rank = isinstance(self.owner, int) and not isinstance(self.owner, bool) and self.owner >= 0
+        wanted = " or ".join(f'"{name}"' for name in _KEY_OWNERS)
+        _check(is_rank or self.owner in _KEY_OWNERS, f"owner is {self.owner!r}, wanted {wanted} or a rank")
+
+    @property
+    def key_owner(self) -> int:
+        """The placement as a number, as operations have it in their attributes."""
+        return _KEY_OWNERS.get(self.owner, self.owner)
+
+
+_KEY_OWNERS = {"hash": -2, "remainder": -1}
+
+
+@dataclasses.dataclass(frozen=True)
 class EmbeddingVariableOption:
     """The way in which a dynamic table keeps its keys.
 
@@ -246,6 +271,7 @@ class EmbeddingVariableOption:
       record_version: whether to record in which step keys were last seen, for `get_version`.
       expected_keys: the number of keys, on all workers together, for which the index is large enough from the start.
       evict_keys_per_step: how many keys eviction examines in a step.
+      placement: the workers that own the keys.
     """
 
     ht_type: str = ""
@@ -259,12 +285,14 @@ class EmbeddingVariableOption:
     record_version: bool = False
     expected_keys: int = 0
     evict_keys_per_step: int = 4096
+    placement: KeyPlacement = dataclasses.field(default_factory=KeyPlacement)
 
     def __post_init__(self) -> None:
         if self.ckpt is not None:
             _check_type("ckpt", self.ckpt, CheckpointOption)
         _check_type("storage_option", self.storage_option, StorageOption)
         _check_type("init_option", self.init_option, InitializerOption)
+        _check_type("placement", self.placement, KeyPlacement)
         _check_least(0, expected_keys=self.expected_keys)
         _check_least(1, evict_keys_per_step=self.evict_keys_per_step)
 
@@ -290,6 +318,7 @@ def attributes(option: EmbeddingVariableOption, workers: int) -> dict[str, Any]:
         "record_version": option.record_version,
         "expected_keys": -(-option.expected_keys // workers),
         "keys_per_call": option.evict_keys_per_step,
+        "key_owner": option.placement.key_owner,
         **_admission(option.filter_option),
     }
     kinds: set[type] = set()

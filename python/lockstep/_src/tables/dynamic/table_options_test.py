@@ -14,6 +14,7 @@ from lockstep._src.tables.dynamic.table_options import (
     EmbeddingVariableOption,
     GlobalStepEvict,
     InitializerOption,
+    KeyPlacement,
     L2WeightEvict,
     StorageOption,
     StorageType,
@@ -26,6 +27,7 @@ DEFAULTS = {
     "record_version": False,
     "expected_keys": 0,
     "keys_per_call": 4096,
+    "key_owner": -2,
 }
 LRU, LFU = CacheStrategy.LRU, CacheStrategy.LFU
 STORED = StorageOption(StorageType.DRAM, storage_size=[500, 7])
@@ -38,6 +40,8 @@ ATTRIBUTES = {
         {"record_frequency": True, "record_version": True},
     ),
     "keys of three workers": ({"expected_keys": 100}, {"expected_keys": 34}),
+    "remainders": ({"placement": KeyPlacement("remainder")}, {"key_owner": -1}),
+    "one worker": ({"placement": KeyPlacement(2)}, {"key_owner": 2}),
     "keys in a step": ({"evict_keys_per_step": 5}, {"keys_per_call": 5}),
     "steps": ({"evict_option": GlobalStepEvict(8)}, {"steps_to_live": [8]}),
     "no steps": ({"evict_option": GlobalStepEvict()}, {"steps_to_live": []}),
@@ -87,6 +91,10 @@ def test_an_option_of_a_derived_class_is_that_of_its_base():
     ("make", "error", "message"),
     [
         (lambda: InitializerOption(default_value_dim=0), ValueError, "default_value_dim is 0, wanted more than 0"),
+        (lambda: KeyPlacement(-1), ValueError, 'owner is -1, wanted "hash" or "remainder" or a rank'),
+        (lambda: KeyPlacement("rank"), ValueError, "owner is 'rank', wanted"),
+        (lambda: KeyPlacement(True), ValueError, "owner is True, wanted"),
+        (lambda: EmbeddingVariableOption(placement=1), TypeError, "placement is 1, wanted KeyPlacement"),
         (lambda: GlobalStepEvict(-1), ValueError, "steps_to_live is -1, wanted 0 or more"),
         (lambda: L2WeightEvict(0.0), ValueError, "l2_weight_threshold is 0.0, wanted more than 0"),
         (lambda: L2WeightEvict(-0.5), ValueError, "l2_weight_threshold is -0.5, wanted more than 0"),

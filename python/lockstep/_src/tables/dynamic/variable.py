@@ -77,8 +77,8 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     Methods that only make sense for a matrix (its value, assignments, slices) raise NotImplementedError. `modes.py`
     says which lookups add new keys.
 
-    In a job of several workers each key has an owner, chosen by a hash of the key, and lookups fetch rows from their
-    owners. Therefore all workers must make the same lookups. Statistics count this worker's keys only.
+    In a job of several workers each key has an owner (option `placement`), and lookups fetch rows from their owners.
+    Therefore all workers must make the same lookups. Statistics count this worker's keys only.
 
     Args:
       name: the name of the table; initial values depend on it.
@@ -117,6 +117,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         self._key_dtype, row_type = _checked_types(name, dim, key_dtype, dtype)
         self._dim, self._option = dim, option
         self._attributes = table_options.attributes(option, context.world_size)
+        _check_placement(name, option.placement.owner, self._key_dtype)
         if initializer is None:
             initializer = option.init_option.initializer
         with ops.init_scope():
@@ -394,3 +395,10 @@ def _checked_types(name: str, dim: Any, key_dtype: Any, dtype: Any) -> tuple[tf.
     if not isinstance(dim, int) or dim < 1:
         raise ValueError(f"table '{name}': dimension is {dim!r}, wanted a number of at least 1")
     return key_dtype, row_type
+def _check_placement(name: str, owner: str | int, key_dtype: tf.DType) -> None:
+    if owner == "remainder" and key_dtype == tf.string:
+        raise ValueError(f"table '{name}': got a placement by remainder for string keys, wanted one by hash or a rank")
+    if isinstance(owner, int) and owner >= context.world_size:
+        raise ValueError(f"table '{name}': got a placement on rank {owner}, wanted one of {context.world_size} workers")
+
+

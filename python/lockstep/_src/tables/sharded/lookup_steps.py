@@ -102,24 +102,25 @@ def route(ids: tf.Tensor, shard: Shard, table: str) -> Route:
       shard: says where the rows are.
       table: the table's name, for messages.
     """
-    return _route(ids, "rows", [shard], table)
+    return _route(ids, "rows", [shard], [], table)
 
 
-def route_keys(keys: tf.Tensor, table: str, *, counts: bool) -> Route:
+def route_keys(keys: tf.Tensor, table: str, *, counts: bool, key_owner: int) -> Route:
     """Sends each distinct key of a dynamic table to the worker that owns it.
 
     Args:
       keys: int64 of any shape; any number is a key.
       table: the table's name, for messages.
       counts: whether to send along how often each key was looked up: the route then has `times`.
+      key_owner: says which worker owns a key: -2: that of its hash; -1: that of its remainder; r >= 0: worker r.
     """
-    return _route(keys, "counted_keys" if counts else "keys", [], table)
+    return _route(keys, "counted_keys" if counts else "keys", [], [key_owner], table)
 
 
-def _route(ids: tf.Tensor, ids_are: str, shards: list[Shard], table: str) -> Route:
+def _route(ids: tf.Tensor, ids_are: str, shards: list[Shard], key_owners: list[int], table: str) -> Route:
     """Makes the operations of a route; `ids_are` is described in `tf/embedding/lookup_ops.cc`.
 
-    `shards` has one element if the ids are rows, else none.
+    `shards` has one element if the ids are rows, else none; `key_owners` has one if they are keys.
     """
     times, made = None, []
     # Each stage sends the results of the previous one.
@@ -132,6 +133,7 @@ def _route(ids: tf.Tensor, ids_are: str, shards: list[Shard], table: str) -> Rou
             num_rows=[shard.rows for shard in shards],
             blocks=[shard.block for shard in shards],
             first_ranks=[shard.first for shard in shards],
+            key_owners=key_owners,
             tables=[table],
             stage=stage,
             lockstep_group=context.options.group_lookups,
@@ -142,12 +144,13 @@ def _route(ids: tf.Tensor, ids_are: str, shards: list[Shard], table: str) -> Rou
     return Route(ids, times, tuple(made))
 
 
-def route_strings(ids: tf.Tensor, table: str) -> Route:
-    """Sends each distinct string to the worker that owns its hash; different strings with one hash stay different.
+def route_strings(ids: tf.Tensor, table: str, *, key_owner: int) -> Route:
+    """Sends each distinct string to the worker that owns it; different strings with one hash stay different.
 
     Args:
       ids: strings of any shape.
       table: the table's name, for messages.
+      key_owner: see `route_keys`; strings have no remainder.
 
     Returns:
       The route, whose `local_rows` are strings; it has `times`.
@@ -157,6 +160,7 @@ def route_strings(ids: tf.Tensor, table: str) -> Route:
         outputs = library.ops.lockstep_route_strings(
             [ids],
             [] if times is None else [times],
+            key_owners=[key_owner],
             tables=[table],
             stage=stage,
             lockstep_group=context.options.group_lookups,

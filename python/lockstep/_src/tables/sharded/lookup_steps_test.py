@@ -54,6 +54,7 @@ def test_a_route_takes_a_number_of_rows_for_each_lookup_of_rows_and_for_no_other
             num_rows=num_rows,
             blocks=[1] * len(num_rows),
             first_ranks=[0] * len(num_rows),
+            key_owners=[-2] * (len(ids_are) - len(num_rows)),
             tables=["a", "b"],
         )
 
@@ -78,5 +79,40 @@ def test_a_route_takes_a_placement_for_each_lookup_of_rows(blocks, first_ranks, 
             num_rows=[4],
             blocks=blocks,
             first_ranks=first_ranks,
+            key_owners=[],
             tables=["a"],
         )
+
+
+@pytest.mark.parametrize(
+    ("key_owners", "message"),
+    [
+        ([], "got 0 key_owners, wanted 1, one for each lookup of keys"),
+        ([-2, -2], "got 2 key_owners, wanted 1, one for each lookup of keys"),
+        ([-3], "got the owner -3 of keys, wanted -2, -1 or a rank"),
+        ([1], "table 'a': its keys are on rank 1; the job has 1 ranks"),
+    ],
+)
+def test_a_route_takes_owners_for_each_lookup_of_keys(key_owners, message):
+    context.ensure_initialized()
+    keys = tf.constant([1, 2], tf.int64)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        library.ops.lockstep_route(
+            [keys],
+            [],
+            N=1,
+            ids_are=["keys"],
+            num_rows=[],
+            blocks=[],
+            first_ranks=[],
+            key_owners=key_owners,
+            tables=["a"],
+        )
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        library.ops.lockstep_route_strings([tf.as_string(keys)], [], key_owners=key_owners, tables=["a"])
+
+
+def test_a_route_of_strings_has_no_remainder():
+    context.ensure_initialized()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="table 'a': string keys have no remainder"):
+        library.ops.lockstep_route_strings([tf.constant(["word"])], [], key_owners=[-1], tables=["a"])
