@@ -10,14 +10,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
-def refuse_distribution(package: str, names: str, search_path: Iterable[str]) -> None:
+def refuse_distribution(package: str, names: str, search_path: Iterable[str], distribution: str = "") -> None:
     """Raises ImportError if another installed distribution also provides a façade's package.
 
     Args:
-      package: the package; the façade's distribution is called lockstep-PACKAGE.
+      package: the package.
       names: a pattern of the names of the original's distributions, such as `horovod`.
       search_path: the folders in which Python looks for modules.
+      distribution: the façade's distribution; by default lockstep-PACKAGE.
     """
+    distribution = distribution or f"lockstep-{package}"
     metadata = re.compile(rf"({names})(-[^/]*)?\.(dist|egg)-info")
     for folder in search_path:
         for found in Path(folder or ".").glob("*-info"):
@@ -25,8 +27,8 @@ def refuse_distribution(package: str, names: str, search_path: Iterable[str]) ->
                 name = match[1].replace("_", "-")
                 raise ImportError(
                     f"the distribution {name} in {found.parent} provides the package {package} as well as "
-                    f"lockstep-{package} does; keep one: pip uninstall {name} (then reinstall lockstep-{package}), or "
-                    f"pip uninstall lockstep-{package}"
+                    f"{distribution} does; keep one: pip uninstall {name} (then reinstall {distribution}), or "
+                    f"pip uninstall {distribution}"
                 )
 
 

@@ -36,7 +36,8 @@ FACADE = Period(
     "when `horovod.tensorflow.data.compute_service` is imported",
     "never. TensorFlow has no such name, so none of its code can meet it",
 )
-PERIODS = (SCOPE, SEED, JOB, NAMED_JOB, TABLES, EVALUATION, BEGIN, FACADE)
+SOK = Period("SOK", "when `sok.init()` is called, unless with `use_legacy_optimizer=False`", "never, as in SOK")
+PERIODS = (SCOPE, SEED, JOB, NAMED_JOB, TABLES, EVALUATION, BEGIN, FACADE, SOK)
 
 _made: list[Hook] = []
 
@@ -96,6 +97,10 @@ END_STEP = _row(
     _OPTIMIZER + "Optimizer.apply_gradients(self, grads_and_vars, global_step=None, name=None, ...)",
     {TABLES: "The step ends in dynamic tables when all updates have been made."},
 )
+
+_LEGACY = {SOK: "Programs of SOK get Keras 2's legacy optimizers, where Keras has them."}
+KERAS_OPTIMIZERS = _row("tensorflow:keras.optimizers module", _LEGACY)
+OPTIMIZERS = _row("tensorflow:optimizers module", _LEGACY)
 
 # Variables.
 

@@ -1,0 +1,107 @@
+"""The job of a program of SOK: how it joins, its place there, and the collectives of `sok.communication`.
+
+A program calls `hvd.init()` and then `sok.init()`. Ranks are those of Horovod's interface: a process is a rank, and
+stands for one of SOK's GPUs. Lookups do not go through Horovod's lanes. They are this library's grouped exchanges,
+which need ranks in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from lockstep._src.collectives import named_job
+from lockstep._src.compat.horovod import collectives
+from lockstep._src.compat.horovod.collectives import AVERAGE, MAX, MIN, SUM
+from lockstep._src.compat.horovod.process_sets import global_process_set
+from lockstep._src.engine.context import context
+
+_REDUCTIONS = {"sum": SUM, "average": AVERAGE, "max": MAX, "min": MIN}
+_TOOLS = ("horovod", "single")
+_tool: str | None = None
+
+
+def set_comm_tool(tool: str) -> None:
+    """Chooses the communication, once in a process; "horovod" joins the job; see `communication.set_comm_tool`."""
+    global _tool
+    if _tool is not None:
+        raise RuntimeError("[SOK INFO] Communication tool cannot be set more than once")
+    if tool not in _TOOLS:
+        raise ValueError(f"comm_tool: got {tool!r}, wanted 'horovod', or 'single' for a process by itself")
+    if tool == "horovod":
+        named_job.start()
+        if (named_job.rank(), named_job.size()) != (context.rank, context.world_size):
+            raise ValueError(
+                f"sok.init: hvd.init took a part of the job, in which this is rank {named_job.rank()} of "
+                f"{named_job.size()}; tables need all {context.world_size} ranks of the launcher in their order"
+            )
+        context.ensure_initialized()
+    _tool = tool
+
+
+def is_started() -> bool:
+    """Returns whether the communication was chosen."""
+    return _tool is not None
+
+
+def is_shared() -> bool:
+    """Returns whether tables are on several ranks."""
+    return _tool == "horovod" and context.world_size > 1
+
+
+def check_started() -> None:
+    """Raises RuntimeError if the communication was not chosen."""
+    if _tool is None:
+        raise RuntimeError("[SOK INFO] Communication tool is not set. Did you forget to call sok.init()?")
+
+
+def rank() -> int:
+    """Returns this process's rank."""
+    check_started()
+    return context.rank if _tool == "horovod" else 0
+
+
+def num_ranks() -> int:
+    """Returns the number of ranks."""
+    check_started()
+    return context.world_size if _tool == "horovod" else 1
+
+
+def local_rank() -> int:
+    """Returns this process's rank among those of its host."""
+    check_started()
+    return context.local_rank if _tool == "horovod" else 0
+
+
+def alltoall(tensor: Any, splits: Any) -> tuple[tf.Tensor, tf.Tensor]:
+    """Sends `splits[r]` rows to each rank r; see `communication.alltoall`."""
+    check_started()
+    if _tool == "single":
+        return tf.identity(tensor), tf.identity(splits)
+    return collectives.alltoall(tensor, splits, None, False, global_process_set)
+
+
+def allreduce(tensor: Any, op: str | int) -> tf.Tensor:
+    """Reduces a tensor over the ranks; see `communication.allreduce`."""
+    check_started()
+    op = _REDUCTIONS.get(op, op)
+    if op not in _REDUCTIONS.values():
+        raise ValueError(f"op: got {op!r}, wanted {', '.join(map(repr, _REDUCTIONS))}")
+    if _tool == "single":
+        return tf.identity(tensor)
+    return collectives.reduce("allreduce", [tensor], None, op, 1.0, 1.0, False, global_process_set)[0]
+
+
+def allgather(tensor: Any) -> tf.Tensor:
+    """Returns the rows of all ranks, in the order of ranks."""
+    check_started()
+    return tf.identity(tensor) if _tool == "single" else collectives.allgather([tensor], None, False, global_process_set)[0]
+
+
+def broadcast(tensor: Any, root: int) -> tf.Tensor:
+    """Returns the tensor of the rank `root`."""
+    check_started()
+    if _tool == "single":
+        return tf.identity(tensor)
+    return collectives.broadcast([tensor], root, None, False, global_process_set)[0]

@@ -1,0 +1,194 @@
+"""The slots of optimizers, under the names of Keras' legacy optimizers, which SOK's files have.
+
+A slot of a dynamic variable is a column of the engine's table. A slot of a static one is a variable of TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from lockstep._src.compat.sok import optimizers
+from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
+from lockstep._src.engine import library
+from lockstep._src.tables import updates
+from lockstep._src.tables.dynamic import standins
+
+# The name in files of each optimizer, and its slots: SOK's name, and the other libraries' names. The order of classes
+# is the original's, in which a later name that a class's name contains wins.
+_SLOTS: dict[str, dict[str, tuple[str, ...]]] = {
+    "SGD": {"momentum": ("momentum", "momentums")},
+    "Adamax": {"m": ("m", "momentum"), "v": ("v", "norm", "u")},
+    "Adadelta": {
+        "accum_grad": ("accum_grad", "accum", "accumulated_grad", "accumulated_grads"),
+        "accum_var": ("accum_var", "accum_update", "accumulated_delta_var", "accumulated_delta_vars"),
+    },
+    "Adagrad": {"accumulator": ("accumulator", "accumulators")},
+    "Ftrl": {"accumulator": ("accumulator", "accum", "accumulators"), "linear": ("linear", "linears")},
+    "Adam": {"m": ("m", "momentum", "momentums"), "v": ("v", "velocity", "velocities")},
+}
+# Classes of TensorFlow 1 with another name.
+_ALIASES = {"GradientDescentOptimizer": "SGD", "MomentumOptimizer": "SGD"}
+
+
+class _Column(NamedTuple):
+    """A slot of a dynamic variable: SOK's name, the name of the column, and its initial value."""
+
+    name: str
+    column: str
+    initial: Any
+
+
+def optimizer_name(optimizer: Any) -> str:
+    """Returns the name of an optimizer in files, such as "Adam"; raises TypeError for one that SOK's files lack."""
+    cls = type(_inner(optimizer)).__name__
+    found = [name for name in _SLOTS if name in _ALIASES.get(cls, cls)]
+    if not found:
+        raise TypeError(f"optimizer: got {cls}, wanted one of {', '.join(_SLOTS)}, or a wrapper of it")
+    return found[-1]
+
+
+def names(optimizer: Any) -> list[str]:
+    """Returns SOK's names of the slots that an optimizer has, in the order of the legacy optimizer."""
+    inner, name = _inner(optimizer), optimizer_name(optimizer)
+    if name == "SGD" and not (getattr(inner, "momentum", 0) if not _is_legacy(inner) else inner._momentum):
+        if type(inner).__name__ != "MomentumOptimizer":
+            return []
+    return list(_SLOTS[name])
+
+
+def ensure(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Makes the slots of variables exist."""
+    for variable in variables:
+        if isinstance(variable, DynamicVariable):
+            for column in _columns(optimizer, variable):
+                library.ops.lockstep_dynamic_table_read_rows(
+                    variable.handle, tf.zeros([0], tf.int64), column.initial, slot=column.column
+                )
+        elif names(optimizer):
+            _slot_variables(optimizer, variable, make=True)
+
+
+def has(optimizer: Any, variable: Any) -> bool:
+    """Returns whether an optimizer has slots for a variable; those of a dynamic variable are made on demand."""
+    if isinstance(variable, DynamicVariable):
+        return isinstance(optimizer, optimizers.Wrapper)
+    return len(_slot_variables(optimizer, variable, make=False)) == len(names(optimizer))
+
+
+def get(optimizer: Any, variable: Any, name: str) -> Any:
+    """Returns a slot: of a dynamic variable its values in the order of `sok.export`, [L, D]; else a variable.
+
+    Raises:
+      KeyError: the optimizer has no such slot for the variable.
+    """
+    if isinstance(variable, DynamicVariable):
+        (values,) = variable.export_slots(_column(optimizer, variable, name).column)
+        return values
+    return _slot_variables(optimizer, variable, make=False)[name]
+
+
+def read(optimizer: Any, variable: Any, name: str) -> np.ndarray:
+    """Returns a slot of this rank's rows, [L, D], in the order of `rows.read`."""
+    return get(optimizer, variable, name).numpy()
+
+
+def write(optimizer: Any, variable: Any, name: str, keys: np.ndarray, values: np.ndarray) -> None:
+    """Sets a slot of rows of this rank.
+
+    Args:
+      optimizer: a wrapper, or for a static variable also an optimizer.
+      variable: the variable.
+      name: SOK's name of the slot.
+      keys: [N] distinct keys that this rank has.
+      values: [N, D].
+    """
+    if isinstance(variable, DynamicVariable):
+        column = _column(optimizer, variable, name)
+        library.ops.lockstep_dynamic_table_write_rows(
+            variable.handle,
+            variable.find(tf.cast(keys, tf.int64)),
+            tf.cast(values, tf.float32),
+            column.initial,
+            slot=column.column,
+        )
+        return
+    slot = _slot_variables(optimizer, variable, make=True)[name]
+    local = tf.cast(variable.key_map(np.asarray(keys).astype(np.int64)), tf.int64)
+    slot.scatter_update(tf.IndexedSlices(tf.cast(values, slot.dtype), local))
+
+
+def _inner(optimizer: Any) -> Any:
+    return optimizer.optimizer if isinstance(optimizer, optimizers.Wrapper) else optimizer
+
+
+def _is_legacy(optimizer: Any) -> bool:
+    return hasattr(optimizer, "_create_hypers")
+
+
+def _column(optimizer: Any, table: DynamicVariable, name: str) -> _Column:
+    columns = {column.name: column for column in _columns(optimizer, table)}
+    return columns[name]
+
+
+def _columns(optimizer: Any, table: DynamicVariable) -> list[_Column]:
+    """Returns the slots of a dynamic variable.
+
+    Raises:
+      TypeError: the optimizer is no wrapper.
+    """
+    if isinstance(optimizer, optimizers.SGD):
+        return []
+    if not isinstance(optimizer, optimizers.Wrapper):
+        raise TypeError(
+            f"optimizer: got {type(optimizer).__name__}, wanted sok.OptimizerWrapper of it for the dynamic variable "
+            f"'{table.logical_name}'"
+        )
+    owner, slots = optimizer.slots_of(table)
+    if not slots:
+        return []
+    columns = updates.slot_names(owner, table, [slot.name for slot in slots])
+    initials = [tf.reduce_max(tf.cast(slot.initial, tf.float32)) for slot in slots]
+    known = _SLOTS[optimizer_name(optimizer)]
+    own = [next((sok for sok, others in known.items() if slot.name in others), slot.name) for slot in slots]
+    return [_Column(*one) for one in zip(own, columns, initials, strict=True)]
+
+
+def _slot_variables(optimizer: Any, variable: Any, make: bool) -> dict[str, tf.Variable]:
+    """Returns the slots of a variable that is not dynamic, by SOK's names; those that exist."""
+    inner = _inner(optimizer)
+    if isinstance(inner, optimizers.SGD):
+        return {}
+    known = _SLOTS[optimizer_name(optimizer)]
+    if hasattr(inner, "get_slot"):
+        if make:
+            if _is_legacy(inner):
+                inner._create_hypers()
+            inner._create_slots([variable])
+        slots = {name: inner.get_slot(variable, name) for name in inner.get_slot_names()}
+    else:
+        if make and not inner.built:
+            inner.build([variable])
+        slots = dict(_slots_by_attribute(inner, variable))
+    found = {}
+    for sok, others in known.items():
+        slot = next((slots[other] for other in others if slots.get(other) is not None), None)
+        if slot is not None:
+            found[sok] = getattr(slot, "_value", slot)
+    return found
+
+
+def _slots_by_attribute(optimizer: Any, variable: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the slots of a variable in an optimizer of Keras since version 2.11, by the attributes that list them."""
+    if hasattr(optimizer, "_trainable_variables_indices"):
+        index = optimizer._trainable_variables_indices.get(optimizer._var_key(variable))
+    else:
+        index = getattr(optimizer, "_index_dict", {}).get(optimizer._var_key(variable))
+    if index is None:
+        return
+    for attribute, values in vars(optimizer).items():
+        if isinstance(values, list) and len(values) > index and values[index] is not variable:
+            yield attribute.strip("_"), values[index]
