@@ -140,9 +140,9 @@ class DynamicTableResource : public tensorflow::ResourceBase {
 
   const std::unique_ptr<DynamicTable> table_;
   const std::unique_ptr<StringKeys> strings_;
+  const KeyPlacement placement_;
   TableCounters& counters_;  // those of the process for the table's name
   std::atomic<int64_t> step_{0};
-  const KeyPlacement placement_;
   std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws new numbers for each change
 
   // Shared: from naming a string's key until the key is resolved. Exclusive: while strings are removed.

@@ -41,11 +41,11 @@ class Lookups:
         self._in_job = context.world_size > 1
         # Names of operations, because an operation would keep its graph alive.
         self._last: weakref.WeakKeyDictionary[tf.Graph, str] = weakref.WeakKeyDictionary()
+        self._key_owner = attributes["key_owner"]
 
     def rows(self, keys: tf.Tensor, training: bool) -> tf.Tensor:
         """Returns rows by key.
 
-        self._key_owner = attributes["key_owner"]
         Args:
           keys: keys of any shape.
           training: whether keys are counted and added.

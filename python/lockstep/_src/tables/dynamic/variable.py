@@ -115,9 +115,9 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     ) -> None:
         option = option or table_options.EmbeddingVariableOption()
         self._key_dtype, row_type = _checked_types(name, dim, key_dtype, dtype)
+        _check_placement(name, option.placement.owner, self._key_dtype)
         self._dim, self._option = dim, option
         self._attributes = table_options.attributes(option, context.world_size)
-        _check_placement(name, option.placement.owner, self._key_dtype)
         if initializer is None:
             initializer = option.init_option.initializer
         with ops.init_scope():
@@ -385,6 +385,13 @@ def _runs_once() -> bool:
     return not graph.building_function and graph._get_control_flow_context() is None
 
 
+def _check_placement(name: str, owner: str | int, key_dtype: tf.DType) -> None:
+    if owner == "remainder" and key_dtype == tf.string:
+        raise ValueError(f"table '{name}': got a placement by remainder for string keys, wanted one by hash or a rank")
+    if isinstance(owner, int) and owner >= context.world_size:
+        raise ValueError(f"table '{name}': got a placement on rank {owner}, wanted one of {context.world_size} workers")
+
+
 def _checked_types(name: str, dim: Any, key_dtype: Any, dtype: Any) -> tuple[tf.DType, tf.DType]:
     """Returns the types of keys and of rows; raises TypeError or ValueError if an argument is wrong."""
     key_dtype, row_type = tf.as_dtype(key_dtype), tf.as_dtype(dtype)
@@ -395,10 +402,3 @@ def _checked_types(name: str, dim: Any, key_dtype: Any, dtype: Any) -> tuple[tf.
     if not isinstance(dim, int) or dim < 1:
         raise ValueError(f"table '{name}': dimension is {dim!r}, wanted a number of at least 1")
     return key_dtype, row_type
-def _check_placement(name: str, owner: str | int, key_dtype: tf.DType) -> None:
-    if owner == "remainder" and key_dtype == tf.string:
-        raise ValueError(f"table '{name}': got a placement by remainder for string keys, wanted one by hash or a rank")
-    if isinstance(owner, int) and owner >= context.world_size:
-        raise ValueError(f"table '{name}': got a placement on rank {owner}, wanted one of {context.world_size} workers")
-
-
