@@ -13,7 +13,7 @@ namespace {
 
 RowLayout LayoutOf(const DynamicTableOptions& options) {
   return {options.dim, options.row_type, options.record_frequency || options.eviction.needs_frequency(),
-          options.record_version || options.eviction.needs_version(), options.eviction.seconds_to_live.has_value()};
+          options.record_version || options.eviction.needs_version(), options.keeps_seconds()};
 }
 
 }  // namespace
@@ -237,6 +237,16 @@ Status DynamicTable::GetVersion(std::span<const int64_t> keys, int64_t* versions
   }
   GetCounts(keys, versions, [&](uint32_t value, int64_t) -> int64_t {
     return value == KeyIndex::kAbsent ? 0 : StoreOf(value).version(NumberOf(value));
+  });
+  return OkStatus();
+}
+
+Status DynamicTable::GetSeconds(std::span<const int64_t> keys, int64_t* seconds) const {
+  if (!admitted_->layout().seconds) {
+    return FailedPrecondition(StrCat("table '", options_.name, "': times are not recorded: set record_seconds"));
+  }
+  GetCounts(keys, seconds, [&](uint32_t value, int64_t) -> int64_t {
+    return value == KeyIndex::kAbsent ? 0 : StoreOf(value).seconds(NumberOf(value));
   });
   return OkStatus();
 }

@@ -39,17 +39,20 @@ struct DynamicTableOptions {
   EvictionOptions eviction;
   bool record_frequency = false;  // how often keys were seen: 4 bytes per key
   bool record_version = false;    // the step in which keys were last seen: 8 bytes per key
+  bool record_seconds = false;    // the time at which keys were last seen: 4 bytes per key
   // For incremental snapshots: 1 bit per key, and 8 bytes for every key that is removed between two snapshots.
   bool track_changes = false;
   int64_t expected_keys = 0;  // up to here the index does not grow; rows need no such hint
 
   Status Validate() const;
+  // Returns whether the time at which keys were last seen is kept: for seconds_to_live, or because it is wanted.
+  bool keeps_seconds() const { return record_seconds || eviction.seconds_to_live.has_value(); }
 };
 
 // The parts of a training step that a table needs.
 struct StepInfo {
   int64_t step = 0;
-  uint32_t seconds = 0;  // on the caller's clock, for seconds_to_live
+  uint32_t seconds = 0;  // on the caller's clock, for seconds_to_live and record_seconds
 };
 
 // How rows are restored.
@@ -165,8 +168,9 @@ class DynamicTable {
   // afterwards. Frequencies stay.
   void Stamp(const ResolvedKeys& batch, const StepInfo& now);
 
-  // Removes keys by the eviction options and returns them. Examines keys_per_call keys.
-  std::vector<int64_t> Evict(const StepInfo& now);
+  // Removes keys by the eviction options and returns them. Examines keys_per_call keys, and more to keep the budget.
+  // `evicted`, or null, gets the last rows of those that were admitted, in no particular order.
+  std::vector<int64_t> Evict(const StepInfo& now, TableRows* evicted = nullptr);
   // Removes these keys; returns how many of them existed, admitted or candidates.
   int64_t Remove(std::span<const int64_t> keys);
 
@@ -182,6 +186,7 @@ class DynamicTable {
   // FAILED_PRECONDITION if they are not recorded.
   Status GetFrequency(std::span<const int64_t> keys, int64_t* frequencies) const;
   Status GetVersion(std::span<const int64_t> keys, int64_t* versions) const;
+  Status GetSeconds(std::span<const int64_t> keys, int64_t* seconds) const;
 
   // Inserts or overwrites rows: parts of a snapshot of a table with the same dimension and row type, with the slots in
   // the order of this table's. Values that a part lacks are reset to their initial values. INVALID_ARGUMENT for a part

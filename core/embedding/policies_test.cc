@@ -200,6 +200,80 @@ TEST(Eviction, LeavesRowsInUse) {
   EXPECT_EQ(table->Evict({}), Range(5, 10));
 }
 
+// Evicted rows are returned as they were, also where a batch in use keeps others, and other keys get their memory.
+TEST(Eviction, ReturnsTheLastRows) {
+  for (const auto order : {EvictionOptions::Order::kLru, EvictionOptions::Order::kLfu}) {
+    DynamicTableOptions options = Options();
+    options.eviction.order = order;
+    options.eviction.max_keys = 12;
+    options.record_seconds = true;
+    const auto table = Make(options);
+    ASSERT_EQ(*table->AddSlot("m", 2), 0);
+    std::vector<float> trained;
+    {
+      const Result<ResolvedKeys> batch = table->Resolve(Range(0, 20), {1, 1000}, nullptr, RunInline);
+      const std::vector<float> gradients(20 * kDim, 1);
+      ASSERT_EQ(table->Update(*batch, gradients.data(), *SgdOptions{1}.Rule(DType::kFloat32), {}, 0, RunInline),
+                OkStatus());
+      trained = Read(*table, Range(0, 20));
+      TableRows none;
+      EXPECT_EQ(table->Evict({}, &none), Range(0, 0)) << "all are in use";
+      EXPECT_EQ(none.size(), 0);
+    }
+    See(*table, Range(8, 20), {2, 1001});
+    TableRows evicted;
+    EXPECT_EQ(table->Evict({2, 1001}, &evicted), Range(0, 8));
+    See(*table, Range(100, 108), {3, 1002});
+    ASSERT_EQ(evicted.size(), 8);
+    EXPECT_EQ(std::set<int64_t>(evicted.keys.begin(), evicted.keys.end()).size(), 8u);
+    EXPECT_EQ(evicted.slots[0], std::vector<float>(8 * kDim, 2));
+    EXPECT_EQ(evicted.seconds, std::vector<uint32_t>(8, 1000));
+    const auto* rows = reinterpret_cast<const float*>(evicted.rows.data());
+    for (int64_t i = 0; i < 8 * kDim; ++i) EXPECT_EQ(rows[i], trained[evicted.keys[i / kDim] * kDim + i % kDim]);
+  }
+}
+
+// Candidates that are evicted have no rows.
+TEST(Eviction, ReturnsNoRowsOfCandidates) {
+  DynamicTableOptions options = Options();
+  options.admission.min_frequency = 2;
+  options.eviction.steps_to_live = 0;
+  const auto table = Make(options);
+  See(*table, {1, 2, 2}, {1, 0});
+  TableRows evicted;
+  EXPECT_EQ(table->Evict({2, 0}, &evicted), Range(1, 3));
+  EXPECT_EQ(evicted.keys, Range(2, 3));
+}
+
+TEST(Seconds, AreThoseInWhichKeysWereSeenLast) {
+  DynamicTableOptions options = Options();
+  options.admission.min_frequency = 2;
+  options.record_seconds = true;
+  const auto table = Make(options), restored = Make(options);
+  See(*table, {1, 1, 2}, {1, 1000});
+  See(*table, {1, 3}, {2, 4000000000});
+  {
+    const auto snapshot = *Snapshot::Begin(*table, Snapshot::Kind::kFull);
+    SnapshotPart part;
+    while (snapshot->Next(10, &part)) {
+      ASSERT_EQ(restored->Restore(part.rows, {.admitted = part.admitted, .now = {7, 7000}}), OkStatus());
+    }
+  }
+  for (const DynamicTable* each : {table.get(), restored.get()}) {
+    std::vector<int64_t> seconds(4);
+    ASSERT_EQ(each->GetSeconds(std::vector<int64_t>{1, 2, 3, 4}, seconds.data()), OkStatus());
+    EXPECT_EQ(seconds, (std::vector<int64_t>{4000000000, 1000, 4000000000, 0}));
+  }
+  // Rows without a time are as old as their restore.
+  TableRows part;
+  part.keys = {2};
+  part.rows.resize(kDim * 4);
+  int64_t seconds = 0;
+  ASSERT_EQ(table->Restore(part, {.now = {9, 9000}}), OkStatus());
+  ASSERT_EQ(table->GetSeconds({{2}}, &seconds), OkStatus());
+  EXPECT_EQ(seconds, 9000);
+}
+
 TEST(Admission, ByBloomFilterAdmitsWhatIsSeenOftenEnough) {
   DynamicTableOptions options = Options();
   options.admission = {.min_frequency = 3, .bloom_keys = 10000, .bloom_false_positives = 0.001};
@@ -367,6 +441,7 @@ TEST(DynamicTable, ArgumentsAreChecked) {
   int64_t count;
   EXPECT_EQ(table->GetFrequency({{1}}, &count).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(table->GetVersion({{1}}, &count).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(table->GetSeconds({{1}}, &count).code(), StatusCode::kFailedPrecondition);
   const ResolvedKeys none;
   const float gradient = 0;
   const UpdateRule adam = *AdamOptions{}.Rule(DType::kFloat32);

@@ -166,7 +166,7 @@ Status DynamicTable::RestoreSweep(const EvictionSweep& sweep) {
   return OkStatus();
 }
 
-std::vector<int64_t> DynamicTable::Evict(const StepInfo& now) {
+std::vector<int64_t> DynamicTable::Evict(const StepInfo& now, TableRows* evicted) {
   const std::shared_lock gate(gate_);
   const std::lock_guard lock(evict_mutex_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
@@ -179,6 +179,10 @@ std::vector<int64_t> DynamicTable::Evict(const StepInfo& now) {
     const size_t before = removed.keys.size();
     LookAt(now, pinned, &removed);
     if (removed.keys.size() > before) idle = 0;
+  }
+  if (evicted != nullptr) {
+    // No key gets the rows before Reclaim, and no update runs while the gate is held.
+    for (const uint32_t row : removed.rows) admitted_->CopyTo(row, evicted);
   }
   std::sort(removed.keys.begin(), removed.keys.end());
   std::vector<int64_t> keys = removed.keys;

@@ -16,7 +16,7 @@ namespace lockstep {
 //   <table>/<slot>          float [K, D]           one for each slot of an optimizer
 //   <table>-freqs           int64 [K]              how often each key was seen, if the table records it
 //   <table>-versions        int64 [K]              the step in which each key was last seen, if the table records it
-//   <table>-seconds         int64 [K]              the time when each key was last seen, if keys have a time to live
+//   <table>-seconds         int64 [K]              the time when each key was last seen, if the table records it
 //   <table>-keys_filtered, -freqs_filtered, -versions_filtered, -seconds_filtered
 //                           as above, [C]          the candidates: keys that are counted until they are admitted
 //   <table>-filter          uint8 [W, B]           the counters of each worker's Bloom filter

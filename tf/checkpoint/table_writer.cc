@@ -132,7 +132,7 @@ Status TableWriter::WriteEmpty() {
   const auto add_counts = [&](const std::string& end, bool frequencies) -> Status {
     const std::pair<const char*, bool> counts[] = {{"freqs", frequencies},
                                                    {"versions", options.record_version || eviction.needs_version()},
-                                                   {"seconds", eviction.seconds_to_live.has_value()}};
+                                                   {"seconds", options.keeps_seconds()}};
     for (const auto& [what, recorded] : counts) {
       if (recorded) LOCKSTEP_RETURN_IF_ERROR(Add(absl::StrCat(layout_.Of(what), end), none));
     }

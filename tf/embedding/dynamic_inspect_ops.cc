@@ -1,4 +1,4 @@
-// Reads the content of a dynamic table of this process, and inserts rows:
+// Reads the content of a dynamic table of this process, inserts rows, and evicts keys:
 //
 //   tensor       shape      dtype            is
 //   keys         [N]        int64 or string  of the table's kind
@@ -51,6 +51,7 @@ class CountsKernel : public TableKernelBase {
     const tf::Tensor& keys = context->input(1);
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, 0, keys.shape()));
     auto* counts = static_cast<int64_t*>(Data(*out));
+    if (of_ == "seconds") return table.GetSeconds(keys, counts);
     return of_ == "version" ? table.GetVersion(keys, counts) : table.GetFrequency(keys, counts);
   }
 
@@ -58,7 +59,37 @@ class CountsKernel : public TableKernelBase {
   std::string of_;
 };
 
-// Exports in the order of the keys, so that the result does not depend on threads.
+// Returns the order of the keys by their numbers. In it, results do not depend on threads.
+std::vector<int64_t> AscendingOrder(const TableRows& all) {
+  std::vector<int64_t> order(all.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return all.keys[a] < all.keys[b]; });
+  return order;
+}
+
+// Writes outputs 0, the keys, and 1, the rows.
+Status WriteKeysAndRows(tf::OpKernelContext* context, const DynamicTableResource& table, const TableRows& all,
+                        const std::vector<int64_t>& order) {
+  const bool strings = table.strings() != nullptr;
+  if (context->expected_output_dtype(0) != (strings ? tf::DT_STRING : tf::DT_INT64)) {
+    return InvalidArgument(absl::StrCat("table '", table.name(), "': its keys are ", strings ? "string" : "int64"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * keys, AllocateTensor(context, 0, {all.size()}));
+  for (int64_t n = 0; n < all.size(); ++n) {
+    const int64_t key = all.keys[order[n]];
+    std::string bytes;
+    if (!strings) {
+      keys->flat<int64_t>()(n) = key;
+    } else if (table.strings()->Bytes(key, &bytes)) {
+      keys->flat<tf::tstring>()(n) = bytes;
+    }
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * rows, AllocateTensor(context, 1, {all.size(), table.dim()}));
+  auto* out = static_cast<float*>(Data(*rows));
+  for (const int64_t i : order) ReadRow(table.table(), all, i, std::exchange(out, out + table.dim()));
+  return OkStatus();
+}
+
 class ExportKernel : public TableKernelBase {
  public:
   explicit ExportKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
@@ -69,12 +100,8 @@ class ExportKernel : public TableKernelBase {
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int> slots, SlotNumbers(table));
     const TableRows all = table.table().Export();
-    std::vector<int64_t> order(all.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return all.keys[a] < all.keys[b]; });
-    LOCKSTEP_RETURN_IF_ERROR(WriteKeys(context, table, all, order));
-    LOCKSTEP_ASSIGN_OR_RETURN(float* rows, AllocateRows(context, 1, {all.size()}, table.dim()));
-    for (const int64_t i : order) ReadRow(table.table(), all, i, std::exchange(rows, rows + table.dim()));
+    const std::vector<int64_t> order = AscendingOrder(all);
+    LOCKSTEP_RETURN_IF_ERROR(WriteKeysAndRows(context, table, all, order));
     LOCKSTEP_RETURN_IF_ERROR(WriteCounts(context, 2, all.frequencies, order));
     LOCKSTEP_RETURN_IF_ERROR(WriteCounts(context, 3, all.versions, order));
     for (size_t s = 0; s < slots.size(); ++s) {
@@ -98,25 +125,6 @@ class ExportKernel : public TableKernelBase {
     return numbers;
   }
 
-  static Status WriteKeys(tf::OpKernelContext* context, DynamicTableResource& table, const TableRows& all,
-                          const std::vector<int64_t>& order) {
-    const bool strings = table.strings() != nullptr;
-    if (context->expected_output_dtype(0) != (strings ? tf::DT_STRING : tf::DT_INT64)) {
-      return InvalidArgument(absl::StrCat("table '", table.name(), "': its keys are ", strings ? "string" : "int64"));
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * keys, AllocateTensor(context, 0, {all.size()}));
-    for (int64_t n = 0; n < all.size(); ++n) {
-      const int64_t key = all.keys[order[n]];
-      std::string bytes;
-      if (!strings) {
-        keys->flat<int64_t>()(n) = key;
-      } else if (table.strings()->Bytes(key, &bytes)) {
-        keys->flat<tf::tstring>()(n) = bytes;
-      }
-    }
-    return OkStatus();
-  }
-
   // A count that the table does not record, in tensors.
   static constexpr int64_t kNotRecorded = -1;
 
@@ -130,6 +138,17 @@ class ExportKernel : public TableKernelBase {
   }
 
   std::vector<std::string> slots_;
+};
+
+class EvictKernel : public TableKernelBase {
+ public:
+  using TableKernelBase::TableKernelBase;
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    return table.Evict(
+        [&](const TableRows& rows) { return WriteKeysAndRows(context, table, rows, AscendingOrder(rows)); });
+  }
 };
 
 // Inserts or overwrites rows of admitted keys; their slots get initial values.
@@ -180,10 +199,15 @@ absl::Status ShapeOfKeys(InferenceContext* c) {
   return absl::OkStatus();
 }
 
+absl::Status EvictShapes(InferenceContext* c) {
+  c->set_output(0, c->Vector(c->UnknownDim()));
+  return SetRowsShape(c, 1, c->output(0));
+}
+
 absl::Status ExportShapes(InferenceContext* c) {
-  const ShapeHandle keys = c->Vector(c->UnknownDim());
-  for (int i : {0, 2, 3}) c->set_output(i, keys);
-  TF_RETURN_IF_ERROR(SetRowsShape(c, 1, keys));
+  TF_RETURN_IF_ERROR(EvictShapes(c));
+  const ShapeHandle keys = c->output(0);
+  for (int i : {2, 3}) c->set_output(i, keys);
   for (int i = 4; i < c->num_outputs(); ++i) TF_RETURN_IF_ERROR(SetRowsShape(c, i, keys));
   return absl::OkStatus();
 }
@@ -191,6 +215,7 @@ absl::Status ExportShapes(InferenceContext* c) {
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableCount").Device(tf::DEVICE_CPU), CountKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableCounts").Device(tf::DEVICE_CPU), CountsKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableExport").Device(tf::DEVICE_CPU), ExportKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableEvict").Device(tf::DEVICE_CPU), EvictKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableInsert").Device(tf::DEVICE_CPU), InsertKernel);
 
 REGISTER_OP("LockstepDynamicTableCount")
@@ -207,12 +232,12 @@ REGISTER_OP("LockstepDynamicTableCounts")
     .Input("keys: Tkeys")
     .Output("counts: int64")
     .Attr("Tkeys: {int32, int64, string}")
-    .Attr("of: {'frequency', 'version'}")
+    .Attr("of: {'frequency', 'version', 'seconds'}")
     .SetIsStateful()
     .SetShapeFn(ShapeOfKeys)
     .Doc(R"doc(
-Returns how often keys were seen, or the last step; 0 for missing keys. FailedPrecondition if it is not
-recorded.
+Returns how often keys were seen, or in which step or second (of Unix' clock) last; 0 for missing keys.
+FailedPrecondition if it is not recorded.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableExport")
@@ -229,6 +254,18 @@ REGISTER_OP("LockstepDynamicTableExport")
     .SetShapeFn(ExportShapes)
     .Doc(R"doc(
 Returns all admitted keys at one moment, ascending. Copies the whole table.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableEvict")
+    .Input("table: resource")
+    .Output("keys: Tkeys")
+    .Output("rows: float")
+    .Attr("Tkeys: {int64, string}")
+    .SetIsStateful()
+    .SetShapeFn(EvictShapes)
+    .Doc(R"doc(
+Evicts keys by the table's options now, as the end of a step does, and returns them with their last rows,
+ascending. FailedPrecondition for a table without a budget.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableInsert")

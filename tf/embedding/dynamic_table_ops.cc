@@ -83,6 +83,7 @@ absl::Status ReadOptions(tf::OpKernelConstruction* construction, DynamicTableOpt
   attributes.Read("keys_per_call", &options->eviction.keys_per_call);
   attributes.Read("record_frequency", &options->record_frequency);
   attributes.Read("record_version", &options->record_version);
+  attributes.Read("record_seconds", &options->record_seconds);
   attributes.Read("track_changes", &options->track_changes);
   attributes.Read("expected_keys", &options->expected_keys);
   TF_RETURN_IF_ERROR(attributes.status());
@@ -284,6 +285,7 @@ REGISTER_OP("LockstepDynamicTableCreate")
     .Attr("keys_per_call: int >= 1 = 4096")
     .Attr("record_frequency: bool = false")
     .Attr("record_version: bool = false")
+    .Attr("record_seconds: bool = false")
     .Attr("track_changes: bool = false")
     .Attr("expected_keys: int >= 0 = 0")
     .SetIsStateful()

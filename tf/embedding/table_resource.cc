@@ -96,7 +96,7 @@ Status DynamicTableResource::Resolve(const tf::Tensor& keys, const tf::Tensor& t
   static_assert(static_cast<int32_t>(kNoRow) == kNotAdmitted);
   for (size_t i = 0; i < resolved.size(); ++i) numbers[i] = static_cast<int32_t>(resolved[i]);
   const bool forgets = strings_ != nullptr && table_->options().admission.bloom();
-  // Otherwise rows belong to their keys for good, and the time when a key was seen does not matter.
+  // Otherwise rows belong to their keys for good, and the step in which a key was seen does not matter.
   const bool keeps = table_->options().eviction.any() || table_->options().record_version;
   if (!forgets && !keeps) return OkStatus();
   const std::lock_guard lock(mutex_);
@@ -122,6 +122,10 @@ Status DynamicTableResource::GetFrequency(const tf::Tensor& keys, int64_t* count
 
 Status DynamicTableResource::GetVersion(const tf::Tensor& keys, int64_t* counts) const {
   return WithKeys(keys, [&](std::span<const int64_t> found) { return table_->GetVersion(found, counts); });
+}
+
+Status DynamicTableResource::GetSeconds(const tf::Tensor& keys, int64_t* counts) const {
+  return WithKeys(keys, [&](std::span<const int64_t> found) { return table_->GetSeconds(found, counts); });
 }
 
 Status DynamicTableResource::Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
@@ -169,6 +173,20 @@ void DynamicTableResource::EndStep(std::optional<int64_t> step, std::optional<in
   const std::unique_lock naming(naming_);
   if (table_->options().eviction.any()) strings_->Remove(table_->Evict(now()));
   ForgetStrings(unadmitted);
+}
+
+Status DynamicTableResource::Evict(const std::function<Status(const TableRows& rows)>& use) {
+  if (!table_->options().eviction.budget()) {
+    return FailedPrecondition(
+        absl::StrCat("table '", name(), "': got no budget to keep, wanted max_keys or max_bytes"));
+  }
+  std::unique_lock naming(naming_, std::defer_lock);
+  if (strings_ != nullptr) naming.lock();
+  TableRows rows;
+  const std::vector<int64_t> keys = table_->Evict(now(), &rows);
+  Status status = use(rows);
+  if (strings_ != nullptr) strings_->Remove(keys);
+  return status;
 }
 
 void DynamicTableResource::ForgetStrings(std::span<const int64_t> keys) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -71,6 +72,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // Write the recorded numbers; counts: [N].
   Status GetFrequency(const tensorflow::Tensor& keys, int64_t* counts) const;
   Status GetVersion(const tensorflow::Tensor& keys, int64_t* counts) const;
+  Status GetSeconds(const tensorflow::Tensor& keys, int64_t* counts) const;
 
   // Sums gradients of rows and applies the rule once to each (DynamicTable::Update). `numbers`: [N], kNoRow for keys
   // that are not admitted. `gradients`: [N, D]. `slots`: the rule's slots, which are made if they do not exist yet.
@@ -85,6 +87,9 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // a single run number in TensorFlow. Without a loop the lookups of several optimizers may have no order. Then `run`
   // is that number, and the first call of a run counts. Calls without a run are distinguished by their lookups alone.
   void EndStep(std::optional<int64_t> step, std::optional<int64_t> run);
+  // Evicts by the table's options now, as the end of a step does, and calls use(rows) with the last rows of the evicted
+  // keys, in no particular order, while their strings exist. FAILED_PRECONDITION for a table without a budget.
+  Status Evict(const std::function<Status(const TableRows& rows)>& use);
   // Removes these keys; returns how many existed.
   Result<int64_t> Remove(const tensorflow::Tensor& keys);
   // Calls DynamicTable::Restore for rows that belong to these keys; fills `part.keys`. New strings get their keys.

@@ -126,7 +126,17 @@ def _refusing(method: str) -> Any:
     return refuse
 
 
-for _method in ("candidate_count", "memory_bytes", "export", "export_slots", "get_frequency", "get_version", "insert"):
+for _method in (
+    "candidate_count",
+    "memory_bytes",
+    "export",
+    "export_slots",
+    "get_frequency",
+    "get_version",
+    "get_seconds",
+    "insert",
+    "evict",
+):
     setattr(StockTable, _method, _refusing(_method))
 for _method in ("remove", "end_step"):
     setattr(StockTable, _method, _refusing(_method))

@@ -272,6 +272,7 @@ class EmbeddingVariableOption:
       expected_keys: the number of keys, on all workers together, for which the index is large enough from the start.
       evict_keys_per_step: how many keys eviction examines in a step.
       placement: the workers that own the keys.
+      record_seconds: whether to record when keys were last seen, for `get_seconds`, even if no `TimeEvict` needs it.
     """
 
     ht_type: str = ""
@@ -286,6 +287,7 @@ class EmbeddingVariableOption:
     expected_keys: int = 0
     evict_keys_per_step: int = 4096
     placement: KeyPlacement = dataclasses.field(default_factory=KeyPlacement)
+    record_seconds: bool = False
 
     def __post_init__(self) -> None:
         if self.ckpt is not None:
@@ -316,6 +318,7 @@ def attributes(option: EmbeddingVariableOption, workers: int) -> dict[str, Any]:
         "default_value": option.init_option.default_value_no_permission,
         "record_frequency": option.record_frequency,
         "record_version": option.record_version,
+        "record_seconds": option.record_seconds,
         "expected_keys": -(-option.expected_keys // workers),
         "keys_per_call": option.evict_keys_per_step,
         "key_owner": option.placement.key_owner,

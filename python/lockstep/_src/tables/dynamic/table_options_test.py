@@ -25,6 +25,7 @@ DEFAULTS = {
     "default_value": 0.0,
     "record_frequency": False,
     "record_version": False,
+    "record_seconds": False,
     "expected_keys": 0,
     "keys_per_call": 4096,
     "key_owner": -2,
@@ -36,8 +37,8 @@ ATTRIBUTES = {
     "none": ({}, {}),
     "default row": ({"init_option": InitializerOption(default_value_no_permission=-2.5)}, {"default_value": -2.5}),
     "records": (
-        {"record_frequency": True, "record_version": True},
-        {"record_frequency": True, "record_version": True},
+        {"record_frequency": True, "record_version": True, "record_seconds": True},
+        {"record_frequency": True, "record_version": True, "record_seconds": True},
     ),
     "keys of three workers": ({"expected_keys": 100}, {"expected_keys": 34}),
     "remainders": ({"placement": KeyPlacement("remainder")}, {"key_owner": -1}),

@@ -311,6 +311,14 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         """
         return library.ops.lockstep_dynamic_table_counts(self.handle, tf.convert_to_tensor(ids), of="frequency")
 
+    def get_seconds(self, ids: Any) -> tf.Tensor:
+        """Returns when keys were last seen in training or inserted, of `ids`' shape, int64; 0 for missing keys.
+
+        It is in seconds since the beginning of 1970. Running it raises FailedPreconditionError if the table doesn't
+        record it (`record_seconds`, or a `TimeEvict`).
+        """
+        return library.ops.lockstep_dynamic_table_counts(self.handle, tf.convert_to_tensor(ids), of="seconds")
+
     def get_version(self, ids: Any) -> tf.Tensor:
         """Returns in what step keys were last seen in training, of `ids`' shape, int64; 0 for keys that are not there.
 
@@ -339,6 +347,20 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         """Removes keys and returns how many of them were there: int64 scalar."""
         keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self._key_dtype)
         return library.ops.lockstep_dynamic_table_remove(self.handle, keys)
+
+    def evict(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Evicts keys of this worker by the options now, so that its budget (`BudgetEvict`) is kept.
+
+        The keys of this step and of the last one stay, as when a step ends. Running it raises FailedPreconditionError
+        if the table has no budget.
+
+        Returns:
+          The evicted keys, [K] int64 or string, and their last rows, [K, D] float32.
+        """
+        evicted = library.ops.lockstep_dynamic_table_evict(
+            self.handle, Tkeys=tf.string if self._key_dtype == tf.string else tf.int64
+        )
+        return evicted.keys, evicted.rows
 
     def end_step(self, step: Any = None) -> tf.Operation | None:
         """Evicts keys by the options, and sets the step in which lookups count. Optimizers call it after their updates.
