@@ -70,6 +70,11 @@ def open_scope() -> Iterator[None]:
             _open_scopes -= 1
 
 
+def is_scope_open() -> bool:
+    """Returns whether a scope is open in this process."""
+    return _open_scopes > 0
+
+
 def note_own_gradient() -> None:
     """Warns once if a gradient of a table is made while no scope is open: those of other weights are not exchanged."""
     if not _open_scopes:

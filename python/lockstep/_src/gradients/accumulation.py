@@ -59,11 +59,17 @@ class Passes:
 
         Raises:
           ValueError: a gradient consists of slices, and `sparse_as_dense` isn't set.
+          NotImplementedError: a variable is a dynamic table.
         """
         if which is not None and not which:
             return list(gradients)
         how = self._exchange.how
         part = self._part(variables)
+        if table := next((v.name for v in variables if getattr(v, "is_dynamic", False)), None):
+            raise NotImplementedError(
+                f"{self._exchange.name}: gradients of the dynamic table '{table}' cannot be summed over several passes; "
+                "apply them with an optimizer of their own"
+            )
         dense = {i: self._dense(gradient) for i, gradient in enumerate(gradients) if gradient is not None}
         for i, gradient in dense.items():
             part.make_sum(i, gradient.dtype)

@@ -4,8 +4,8 @@ It runs on either lane (`collectives/lanes.py`). In a graph each bucket or group
 computed, during the rest of the backward pass. Eagerly all gradients of one type go in one call.
 
 `tf.IndexedSlices` are gathered in rank order; they are made dense only if the settings say so. Gradients of local
-variables stay on this rank. In a scope these are sharded tables, because the gradient of their lookup is already the
-mean, at the owner of the rows.
+variables stay on this rank. Sharded and dynamic tables are local on either lane, because the gradient of a lookup is
+already that of all ranks, at the owner of the rows: the mean, or a sum that is divided here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from lockstep._src.collectives import named
 from lockstep._src.collectives.lanes import Lane, NamedLane, OrderedLane
 from lockstep._src.collectives.slices import values_of, with_values
 from lockstep._src.gradients import grouping, provenance
@@ -24,7 +25,7 @@ from lockstep._src.gradients.agreed_variables import Gradient, described
 from lockstep._src.gradients.graphs import after
 from lockstep._src.gradients.provenance import Origin
 from lockstep._src.gradients.settings import Exchange
-from lockstep._src.gradients.variable_sets import LocalVariableSet, VariableSet
+from lockstep._src.gradients.variable_sets import LocalVariableSet, VariableSet, gradient_is_sum, is_table
 from lockstep._src.graph import row_weights
 
 # Reductions whose result for equal values is this value, so that results may be reduced again.
@@ -81,9 +82,9 @@ class GradientExchange:
           The gradients to apply, in the same order.
 
         Raises:
-          NotImplementedError: there are slices, and the reduction is neither "mean" nor "sum"; or the named lane is
-            used in XLA.
-          ValueError: there is no job, or it doesn't have these ranks.
+          NotImplementedError: there are slices or tables, and the reduction is neither "mean" nor "sum"; or the named
+            lane is used in XLA.
+          ValueError: there is no job, or it doesn't have these ranks; or there are tables, and some ranks don't exchange.
           tf.errors.FailedPreconditionError: ranks have gradients of different variables. All ranks raise this error; in
             a graph when it runs.
         """
@@ -93,7 +94,10 @@ class GradientExchange:
         lane.check(self.name)
         places = range(len(gradients)) if which is None else which
         given, of = [gradients[i] for i in places], [variables[i] for i in places]
-        result = [_dense(gradient) for gradient in given] if how.sparse_as_dense else list(given)
+        result = list(given)
+        if how.sparse_as_dense:
+            result = [g if is_table(v) else _dense(g) for g, v in zip(given, of, strict=True)]
+        self._check_tables(of)
         are_local = self.local.among(of)
         local = [i for i, is_local in enumerate(are_local) if result[i] is not None and is_local]
         shared = [i for i, is_local in enumerate(are_local) if result[i] is not None and not is_local]
@@ -116,7 +120,7 @@ class GradientExchange:
                             bucket, factor = next(buckets), how.predivide_factor
                             reduced = lane.allreduce(travelling, called, how.reduction, bucket, factor)
                             _put(result, group, self._decompressed(reduced, contexts))
-            self._scale(result, local)
+            self._scale(result, [i for i in local if self._is_scaled(of[i])])
             # Only new tensors are marked. A gradient that is returned unchanged may also be that of another variable,
             # which is not exchanged yet.
             result = [_copy(g) if g is mine else g for g, mine in zip(result, given, strict=True)]
@@ -166,8 +170,25 @@ class GradientExchange:
 
     def _may_repeat(self, variable: Any) -> bool:
         if self.local.among([variable])[0]:
-            return not self.how.scale_local
+            return not self._is_scaled(variable)
         return self.how.reduction in _IDEMPOTENT
+
+    def _is_scaled(self, local: Any) -> bool:
+        """Returns whether the gradient of a local variable is divided by the number of ranks."""
+        if not self.how.scale_local:
+            return False
+        return not is_table(local) or (self.how.reduction == "mean" and gradient_is_sum(local))
+
+    def _check_tables(self, variables: Sequence[Any]) -> None:
+        """Raises an error if the settings do not fit tables, whose gradients are those of all ranks of the job."""
+        table = next((v for v in variables if is_table(v)), None)
+        if table is None or self.how.ranks is None:
+            return
+        begin = f"{self.name}: the gradient of the table '{table.name}' is that of all ranks' losses"
+        if self.how.reduction not in ("mean", "sum"):
+            raise NotImplementedError(f"{begin}; got the reduction {self.how.reduction!r}, wanted 'mean' or 'sum'")
+        if self.how.ranks.process_set_id != named.ALL:
+            raise ValueError(f"{begin}; got {self.how.ranks}, wanted the process set of all ranks")
 
     def _weigh(self, result: list[Gradient], local: Sequence[int], shared: Sequence[int]) -> None:
         """Changes gradients before they are sent, if the settings or the optimizer require it."""
@@ -177,10 +198,10 @@ class GradientExchange:
         if weight is not None:
             _put(result, shared, [weight.times(result[i]) for i in shared])
 
-    def _scale(self, result: list[Gradient], local: Sequence[int]) -> None:
-        """Divides gradients of local variables by the number of ranks, if the settings require it."""
-        if self.how.scale_local and local:
-            _put(result, local, self._divided([result[i] for i in local]))
+    def _scale(self, result: list[Gradient], scaled: Sequence[int]) -> None:
+        """Divides gradients of local variables by the number of ranks."""
+        if scaled:
+            _put(result, scaled, self._divided([result[i] for i in scaled]))
 
     def _groups(self, shared: list[int], gradients: Sequence[Any], variables: Sequence[Any]) -> list[list[int]]:
         """Returns groups of places of gradients that are sent together: dense ones, or slices."""

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lockstep._src.collectives.lanes import AllRanks
+from lockstep._src.engine import apart
 from lockstep._src.gradients import provenance
 from lockstep._src.gradients.exchange import GradientExchange
 from lockstep._src.gradients.provenance import Origin
@@ -65,8 +67,8 @@ class Half:
         return tf.cast(tensor, dtype)
 
 
-def made(takes_part=True, **how):
-    exchange = GradientExchange(Exchange(ranks=object(), **how), "x")
+def made(takes_part=True, ranks=None, **how):
+    exchange = GradientExchange(Exchange(ranks=ranks or object(), **how), "x")
     exchange.lane = Lane(takes_part)
     return exchange, [tf.Variable(tf.zeros([3])) for _ in range(4)]
 
@@ -106,6 +108,20 @@ def test_local_gradients_stay_and_get_the_same_mean():
     exchange.local.add(variables[1])
     assert first(exchange.exchange([gradient(1), gradient(2)], variables[:2])) == [1, 2]
     assert exchange.lane.calls == [("agree", [1, 1]), ("mean", 0, ["x/0"])]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [({}, 0.5), ({"sparse_as_dense": True}, 0.5), ({"reduction": "sum"}, 2), ({"scale_local": False}, 2)],
+)
+def test_sums_of_tables_stay_and_are_divided_for_a_mean(how, expected):
+    exchange, variables = made(ranks=AllRanks(), **how)
+    variables[1].sums_gradients = True
+    result = exchange.exchange([gradient(1), slices(2)], variables[:2])
+    assert first(result)[1] == expected and isinstance(result[1], tf.IndexedSlices)
+    assert exchange.lane.calls == [("agree", [1, 1]), (exchange.how.reduction, 0, ["x/0"])]
+    with apart.open_scope():  # where lookups give means
+        assert first(exchange.exchange([slices(2)], variables[1:2])) == [2]
 
 
 def test_a_process_outside_of_the_ranks_keeps_its_gradients():

@@ -41,7 +41,8 @@ class Exchange:
       buckets: in place of groups, the number of buckets of about equal size for dense gradients.
       weighs_rows: whether gradients are weighted by this worker's rows of the batches from which they are computed.
       scale_local: whether gradients of local variables are divided by the number of ranks. They are then those of the
-        mean of all ranks' losses, if the variables' inputs come from all ranks.
+        mean of all ranks' losses, if the variables' inputs come from all ranks. Gradients of tables are divided only if
+        they are sums and the reduction is "mean".
       passes: the number of calls over which gradients are summed before they are exchanged.
       average_passes: whether they are averaged instead.
       device_dense: the device on which dense gradients are exchanged; "": any.

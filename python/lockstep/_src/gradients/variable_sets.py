@@ -6,10 +6,31 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from lockstep._src.engine import apart
+from lockstep._src.engine.context import context
+from lockstep._src.tables import sharded
+
 
 def key(variable: Any) -> int:
     """Returns the identity of a variable; a `keras.Variable` has that of the TensorFlow variable that it holds."""
     return id(getattr(variable, "_value", variable))
+
+
+def is_table(variable: Any) -> bool:
+    """Returns whether a variable's rows are distributed over the workers: a sharded or a dynamic table.
+
+    A rank has rows of its own, and gets their gradient from all ranks in the backward pass.
+    """
+    value = getattr(variable, "_value", variable)
+    # One of SOK's dynamic variables is an ordinary variable for some time, of rows that this rank alone has.
+    return sharded.is_sharded(value) or getattr(value, "sums_gradients", False)
+
+
+def gradient_is_sum(table: Any) -> bool:
+    """Returns whether a table's gradient is the sum of those of all ranks' losses. Otherwise it is their mean."""
+    if context.options.embedding_gradient == "sum":
+        return True
+    return getattr(getattr(table, "_value", table), "sums_gradients", False) and not apart.is_scope_open()
 
 
 class VariableSet:
@@ -33,7 +54,7 @@ class VariableSet:
 
 
 class LocalVariableSet:
-    """The variables whose gradients stay on this rank, for one optimizer or tape."""
+    """The variables whose gradients stay on this rank, for one optimizer or tape: tables, and those that are added."""
 
     # The local variables of all optimizers and tapes.
     anywhere = VariableSet()
@@ -52,7 +73,7 @@ class LocalVariableSet:
         self._layers.append(layer)
 
     def among(self, variables: Sequence[Any]) -> list[bool]:
-        """Returns for each variable whether it is in the set."""
+        """Returns for each variable whether its gradient stays on this rank."""
         weights = [v for layer in self._layers if layer.built for v in layer.weights]
         local = {*self._variables, *(key(v) for v in weights)}
-        return [key(v) in local for v in variables]
+        return [key(v) in local or is_table(v) for v in variables]

@@ -1,4 +1,7 @@
-"""Variables that get the values of one rank."""
+"""Variables that get the values of one rank.
+
+Tables whose rows are distributed over the ranks keep their rows, and so do optimizers' slots for them.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,15 @@ import tensorflow as tf
 
 from lockstep._src.compat.horovod import collectives
 from lockstep._src.compat.horovod.process_sets import ProcessSet, global_process_set
+from lockstep._src.gradients.variable_sets import is_table
+from lockstep._src.tables import sharded
 
 
 def broadcast_variables(
     variables: Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> tf.Operation | None:
     """Gives variables the values of a rank; see `horovod.tensorflow.broadcast_variables`."""
-    variables = _checked("broadcast_variables", variables)
+    variables = [v for v in _checked("broadcast_variables", variables) if not _has_rows_of_its_own(v)]
     if not variables:
         return None if tf.executing_eagerly() else tf.no_op()
     if not tf.executing_eagerly():
@@ -39,6 +44,10 @@ def broadcast_in_place(
 ) -> list[tf.Tensor]:
     """Gives variables the values of a rank, and returns these; see `horovod.tensorflow.broadcast_`."""
     variables = _checked("broadcast_", variables)
+    if table := next((v.name for v in variables if _has_rows_of_its_own(v)), None):
+        raise ValueError(
+            f"broadcast_: got '{table}', of which each rank has rows of its own, wanted variables with equal values"
+        )
     if len({hasattr(variable, "handle") for variable in variables}) > 1:
         raise ValueError("broadcast_: some variables are resources and some are references, wanted all of one kind")
     values = collectives.broadcast(variables, root_rank, name, False, process_set)
@@ -84,6 +93,11 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Runs the operation."""
         session.run(self.bcast_op)
+
+
+def _has_rows_of_its_own(variable: Any) -> bool:
+    """Returns whether a variable is a table whose rows are on several ranks, or an optimizer's slot for one."""
+    return is_table(variable) or sharded.is_named_as_slot(variable)
 
 
 def _checked(what: str, variables: Iterable[Any]) -> list[Any]:

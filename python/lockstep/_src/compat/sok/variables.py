@@ -16,10 +16,11 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.compat.sok import job
-from lockstep._src.engine import library
+from lockstep._src.engine import apart, library
+from lockstep._src.tables import sharded
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import initial_values
-from lockstep._src.tables.sharded.table import unique_name
+from lockstep._src.tables.sharded.table import SliceOfTable, unique_name
 
 _numbers = itertools.count()
 
@@ -82,6 +83,9 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
       RuntimeError: before `sok.init`.
     """
 
+    # Gradients of lookups are plain sums over the ranks. Optimizers that exchange gradients know it by this.
+    sums_gradients = True
+
     def __init__(
         self,
         initial_value: Any = None,
@@ -113,6 +117,18 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
         self._dim = dim
         row_bytes = dim * self.dtype.size
         library.set_table_size(self.logical_name, self._shard.local_rows, self._shard.local_rows * row_bytes)
+        sharded.note(self)
+        if apart.is_scope_open() and not tf.executing_eagerly():
+            self._join_scope()
+
+    def _join_scope(self) -> None:
+        """Makes savers of a scope save it as one tensor of its whole shape, and optimizers' slots for it as well."""
+        sharded.register(self)
+        if self._shard.world_size > 1:
+            offset, length = self._shard.contiguous_range
+            self._set_save_slice_info(
+                SliceOfTable(self.logical_name, list(self.global_shape), [offset, 0], [length, self._dim])
+            )
 
     @property
     def shard(self) -> Shard:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,8 @@ from lockstep._src.tables.placement.shard import Shard
 # The tables of a graph. Eager execution has one default graph for everything. But it also has no optimizer of
 # TensorFlow 1, whose slots would have to find their table.
 _TABLES = "lockstep/sharded_tables"
+# Tables that `note` was called with, by id, as long as they live: a variable is no key.
+_noted: weakref.WeakValueDictionary[int, tf.Variable] = weakref.WeakValueDictionary()
 
 
 def register(table: tf.Variable) -> None:
@@ -44,6 +47,29 @@ def shard_of(variable: Any) -> Shard | None:
         if info.full_name.startswith(table.logical_name + "/") and variable.shape[:1] == table.shape[:1]
     ]
     return max(owners, key=lambda table: len(table.logical_name)).shard if owners else None
+
+
+def note(table: tf.Variable) -> None:
+    """Makes `is_named_as_slot` know a table that is made outside of a scope."""
+    _noted[id(table)] = table
+
+
+def is_named_as_slot(variable: Any) -> bool:
+    """Returns whether a variable has the name and the shape of a slot that an optimizer makes for a noted table.
+
+    Outside of a scope nothing else tells it. TensorFlow 1 and Keras 2 name slots by paths that contain the table's name,
+    such as "user/Adagrad" and "Adam/m/user". Keras 3 names them such as "user_0_momentum".
+    """
+    name = variable.name.split(":")[0]
+    return any(
+        variable.shape == table.shape
+        and variable is not table
+        and (
+            f"/{table.logical_name}/" in f"/{name}/"
+            or name.startswith(f"{table.name.replace('/', '_').replace(':', '_')}_")
+        )
+        for table in list(_noted.values())
+    )
 
 
 def is_sharded(variable: Any) -> bool:

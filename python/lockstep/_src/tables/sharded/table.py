@@ -42,7 +42,7 @@ class EitherShape(tf.TensorShape):
         return tf.TensorShape, (self.as_list(),)
 
 
-class _SliceOfTable(tf.compat.v1.Variable.SaveSliceInfo):
+class SliceOfTable(tf.compat.v1.Variable.SaveSliceInfo):
     """The slice of the table that a worker would hold if rows were placed by ranges; they are placed by remainders."""
 
     @property
@@ -179,7 +179,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         offset, length = self._shard.contiguous_range
         dims = self._logical_shape.as_list()[1:]
         self._set_save_slice_info(
-            _SliceOfTable(self.logical_name, [self._shard.rows, *dims], [offset, *([0] * len(dims))], [length, *dims])
+            SliceOfTable(self.logical_name, [self._shard.rows, *dims], [offset, *([0] * len(dims))], [length, *dims])
         )
 
     @property
