@@ -40,6 +40,7 @@ _PACKAGES = {
     "hybridbackend": "python/hybridbackend/hybridbackend",
     "horovod": "python/horovod/horovod",
     "deeprec": "python/deeprec/deeprec",
+    "sparse_operation_kit": "python/sok/sparse_operation_kit",
 }
 
 
