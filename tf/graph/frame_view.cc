@@ -127,7 +127,8 @@ Status FrameView::Sort() {
 }
 
 // A node runs if all its inputs run, so it has all their conditions. Only a Merge runs as soon as one input does: its
-// conditions are those that its data inputs have in common. A Merge's control inputs have to run as for any other node.
+// conditions are those that its data inputs have in common. It waits for its control inputs, but runs also if they are
+// dead. (TensorFlow lets the Merge behind a conditional wait for the assertions of both branches.)
 //
 //   pred ---> Switch --0--> a --.
 //                  `--1--> b ---+--> Merge        a: {pred is 0}   b: {pred is 1}   Merge: {} and those of Switch
@@ -138,22 +139,20 @@ void FrameView::SetConditions() {
   for (const int v : order_) {
     Conditions& conditions = vertices_[v].conditions;
     const bool is_merge = vertices_[v].node != nullptr && vertices_[v].node->IsMerge();
-    Conditions control;
     bool is_first = true;
     for (const tf::Node* node : nodes_[v]) {
       for (const tf::Edge* edge : node->in_edges()) {
         if (!SourceOf(*edge)) continue;
         // A control edge's output is Graph::kControlSlot.
         const Conditions given = ConditionsOf(*edge->src(), edge->src_output());
-        if (!is_merge || edge->IsControlEdge()) {
-          control = Union(control, given);
-        } else {
+        if (!is_merge) {
+          conditions = Union(conditions, given);
+        } else if (!edge->IsControlEdge()) {
           conditions = is_first ? given : Intersection(conditions, given);
           is_first = false;
         }
       }
     }
-    conditions = Union(conditions, control);
   }
 }
 

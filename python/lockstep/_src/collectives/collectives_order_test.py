@@ -205,6 +205,23 @@ def functions_that_call_functions():
             assert session.run(fetches) == [3 * expected(2), expected(1), 3 * expected(3)]
 
 
+def assertions_before_collectives():
+    """In a function, what follows an assertion waits for a conditional, both of whose branches lead to it."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None])])
+    def step(lengths, values):
+        # Each of these asserts that the lengths fit the values.
+        ragged = [tf.RaggedTensor.from_row_lengths(values + i, lengths) for i in range(4)]
+        behind = [ordered.allreduce(one.to_sparse().values, name=f"behind_{i}") for i, one in enumerate(ragged)]
+        beside = [ordered.allreduce(values + i, name=f"a_beside_{i}") for i in range(4)]
+        return [*behind, *beside, *[ordered.allreduce(one + other) for one, other in zip(behind, beside, strict=True)]]
+
+    for _ in range(RUNS):
+        sums = [float(value[0]) for value in step([1, 1], [scaled(1), 0.0])]
+        first = [expected(1) + i * context.world_size for i in range(4)]
+        assert sums == [*first, *first, *[2 * value * context.world_size for value in first]]
+
+
 # Tests.
 
 
@@ -221,6 +238,10 @@ def test_ranks_keep_one_order_when_they(program, size):
 @pytest.mark.parametrize("control_flow_v2", [False, True])
 def test_branches_not_taken_neither_kill_nor_stop_the_chain(control_flow_v2):
     call_workers(conditionals, 2, control_flow_v2)
+
+
+def test_assertions_do_not_count_as_branches():
+    call_workers(assertions_before_collectives, 2)
 
 
 @pytest.mark.parametrize("mode", ["session", "session_v1", "function"])
