@@ -73,7 +73,7 @@ class DynamicVariable(dynamic.DynamicVariable):
             tf.float32 if dtype is None else dtype,
             initializer=_initializer(name, initializer),
             trainable=trainable,
-            option=_option(name, var_type, self._target, kwargs),
+            option=self._adjusted(_option(name, var_type, self._target, kwargs)),
         )
         attributes = (self.handle, self.logical_name, key_type, self._attributes, True, "key")
         # SOK's own reads of a variable are of this rank's keys.
@@ -82,6 +82,10 @@ class DynamicVariable(dynamic.DynamicVariable):
         self._of_job.ratio = kwargs.get("filter_ratio", 1.0)
         self._table_handle = self.handle
         tensorflow1_adapter.register(self)
+
+    def _adjusted(self, option: dynamic.EmbeddingVariableOption) -> dynamic.EmbeddingVariableOption:
+        """Returns the engine's options for this kind of variable."""
+        return option
 
     def __repr__(self) -> str:
         return f"<sok.DynamicVariable '{self.logical_name}' shape={self.shape} dtype={self.dtype.name}>"

@@ -13,15 +13,16 @@ import tensorflow as tf
 
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.variables import StaticVariable
-from lockstep._src.tables.dynamic import is_dynamic
-from lockstep._src.tables.pooling import fused
-from lockstep._src.tables.sharded import RowShardedTable, lookup_steps
+from lockstep._src.engine import apart
+from lockstep._src.tables.pooling import fused, lookup_pooled
+from lockstep._src.tables.sharded import lookup_steps
 from lockstep._src.tables.sharded.lookup_steps import DistinctRows
 
 Ids = tf.SparseTensor | tf.RaggedTensor
 _COMBINERS = ("sum", "mean")
 
 
+@tf.autograph.experimental.do_not_convert
 def lookup_sparse(params: Any, sp_ids: Any, sp_weights: Any, combiners: Any, filtering: bool) -> Any:
     """Returns combined rows for each table; see `sparse_operation_kit.lookup_sparse`."""
     is_list = isinstance(sp_ids, (list, tuple))
@@ -38,8 +39,11 @@ def lookup_sparse(params: Any, sp_ids: Any, sp_weights: Any, combiners: Any, fil
     return found if is_list else found[0]
 
 
+@tf.autograph.experimental.do_not_convert
 def all2all_dense_embedding(param: Any, indices: Any) -> tf.Tensor:
     """Returns a row for each id; see `sparse_operation_kit.all2all_dense_embedding`."""
+    if not _is_sok(param):
+        return tf.nn.embedding_lookup(_checked(param), indices)
     ids = _ids(param, tf.convert_to_tensor(indices))
     found = _distinct_rows(param, tf.reshape(ids, [-1]), False)
     rows = tf.gather(found.rows, tf.reshape(found.places, tf.shape(ids)))
@@ -47,6 +51,7 @@ def all2all_dense_embedding(param: Any, indices: Any) -> tf.Tensor:
     return tf.cast(rows, param.dtype)
 
 
+@tf.autograph.experimental.do_not_convert
 def sparse_read_and_evict(var: Any, indices: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Reads rows of this rank and evicts keys; see `sparse_operation_kit.sparse_read_and_evict`."""
     if not isinstance(var, DynamicVariable) or var.backend_type != "hybrid":
@@ -65,6 +70,8 @@ def _pooled(table: Any, ids: Any, weights: Any, combiner: str, filtering: bool) 
     if weights is not None and isinstance(weights, tf.SparseTensor) != isinstance(ids, tf.SparseTensor):
         ids, weights = _ragged(ids), _ragged(weights)
     with tf.name_scope("lookup_sparse"):
+        if not _is_sok(table):
+            return lookup_pooled(_checked(table), ids, weights, combiner)
         found = _distinct_rows(table, _ids(table, ids.values), filtering)
         pooled = fused.pool(found, fused.splits_of(ids, True), None if weights is None else weights.values, combiner)
         batch = ids.shape[0] if ids.shape.rank else None
@@ -76,21 +83,39 @@ def _distinct_rows(table: Any, ids: tf.Tensor, filtering: bool) -> DistinctRows:
     """Returns the row of each distinct id from its owner."""
     if isinstance(table, DynamicVariable):
         return table.distinct_rows_of_job(ids, filtering)
-    if not isinstance(table, StaticVariable):
-        # Tables of this library's scopes, whose gradients are by its options.
-        return table.distinct_rows(ids)
     shard = table.shard
     if shard.world_size == 1:
         route = lookup_steps.local_route(ids, shard.rows, table.logical_name)
     else:
         route = lookup_steps.route(ids, shard, table.logical_name)
-    return lookup_steps.combine_distinct(table.sparse_read(route.local_rows), route, sums=True)
+    return lookup_steps.combine_distinct(_read(table, route.local_rows), route, sums=True)
+
+
+def _read(table: StaticVariable, local_rows: tf.Tensor) -> tf.Tensor:
+    """Returns rows of this rank, [M] of which several may be one: ranks may ask for the same.
+
+    The gradient has one slice for each row then. Keras 3 would square the slices of a row one by one, and its result
+    would depend on the number of ranks. In a scope, updates add the slices of a row themselves.
+    """
+    if table.shard.world_size == 1 or apart.is_scope_open():
+        return table.sparse_read(local_rows)
+    distinct = lookup_steps.local_route(local_rows, table.shard.local_rows, table.logical_name, is_replicated=True)
+    return tf.gather(table.sparse_read(distinct.local_rows), distinct.stages[0].inverse)
+
+
+def _is_sok(table: Any) -> bool:
+    return isinstance(table, (StaticVariable, DynamicVariable))
+
+
+def _checked(table: Any) -> tf.Variable:
+    """Returns another variable; it may be a table of a scope, of any placement. Raises TypeError for what is none."""
+    if not isinstance(table, tf.Variable):
+        raise TypeError(f"params: got {table!r}, wanted sok.Variable, sok.DynamicVariable or a table of a scope")
+    return table
 
 
 def _ids(table: Any, ids: tf.Tensor) -> tf.Tensor:
-    """Returns ids as int32 or int64; raises TypeError for a variable that is no table, and for other ids."""
-    if not (isinstance(table, (StaticVariable, RowShardedTable)) or is_dynamic(table)):
-        raise TypeError(f"params: got {table!r}, wanted sok.Variable, sok.DynamicVariable or a table of a scope")
+    """Returns ids as int32 or int64; raises TypeError for others."""
     if not ids.dtype.is_integer:
         raise TypeError(f"ids of '{table.logical_name}' are {ids.dtype.name}, wanted integers")
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)

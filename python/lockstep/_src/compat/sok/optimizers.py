@@ -76,6 +76,7 @@ class Wrapper(abc.ABC):
 
         return slots.get(self, var, name)
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Pairs, global_step: Any = None, name: str | None = None) -> Any:
         """Applies gradients; pairs without a gradient are left out.
 
@@ -151,6 +152,8 @@ class KerasWrapper(Wrapper):
 
     def _apply(self, tables: list, others: list, global_step: Any, name: str | None) -> Any:
         del global_step
+        # Keras 3's Ftrl refuses a variable without rows, which a localized table is on other ranks.
+        others = [(g, v) for g, v in others if v.shape.rank == 0 or v.shape[0] != 0]
         applied = [self._optimizer.apply_gradients(others, **({} if name is None else {"name": name}))] if others else []
         if tables:
             applied += self.apply_to_tables(tables)
@@ -163,16 +166,28 @@ class KerasWrapper(Wrapper):
 
 
 class LegacyWrapper(KerasWrapper):
-    """A wrapper of one of Keras 2's legacy optimizers."""
+    """A wrapper of one of Keras 2's legacy optimizers.
 
-    def __init__(self, optimizer: Any) -> None:
+    Args:
+      optimizer: the optimizer.
+      iterations: a variable with the number of steps; None: the wrapper makes one.
+    """
+
+    def __init__(self, optimizer: Any, iterations: Any = None) -> None:
         super().__init__(optimizer)
-        with tf.init_scope():
-            self._own_iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
+        if type(optimizer).__name__ == "Nadam":
+            raise NotImplementedError(
+                "OptimizerWrapper: the legacy Nadam is not implemented for dynamic variables, because it prepares a step "
+                "for all variables at once; use tf.keras.optimizers.Nadam"
+            )
+        if iterations is None:
+            with tf.init_scope():
+                iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
+        self._own_iterations = iterations
 
     def apply_to_tables(self, tables: list) -> list:
         """Applies gradients of dynamic variables."""
-        applied = [self._apply_to(table, standins.checked(table, gradient)) for gradient, table in tables]
+        applied = [self.apply_to(table, standins.checked(table, gradient)) for gradient, table in tables]
         with tf.control_dependencies([one for one in applied if one is not None and not tf.executing_eagerly()]):
             return [*applied, self._own_iterations.assign_add(1, read_value=False)]
 
@@ -192,20 +207,21 @@ class LegacyWrapper(KerasWrapper):
         """Returns the optimizer that owns the slots of a table, and the slots."""
         return self._optimizer, self.stand_in(table).slots
 
-    def _apply_to(self, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
+    def apply_to(self, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
+        """Applies the gradient of a dynamic variable through its stand-in."""
         stand_in, o = self.stand_in(table), self._optimizer
 
         def update(summed: tf.Tensor) -> Any:
             numbers = tf.range(tf.shape(summed)[0])
             with attribute_replaced(o, "_iterations", lambda _: self._own_iterations):
-                ((changed, _),) = _clipped(o, [(tf.IndexedSlices(summed, numbers), stand_in)])
+                ((changed, _),) = clipped(o, [(tf.IndexedSlices(summed, numbers), stand_in)])
                 given = {"apply_state": o._prepare([stand_in])} if "apply_state" in o._sparse_apply_args else {}
                 return o._resource_apply_sparse_duplicate_indices(changed.values, stand_in, changed.indices, **given)
 
         return standins.update_rows(o, table, gradient, stand_in.slots, update)
 
 
-def _clipped(optimizer: Any, pairs: list) -> list:
+def clipped(optimizer: Any, pairs: list) -> list:
     """Returns pairs with the gradients that a legacy optimizer's options leave of them."""
     if job.is_shared() and (optimizer.clipnorm or optimizer.global_clipnorm):
         raise NotImplementedError(
@@ -294,14 +310,18 @@ class Keras2Wrapper(CloningWrapper):
 
     def apply_to_tables(self, tables: list) -> list:
         """Applies gradients of dynamic variables."""
-        return [self._apply_to(table, standins.checked(table, gradient)) for gradient, table in tables]
+        return [self.apply_to(table, standins.checked(table, gradient)) for gradient, table in tables]
 
-    def _apply_to(self, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
+    def apply_to(self, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
+        """Applies the gradient of a dynamic variable through its stand-in."""
         clone = self.clone(table)
         stand_in = standins.of(clone, table)
 
         def update(summed: tf.Tensor) -> Any:
-            pairs = clone._clip_gradients([tf.IndexedSlices(summed, tf.range(tf.shape(summed)[0]))])
+            count = tf.shape(summed)[0]
+            # Some optimizers make slices dense; the stand-in has one row more.
+            slices = tf.IndexedSlices(summed, tf.range(count), tf.stack([count + 1, table.dim]))
+            pairs = clone._clip_gradients([slices])
             clone.update_step(pairs[0], stand_in)
             return clone.iterations.assign_add(1, read_value=False)
 
@@ -333,6 +353,7 @@ class SGD:
         """The learning rate, a variable."""
         return self._lr
 
+    @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Pairs, global_step: Any = None, name: str | None = None) -> Any:
         """Subtracts gradients times the learning rate; see `Wrapper.apply_gradients`."""
         del global_step

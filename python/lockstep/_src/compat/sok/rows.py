@@ -34,6 +34,7 @@ def filter_variables(variables: Any) -> tuple[list[Any], list[Any]]:
     ]
 
 
+@tf.autograph.experimental.do_not_convert
 def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns the keys and rows of this rank; see `sparse_operation_kit.export`."""
     if is_dynamic(var):
@@ -42,6 +43,7 @@ def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
     return tf.convert_to_tensor(_static_keys(var)), tf.identity(var.value())
 
 
+@tf.autograph.experimental.do_not_convert
 def assign(var: Any, indices: Any, values: Any) -> Any:
     """Sets rows of this rank; see `sparse_operation_kit.assign`."""
     indices = tf.convert_to_tensor(indices)
@@ -68,11 +70,10 @@ def _owned(var: Any, ids: tf.Tensor) -> tf.Tensor:
     else:
         owner = ids % shard.world_size
     rows, rank = tf.constant(shard.rows, tf.int64), tf.constant(shard.rank, tf.int64)
-    right = (ids >= 0) & (ids < rows) & (owner == rank)
-    check = tf.debugging.Assert(
-        tf.reduce_all(right),
-        [f"variable '{var.logical_name}': rank {shard.rank} does not have the rows", tf.boolean_mask(ids, ~right)],
-    )
+    right = (ids >= 0) & (ids < rows) & tf.equal(owner, rank)
+    message = f"variable '{var.logical_name}': rank {shard.rank} does not have the rows {{}}"
+    wrong = tf.strings.format(message, [tf.boolean_mask(ids, ~right)])
+    check = tf.debugging.Assert(tf.reduce_all(right), [wrong])
     with tf.control_dependencies([] if check is None else [check]):
         return tf.identity(ids)
 

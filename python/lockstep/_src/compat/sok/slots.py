@@ -15,7 +15,6 @@ from lockstep._src.compat.sok import optimizers
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.engine import library
 from lockstep._src.tables import updates
-from lockstep._src.tables.dynamic import standins
 
 # The name in files of each optimizer, and its slots: SOK's name, and the other libraries' names. The order of classes
 # is the original's, in which a later name that a class's name contains wins.
@@ -168,7 +167,7 @@ def _slot_variables(optimizer: Any, variable: Any, make: bool) -> dict[str, tf.V
             if _is_legacy(inner):
                 inner._create_hypers()
             inner._create_slots([variable])
-        slots = {name: inner.get_slot(variable, name) for name in inner.get_slot_names()}
+        slots = {name: _slot_or_none(inner, variable, name) for name in inner.get_slot_names()}
     else:
         if make and not inner.built:
             inner.build([variable])
@@ -179,6 +178,13 @@ def _slot_variables(optimizer: Any, variable: Any, make: bool) -> dict[str, tf.V
         if slot is not None:
             found[sok] = getattr(slot, "_value", slot)
     return found
+
+
+def _slot_or_none(optimizer: Any, variable: Any, name: str) -> Any:
+    try:
+        return optimizer.get_slot(variable, name)
+    except KeyError:  # a legacy optimizer that has slots for other variables only
+        return None
 
 
 def _slots_by_attribute(optimizer: Any, variable: Any) -> Iterator[tuple[str, Any]]:
