@@ -19,8 +19,8 @@ from lockstep._src.gradients import provenance
 from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.exchange import GradientExchange
 from lockstep._src.gradients.settings import Exchange
+from lockstep._src.gradients.variable_sets import is_table
 from lockstep._src.replicas import replicated
-from lockstep._src.tables import sharded
 
 
 class _ShardedVariables:
@@ -28,7 +28,7 @@ class _ShardedVariables:
 
     def among(self, variables: Sequence[Any]) -> list[bool]:
         """Returns for each variable whether it is sharded."""
-        return [sharded.is_sharded(v) for v in variables]
+        return [is_table(v) for v in variables]
 
 
 def exchange() -> GradientExchange:

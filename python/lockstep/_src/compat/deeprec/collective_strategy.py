@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from lockstep._src.compat.sok import job
 from lockstep._src.engine.context import context
 from lockstep._src.engine.options import OptionValues
 from lockstep._src.estimator.estimator import Estimator
@@ -33,8 +34,9 @@ class CollectiveStrategy:
 
     In DeepRec, the environment variable COLLECTIVE_STRATEGY, 'hb' or 'sok', chooses between two engines. Here both
     values mean this project's engine, and training is the same. Gradients are the mean over the workers, learning rates
-    are not changed, and tables that are made in `embedding_scope` are sharded by rows. docs/deeprec.md lists the
-    differences from DeepRec.
+    are not changed, and tables that are made in `embedding_scope` are sharded by rows. With 'sok', programs may also use
+    SparseOperationKit's functions, `sok.lookup_sparse` for instance, inside `scope`: the workers are its ranks, without
+    `sok.init`. docs/deeprec.md lists the differences from DeepRec.
 
     Attributes:
       backend: 'hb' or 'sok', the value of the variable; 'hb' if it is not set.
@@ -45,6 +47,9 @@ class CollectiveStrategy:
 
     def __init__(self) -> None:
         self.backend = collective_backend(os.environ)
+        if self.backend == "sok":
+            # Connects nothing: a process that opens no scope may make a strategy as well.
+            job.join_scope()
 
     def __repr__(self) -> str:
         return f"CollectiveStrategy(backend={self.backend!r}, rank={self.rank}, world_size={self.world_size})"

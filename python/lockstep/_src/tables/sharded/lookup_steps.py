@@ -211,8 +211,8 @@ def combine(rows: tf.Tensor, route: Route, sums: bool = False) -> tf.Tensor:
     Args:
       rows: the rows of `route.local_rows`.
       route: the way of the ids.
-      sums: whether gradients are plain sums over the workers. By default they are means, weighted by the workers' rows
-        of the batch, or what option `embedding_gradient` says.
+      sums: whether gradients are plain sums over the workers, except in a scope. In a scope, and by default, they are
+        means, weighted by the workers' rows of the batch, or what option `embedding_gradient` says.
     """
     return _back(rows, route, "ids", sums)
 
@@ -224,7 +224,7 @@ def combine_distinct(rows: tf.Tensor, route: Route, sums: bool = False) -> Disti
 
 
 def _back(rows: tf.Tensor, route: Route, rows_of: str, sums: bool) -> tf.Tensor:
-    gradients = _SUM if sums else _BY_OPTION
+    gradients = _SUM if sums and not apart.is_scope_open() else _BY_OPTION
 
     def back(rows: tf.Tensor) -> tf.Tensor:
         for stage in reversed(route.stages[1:]):

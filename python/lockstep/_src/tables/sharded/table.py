@@ -105,7 +105,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     # Whether lookups with a combiner may be made of this library's operations.
     fuses_lookups = True
-    # Whether gradients of lookups are plain sums over the workers, whatever the options say.
+    # Whether gradients of lookups are plain sums over the workers outside of scopes, whatever the options say.
     sums_gradients = False
 
     def __init__(
