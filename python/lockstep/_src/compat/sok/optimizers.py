@@ -177,8 +177,8 @@ class LegacyWrapper(KerasWrapper):
         super().__init__(optimizer)
         if type(optimizer).__name__ == "Nadam":
             raise NotImplementedError(
-                "OptimizerWrapper: the legacy Nadam is not implemented for dynamic variables, because it prepares a step "
-                "for all variables at once; use tf.keras.optimizers.Nadam"
+                "OptimizerWrapper: the legacy Nadam is not implemented for dynamic variables, because it prepares a "
+                "step for all variables at once; use tf.keras.optimizers.Nadam"
             )
         if iterations is None:
             with tf.init_scope():

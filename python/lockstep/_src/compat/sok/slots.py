@@ -16,8 +16,7 @@ from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.engine import library
 from lockstep._src.tables import updates
 
-# The name in files of each optimizer, and its slots: SOK's name, and the other libraries' names. The order of classes
-# is the original's, in which a later name that a class's name contains wins.
+# The slots of each optimizer: SOK's name, and the other libraries' names.
 _SLOTS: dict[str, dict[str, tuple[str, ...]]] = {
     "SGD": {"momentum": ("momentum", "momentums")},
     "Adamax": {"m": ("m", "momentum"), "v": ("v", "norm", "u")},
@@ -42,21 +41,32 @@ class _Column(NamedTuple):
 
 
 def optimizer_name(optimizer: Any) -> str:
-    """Returns the name of an optimizer in files, such as "Adam"; raises TypeError for one that SOK's files lack."""
+    """Returns the name of an optimizer in files, such as "Adam"; raises TypeError for one that SOK's files lack.
+
+    Adamax is called "Adam" there, which its name contains, as in the original's files.
+    """
+    return _kind(optimizer).replace("Adamax", "Adam")
+
+
+def _kind(optimizer: Any) -> str:
+    """Returns the key of an optimizer in `_SLOTS`."""
     cls = type(_inner(optimizer)).__name__
     found = [name for name in _SLOTS if name in _ALIASES.get(cls, cls)]
     if not found:
         raise TypeError(f"optimizer: got {cls}, wanted one of {', '.join(_SLOTS)}, or a wrapper of it")
-    return found[-1]
+    return max(found, key=len)
 
 
 def names(optimizer: Any) -> list[str]:
     """Returns SOK's names of the slots that an optimizer has, in the order of the legacy optimizer."""
-    inner, name = _inner(optimizer), optimizer_name(optimizer)
-    if name == "SGD" and not (getattr(inner, "momentum", 0) if not _is_legacy(inner) else inner._momentum):
-        if type(inner).__name__ != "MomentumOptimizer":
-            return []
-    return list(_SLOTS[name])
+    kind = _kind(optimizer)
+    return [] if kind == "SGD" and not _has_momentum(_inner(optimizer)) else list(_SLOTS[kind])
+
+
+def _has_momentum(optimizer: Any) -> bool:
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return isinstance(optimizer, tf.compat.v1.train.MomentumOptimizer)
+    return bool(optimizer._momentum if _is_legacy(optimizer) else getattr(optimizer, "momentum", 0))
 
 
 def ensure(optimizer: Any, variables: Sequence[Any]) -> None:
@@ -151,7 +161,7 @@ def _columns(optimizer: Any, table: DynamicVariable) -> list[_Column]:
         return []
     columns = updates.slot_names(owner, table, [slot.name for slot in slots])
     initials = [tf.reduce_max(tf.cast(slot.initial, tf.float32)) for slot in slots]
-    known = _SLOTS[optimizer_name(optimizer)]
+    known = _SLOTS[_kind(optimizer)]
     own = [next((sok for sok, others in known.items() if slot.name in others), slot.name) for slot in slots]
     return [_Column(*one) for one in zip(own, columns, initials, strict=True)]
 
@@ -161,7 +171,7 @@ def _slot_variables(optimizer: Any, variable: Any, make: bool) -> dict[str, tf.V
     inner = _inner(optimizer)
     if isinstance(inner, optimizers.SGD):
         return {}
-    known = _SLOTS[optimizer_name(optimizer)]
+    known = _SLOTS[_kind(optimizer)]
     if hasattr(inner, "get_slot"):
         if make:
             if _is_legacy(inner):
