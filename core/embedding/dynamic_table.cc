@@ -94,6 +94,17 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
   });
 }
 
+void DynamicTable::Find(std::span<const int64_t> keys, uint32_t* numbers, const ParallelFor& parallel) const {
+  const std::shared_lock gate(gate_);
+  parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
+    ForEachGroup(
+        index_, keys, begin, end, [](int64_t, uint32_t) {},
+        [&](int64_t first, int64_t count, const uint32_t* values) {
+          for (int64_t i = 0; i < count; ++i) numbers[first + i] = IsRow(values[i]) ? values[i] : kNoRow;
+        });
+  });
+}
+
 Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool provisional) {
   const std::unique_lock gate(gate_);
   for (size_t i = 0; i < slots_.size(); ++i) {

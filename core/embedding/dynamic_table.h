@@ -126,6 +126,10 @@ class DynamicTable {
   // Reads the keys' rows without changing anything; default_value for keys that have none. out: [N, D] float32.
   void Lookup(std::span<const int64_t> keys, float* out, const ParallelFor& parallel) const;
 
+  // Writes the keys' row numbers, kNoRow for keys without a row; changes nothing. They belong to the keys as long as a
+  // living batch has them. numbers: [N].
+  void Find(std::span<const int64_t> keys, uint32_t* numbers, const ParallelFor& parallel) const;
+
   // Makes or finds the slot `name` and returns its number. Existing rows begin with `initial`, too. FAILED_PRECONDITION
   // for a slot with another initial value, unless that value was `provisional`: a checkpoint's, restored before its
   // optimizer exists. Then new rows begin with `initial` from now on.

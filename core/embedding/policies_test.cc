@@ -73,6 +73,25 @@ TEST(Evaluation, LeavesNoTrace) {
   EXPECT_EQ(Read(*table, {3}), Initial({3}));
 }
 
+// Candidates have no row yet, and unseen keys get none.
+TEST(Evaluation, FindsTheRowsOfAdmittedKeys) {
+  DynamicTableOptions options = Options();
+  options.admission.min_frequency = 2;
+  options.record_frequency = true;
+  const auto table = Make(options);
+  const std::vector<int64_t> keys = {5, 1, 5, 2};
+  const Result<ResolvedKeys> batch = table->Resolve(keys, {}, nullptr, RunInline);
+  std::vector<uint32_t> numbers(5);
+  table->Find(std::vector<int64_t>{5, 1, 2, 9, 5}, numbers.data(), RunInline);
+  const uint32_t row = batch->rows()[0];
+  EXPECT_NE(row, kNoRow);
+  EXPECT_EQ(numbers, (std::vector<uint32_t>{row, kNoRow, kNoRow, kNoRow, row}));
+  EXPECT_EQ(table->candidate_count(), 2);
+  std::vector<int64_t> frequencies(2);
+  ASSERT_EQ(table->GetFrequency(std::vector<int64_t>{1, 9}, frequencies.data()), OkStatus());
+  EXPECT_EQ(frequencies, (std::vector<int64_t>{1, 0})) << "nothing is counted";
+}
+
 TEST(Eviction, ByWallClockGoesByTheCallersClock) {
   DynamicTableOptions options = Options();
   options.eviction.seconds_to_live = 60;

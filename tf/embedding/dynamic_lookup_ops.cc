@@ -85,6 +85,18 @@ class LookupKernel : public KeysKernelBase {
   }
 };
 
+class FindKernel : public TableKernelBase {
+ public:
+  using TableKernelBase::TableKernelBase;
+
+ protected:
+  Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
+    const tf::Tensor& keys = context->input(1);
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * numbers, AllocateTensor(context, 0, keys.shape()));
+    return table.Find(keys, static_cast<int64_t*>(Data(*numbers)), ParallelForOf(context));
+  }
+};
+
 // Returns the number of a slot by its name; nothing for the empty name, which stands for the weights.
 Result<std::optional<int>> SlotNumber(DynamicTable& table, const std::string& name, const tf::Tensor& initial) {
   if (name.empty()) return std::optional<int>();
@@ -144,6 +156,7 @@ absl::Status RowsOfKeys(InferenceContext* c) { return SetRowsShape(c, 0, c->inpu
 
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableResolve").Device(tf::DEVICE_CPU), ResolveKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableLookup").Device(tf::DEVICE_CPU), LookupKernel);
+REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableFind").Device(tf::DEVICE_CPU), FindKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableReadRows").Device(tf::DEVICE_CPU), ReadRowsKernel);
 REGISTER_KERNEL_BUILDER(Name("LockstepDynamicTableWriteRows").Device(tf::DEVICE_CPU), WriteRowsKernel);
 
@@ -177,6 +190,20 @@ REGISTER_OP("LockstepDynamicTableLookup")
     .SetShapeFn(RowsOfKeys)
     .Doc(R"doc(
 Looks up keys in evaluation, without changing the table. Keys without a row read the table's default_value.
+)doc");
+
+REGISTER_OP("LockstepDynamicTableFind")
+    .Input("table: resource")
+    .Input("keys: Tkeys")
+    .Output("numbers: int64")
+    .Attr("Tkeys: {int32, int64, string}")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->input(1));
+      return absl::OkStatus();
+    })
+    .Doc(R"doc(
+Returns the numbers of the rows of keys, -1 for keys without a row; changes nothing.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableReadRows")

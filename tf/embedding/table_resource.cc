@@ -116,6 +116,16 @@ Status DynamicTableResource::Lookup(const tf::Tensor& keys, float* rows, const P
   });
 }
 
+Status DynamicTableResource::Find(const tf::Tensor& keys, int64_t* numbers, const ParallelFor& parallel) const {
+  return WithKeys(keys, [&](std::span<const int64_t> found) {
+    std::vector<uint32_t> rows(found.size());
+    table_->Find(found, rows.data(), parallel);
+    std::transform(rows.begin(), rows.end(), numbers,
+                   [](uint32_t row) { return row == kNoRow ? kNotAdmitted : static_cast<int64_t>(row); });
+    return OkStatus();
+  });
+}
+
 Status DynamicTableResource::GetFrequency(const tf::Tensor& keys, int64_t* counts) const {
   return WithKeys(keys, [&](std::span<const int64_t> found) { return table_->GetFrequency(found, counts); });
 }

@@ -69,6 +69,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
                  const ParallelFor& parallel);
   // Reads without changing anything, in evaluation. rows: [N, D].
   Status Lookup(const tensorflow::Tensor& keys, float* rows, const ParallelFor& parallel) const;
+  // Writes the keys' row numbers, kNotAdmitted for keys without a row; changes nothing. numbers: [N].
+  Status Find(const tensorflow::Tensor& keys, int64_t* numbers, const ParallelFor& parallel) const;
   // Write the recorded numbers; counts: [N].
   Status GetFrequency(const tensorflow::Tensor& keys, int64_t* counts) const;
   Status GetVersion(const tensorflow::Tensor& keys, int64_t* counts) const;

@@ -326,6 +326,14 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         """
         return library.ops.lockstep_dynamic_table_counts(self.handle, tf.convert_to_tensor(ids), of="version")
 
+    def find(self, ids: Any) -> tf.Tensor:
+        """Returns the numbers of the rows of this worker's keys, of `ids`' shape, int64; -1 for keys without a row."""
+        return library.ops.lockstep_dynamic_table_find(self.handle, tf.convert_to_tensor(ids))
+
+    def contains(self, ids: Any) -> tf.Tensor:
+        """Returns whether this worker has rows of keys, of `ids`' shape, bool."""
+        return self.find(ids) >= 0
+
     def insert(self, keys: Any, values: Any, freqs: Any = (), versions: Any = ()) -> tf.Operation | None:
         """Inserts rows for admitted keys, or replaces the rows of keys that exist; their slots are reset.
 
