@@ -168,6 +168,7 @@ REGISTER_OP("LockstepDynamicTableResolve")
     .Output("numbers: int64")
     .Attr("Tkeys: {int32, int64, string}")
     .Attr("is_counted: bool = false")
+    .Attr("gradients_by: {'number', 'key'} = 'number'")
     .SetIsStateful()
     .SetShapeFn(ResolveShapes)
     .Doc(R"doc(
@@ -178,6 +179,7 @@ times: [N], how often each key is seen; or empty: once.
 rows: the shape of the keys, then D.
 numbers: [N]; the number of each key's row, -1 for keys that are not admitted.
 is_counted: whether the lookup is in the table's counters already.
+gradients_by: the indices of the gradient's slices: numbers of rows, or keys, which must be integers then.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableLookup")

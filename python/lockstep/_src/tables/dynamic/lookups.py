@@ -23,6 +23,8 @@ class Lookups:
       key_dtype: the type of its keys.
       attributes: the result of `table_options.attributes`.
       sums_gradients: whether gradients are plain sums over the workers: see `lookup_steps.combine`.
+      gradients_by: the indices of a gradient's slices, "number" or "key": see `DynamicVariable.gradients_by`.
+      in_job: whether lookups are in the tables of all workers; None: if there are several.
     """
 
     def __init__(
@@ -32,13 +34,15 @@ class Lookups:
         key_dtype: tf.DType,
         attributes: dict[str, Any],
         sums_gradients: bool = False,
+        gradients_by: str = "number",
+        in_job: bool | None = None,
     ) -> None:
         self._handle, self._name, self._key_dtype = handle, name, key_dtype
-        self._sums_gradients = sums_gradients
+        self._sums_gradients, self._gradients_by = sums_gradients, gradients_by
         self._filters = attributes.get("min_frequency", 0) > 1
         # Whether it matters how often a key is seen in a lookup.
         self._counts = attributes["record_frequency"] or self._filters or attributes.get("order") == "lfu"
-        self._in_job = context.world_size > 1
+        self._in_job = context.world_size > 1 if in_job is None else in_job
         # Names of operations, because an operation would keep its graph alive.
         self._last: weakref.WeakKeyDictionary[tf.Graph, str] = weakref.WeakKeyDictionary()
         self._key_owner = attributes["key_owner"]
@@ -94,7 +98,11 @@ class Lookups:
         """
         with self._after_previous_lookup():
             rows, numbers = library.ops.lockstep_dynamic_table_resolve(
-                self._handle, keys, tf.zeros([0], tf.int64) if times is None else times, is_counted=is_counted
+                self._handle,
+                keys,
+                tf.zeros([0], tf.int64) if times is None else times,
+                is_counted=is_counted,
+                gradients_by=self._gradients_by,
             )
         if not self._filters:
             return rows

@@ -92,13 +92,22 @@ def of(optimizer: Any, table: Any) -> _StandIn:
     return stand_ins[optimizer]
 
 
+def initial_of(slot: tf.Variable) -> Any:
+    """Returns the initial value of a stand-in's slot: a number under eager execution, in a graph a tensor."""
+    if not tf.executing_eagerly():
+        return slot.initial_value
+    if not hasattr(slot, "_lockstep_initial"):
+        slot._lockstep_initial = float(tf.reduce_max(slot))  # before the first step
+    return slot._lockstep_initial
+
+
 def checked(table: Any, gradient: Any) -> tf.IndexedSlices:
-    """Returns a table's gradient; raises NotImplementedError if it is dense."""
+    """Returns a table's gradient by numbers of rows; raises NotImplementedError if it is dense."""
     if not isinstance(gradient, tf.IndexedSlices):
         raise NotImplementedError(
             f"table '{table.logical_name}' is dynamic: its gradient is tf.IndexedSlices, got {gradient}"
         )
-    return gradient
+    return table.numbered(gradient)
 
 
 def touched(gradient: tf.IndexedSlices) -> tuple[tf.Tensor, tf.Tensor]:

@@ -169,7 +169,7 @@ def _read(global_step: Any) -> tf.Tensor:
 def _apply_by_stand_in(optimizer: Any, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
     stand_in = standins.of(optimizer, table)
     slots = [
-        standins.Slot(name, variable, _initial_of(variable))
+        standins.Slot(name, variable, standins.initial_of(variable))
         for name in optimizer.get_slot_names()
         if (variable := optimizer.get_slot(stand_in, name)) is not None
     ]
@@ -179,11 +179,3 @@ def _apply_by_stand_in(optimizer: Any, table: DynamicVariable, gradient: tf.Inde
         return optimizer._resource_apply_sparse_duplicate_indices(summed, stand_in, numbers)
 
     return standins.update_rows(optimizer, table, gradient, slots, update)
-
-
-def _initial_of(slot: tf.Variable) -> Any:
-    if not tf.executing_eagerly():
-        return slot.initial_value
-    if not hasattr(slot, "_lockstep_initial"):
-        slot._lockstep_initial = float(tf.reduce_max(slot))  # before the first step
-    return slot._lockstep_initial

@@ -62,7 +62,7 @@ def dynamic_tables(graph: tf.Graph | None = None) -> list[DynamicVariable]:
 
 def is_dynamic(variable: Any) -> bool:
     """Returns whether a variable is a dynamic table."""
-    return isinstance(variable, DynamicVariable)
+    return isinstance(variable, DynamicVariable) and variable.is_dynamic
 
 
 # This keeps the collection of tables out of a MetaGraph.
@@ -101,6 +101,8 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     fuses_lookups = True
     # Whether gradients of lookups are plain sums over the workers, whatever the options say.
     sums_gradients = False
+    # The indices of a gradient's slices: "number", numbers of rows, with which updates search no key again; or "key".
+    gradients_by = "number"
 
     def __init__(
         self,
@@ -145,7 +147,12 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
                 in_graph_mode=in_graph,
             )
             self._lookups = lookups.Lookups(
-                self.handle, self.logical_name, self._key_dtype, self._attributes, self.sums_gradients
+                self.handle,
+                self.logical_name,
+                self._key_dtype,
+                self._attributes,
+                self.sums_gradients,
+                self.gradients_by,
             )
             if in_graph:
                 self._join_graph(collections)
@@ -333,6 +340,12 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     def contains(self, ids: Any) -> tf.Tensor:
         """Returns whether this worker has rows of keys, of `ids`' shape, bool."""
         return self.find(ids) >= 0
+
+    def numbered(self, gradient: tf.IndexedSlices) -> tf.IndexedSlices:
+        """Returns a gradient of the table whose indices are numbers of rows."""
+        if self.gradients_by == "number":
+            return gradient
+        return tf.IndexedSlices(gradient.values, self.find(gradient.indices), gradient.dense_shape)
 
     def insert(self, keys: Any, values: Any, freqs: Any = (), versions: Any = ()) -> tf.Operation | None:
         """Inserts rows for admitted keys, or replaces the rows of keys that exist; their slots are reset.

@@ -9,9 +9,20 @@ are in `keras_rules.py`, the replaced symbols in `keras3.py` and `keras2.py`. `k
 optimizers.
 """
 
+from lockstep._src.tables.updates.apply import apply_rule, of_touched_rows
 from lockstep._src.tables.updates.dispatch import apply_sparse, rule_of
 from lockstep._src.tables.updates.owners import note_restored, slot_names
 from lockstep._src.tables.updates.rules import Rule, Slot
 from lockstep._src.tables.updates.tensorflow1_hooks import intercept_updates
 
-__all__ = ["Rule", "Slot", "apply_sparse", "intercept_updates", "note_restored", "rule_of", "slot_names"]
+__all__ = [
+    "Rule",
+    "Slot",
+    "apply_rule",
+    "apply_sparse",
+    "intercept_updates",
+    "note_restored",
+    "of_touched_rows",
+    "rule_of",
+    "slot_names",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import tensorflow as tf
@@ -9,8 +10,17 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from lockstep._src.engine import library
+from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.updates.owners import slot_names
 from lockstep._src.tables.updates.rules import Rule
+
+_touched_only = ThreadValue(False)
+
+
+def of_touched_rows() -> contextlib.AbstractContextManager[None]:
+    """Makes updates of dynamic tables inside the block leave rows alone that have no gradient, as lazy Adam does."""
+    return _touched_only.holding(True)
+
 
 # The core's row numbers have 32 bits, and one number means "none".
 _MOST_ROWS = 2**32 - 2
@@ -38,7 +48,7 @@ def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor)
         names=[getattr(variable, "logical_name", variable.name.split(":")[0])],
         rules=[rule.name],
         hyperparameter_names=list(hyperparameters),
-        all_rows=[rule.all_rows],
+        all_rows=[rule.all_rows and not (dynamic and _touched_only.value)],
         dynamic=[dynamic],
         slot_names=slot_names(rule.optimizer, variable, names) if dynamic else [],
         slot_initials=[slot.initial for slot in rule.slots] if dynamic else [],

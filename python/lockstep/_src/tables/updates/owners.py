@@ -44,7 +44,7 @@ def slot_names(optimizer: Any, table: Any, slots: Sequence[str]) -> list[str]:
     unique = next((name for name, owner in owners.items() if owner.optimizer() is optimizer), None)
     if unique is None:
         _drop_slots_of_gone(table, owners)
-        unique = name = optimizer.get_name() if hasattr(optimizer, "get_name") else optimizer.name
+        unique = name = _name_of(optimizer)
         others = 0
         while unique in owners:
             others += 1
@@ -53,6 +53,13 @@ def slot_names(optimizer: Any, table: Any, slots: Sequence[str]) -> list[str]:
     names = [f"{unique}/{slot}" for slot in slots]
     owners[unique].slots.update(names)
     return names
+
+
+def _name_of(optimizer: Any) -> str:
+    if hasattr(optimizer, "get_name"):
+        return optimizer.get_name()
+    # Keras' legacy optimizers have no public name.
+    return optimizer.name if hasattr(optimizer, "name") else optimizer._name
 
 
 def note_restored(table: Any) -> None:
