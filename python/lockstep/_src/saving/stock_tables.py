@@ -134,6 +134,8 @@ for _method in (
     "get_frequency",
     "get_version",
     "get_seconds",
+    "find",
+    "contains",
     "insert",
     "evict",
 ):
