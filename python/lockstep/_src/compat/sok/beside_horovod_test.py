@@ -322,6 +322,16 @@ CASES = [
 ]
 
 
+def run_without_init():
+    starting.init("horovod", use_legacy_optimizer=False)
+    assert hvd.is_initialized() and (hvd.rank(), hvd.size()) == (job.rank(), 2)
+    one_tape_gives_the_gradients_of_all()
+
+
+def test_horovod_is_initialized_by_sok():
+    call_workers(run_without_init, 2, timeout_s=100)
+
+
 def run_all():
     hvd.init(process_sets=[RANK_0])
     starting.init("horovod", use_legacy_optimizer=False)

@@ -298,7 +298,7 @@ def _agree_on_slots(attempt: together.Attempt, optimizer: Any, variables: Sequen
 
 
 def _check_slots(optimizer: Any, variables: Sequence[Any]) -> None:
-    without = [variable.name for variable in variables if not slots.has(optimizer, variable)]
+    without = [v.name for v in variables if not slots.has_no_rows(v) and not slots.has(optimizer, v)]
     if without:
         raise ValueError(
             f"optimizer: got one that has no slots for {', '.join(map(repr, without))}, wanted slots for all variables "

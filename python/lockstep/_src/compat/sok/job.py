@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from lockstep._src.collectives import named_job, ordered
 from lockstep._src.compat.horovod import collectives
+from lockstep._src.compat.horovod import job as horovod_job
 from lockstep._src.compat.horovod.collectives import AVERAGE, MAX, MIN, REDUCTIONS, SUM
 from lockstep._src.compat.horovod.process_sets import global_process_set
 from lockstep._src.engine.context import context
@@ -33,7 +34,8 @@ def set_comm_tool(tool: str) -> None:
     if tool not in _TOOLS:
         raise ValueError(f"comm_tool: got {tool!r}, wanted 'horovod', or 'single' for a process by itself")
     if tool == "horovod":
-        named_job.start()
+        # Does nothing after `hvd.init`. Horovod's optimizers need more than the job itself.
+        horovod_job.init(None, None)
         if (named_job.rank(), named_job.size()) != (context.rank, context.world_size):
             raise ValueError(
                 f"sok.init: hvd.init took a part of the job, in which this is rank {named_job.rank()} of "

@@ -77,7 +77,7 @@ def ensure(optimizer: Any, variables: Sequence[Any]) -> None:
                 library.ops.lockstep_dynamic_table_read_rows(
                     variable.handle, tf.zeros([0], tf.int64), column.initial, slot=column.column
                 )
-        elif names(optimizer):
+        elif names(optimizer) and not has_no_rows(variable):
             _slot_variables(optimizer, variable, make=True)
 
 
@@ -86,6 +86,11 @@ def has(optimizer: Any, variable: Any) -> bool:
     if isinstance(variable, DynamicVariable):
         return isinstance(optimizer, optimizers.Wrapper)
     return len(_slot_variables(optimizer, variable, make=False)) == len(names(optimizer))
+
+
+def has_no_rows(variable: Any) -> bool:
+    """Returns whether a variable is a localized one of another rank. It is not trained here, and may have no slots."""
+    return not isinstance(variable, DynamicVariable) and variable.shape[0] == 0
 
 
 def get(optimizer: Any, variable: Any, name: str) -> Any:
@@ -102,6 +107,8 @@ def get(optimizer: Any, variable: Any, name: str) -> Any:
 
 def read(optimizer: Any, variable: Any, name: str) -> np.ndarray:
     """Returns a slot of this rank's rows, [L, D], in the order of `rows.read`."""
+    if has_no_rows(variable):
+        return np.zeros(variable.shape, np.dtype(variable.dtype.as_numpy_dtype))
     return get(optimizer, variable, name).numpy()
 
 
@@ -124,6 +131,8 @@ def write(optimizer: Any, variable: Any, name: str, keys: np.ndarray, values: np
             column.initial,
             slot=column.column,
         )
+        return
+    if has_no_rows(variable):
         return
     slot = _slot_variables(optimizer, variable, make=True)[name]
     local = tf.cast(variable.key_map(np.asarray(keys).astype(np.int64)), tf.int64)
