@@ -13,7 +13,6 @@ import tensorflow as tf
 
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.variables import StaticVariable
-from lockstep._src.engine import apart
 from lockstep._src.tables.pooling import fused, lookup_pooled
 from lockstep._src.tables.sharded import lookup_steps
 from lockstep._src.tables.sharded.lookup_steps import DistinctRows
@@ -88,19 +87,7 @@ def _distinct_rows(table: Any, ids: tf.Tensor, filtering: bool) -> DistinctRows:
         route = lookup_steps.local_route(ids, shard.rows, table.logical_name)
     else:
         route = lookup_steps.route(ids, shard, table.logical_name)
-    return lookup_steps.combine_distinct(_read(table, route.local_rows), route, sums=True)
-
-
-def _read(table: StaticVariable, local_rows: tf.Tensor) -> tf.Tensor:
-    """Returns rows of this rank, [M] of which several may be one: ranks may ask for the same.
-
-    The gradient has one slice for each row then. Keras 3 would square the slices of a row one by one, and its result
-    would depend on the number of ranks. In a scope, updates add the slices of a row themselves.
-    """
-    if table.shard.world_size == 1 or apart.is_scope_open():
-        return table.sparse_read(local_rows)
-    distinct = lookup_steps.local_route(local_rows, table.shard.local_rows, table.logical_name, is_replicated=True)
-    return tf.gather(table.sparse_read(distinct.local_rows), distinct.stages[0].inverse)
+    return lookup_steps.combine_distinct(table.sparse_read(route.local_rows), route, sums=True)
 
 
 def _is_sok(table: Any) -> bool:

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from lockstep._src.compat.sok import job
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
+from lockstep._src.compat.sok.variables import StaticVariable
 from lockstep._src.hooks.interception import attribute_replaced
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import keras_adapter, standins
@@ -152,6 +153,9 @@ class KerasWrapper(Wrapper):
 
     def _apply(self, tables: list, others: list, global_step: Any, name: str | None) -> Any:
         del global_step
+        for _, variable in others:
+            if isinstance(variable, StaticVariable):
+                keras_adapter.register(variable)  # the program may have loaded Keras after it made the variable
         # Keras 3's Ftrl refuses a variable without rows, which a localized table is on other ranks.
         others = [(g, v) for g, v in others if v.shape.rank == 0 or v.shape[0] != 0]
         applied = [self._optimizer.apply_gradients(others, **({} if name is None else {"name": name}))] if others else []

@@ -18,6 +18,7 @@ from tensorflow.python.ops import resource_variable_ops
 from lockstep._src.compat.sok import job
 from lockstep._src.engine import apart, library
 from lockstep._src.tables import sharded
+from lockstep._src.tables.dynamic import tensorflow1_adapter
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import initial_values
 from lockstep._src.tables.sharded.table import SliceOfTable, unique_name
@@ -86,6 +87,9 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
     # Gradients of lookups are plain sums over the ranks. Optimizers that exchange gradients know it by this.
     sums_gradients = True
 
+    # The ranks' slices of one row are added before an optimizer sees them, with no pass of their own.
+    fuses_updates = True
+
     def __init__(
         self,
         initial_value: Any = None,
@@ -118,6 +122,7 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
         row_bytes = dim * self.dtype.size
         library.set_table_size(self.logical_name, self._shard.local_rows, self._shard.local_rows * row_bytes)
         sharded.note(self)
+        tensorflow1_adapter.register(self)
         if apart.is_scope_open() and not tf.executing_eagerly():
             self._join_scope()
 

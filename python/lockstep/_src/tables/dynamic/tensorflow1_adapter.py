@@ -6,6 +6,7 @@ long as there are tables. For other variables they do the same as before:
 | replaced | effect for a table |
 | --- | --- |
 | `optimizer._get_processor` | applies its gradient: by a fused rule, or by a stand-in (`standins.py`) |
+| the same, for a variable with `fuses_updates` | applies its slices by a fused rule, if there is one |
 | `Optimizer.apply_gradients` | ends the step in the table when all updates have been made |
 | an optimizer's `_create_slots`, while it applies | makes no slots if there is a rule: they are columns of the table |
 | `embedding_lookup_sparse_impl` | gives a table the ids before duplicates were dropped |
@@ -24,6 +25,7 @@ import tensorflow as tf
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.training import optimizer as tf_optimizer
 
+from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception, around, attribute_replaced
@@ -32,8 +34,12 @@ from lockstep._src.tables.dynamic import keras_adapter, local_lookup, standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, shapes_of_one_row
 
 
-def register(table: DynamicVariable) -> None:
-    """Makes optimizers work with dynamic tables for as long as this table exists."""
+def register(table: Any) -> None:
+    """Makes optimizers work with tables for as long as this one exists.
+
+    It is a dynamic table, or a variable with the attribute `fuses_updates`: outside of a scope, too, its slices are
+    applied by fused updates, which add those of one row.
+    """
     hooks.hold_for(table)
     keras_adapter.register(table)
 
@@ -80,7 +86,10 @@ def _wrap_variable_shape(variable_shape: Callable[..., Any]) -> Callable[..., An
 def _wrap_get_processor(get_processor: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(get_processor)
     def wrapped(v: Any) -> Any:
-        return _TableProcessor(v) if is_dynamic(v) else get_processor(v)
+        if is_dynamic(v):
+            return _TableProcessor(v)
+        processor = get_processor(v)
+        return _FusingProcessor(processor) if getattr(v, "fuses_updates", False) else processor
 
     return wrapped
 
@@ -98,6 +107,25 @@ class _TableProcessor(tf_optimizer._OptimizableVariable):
         g = standins.checked(self._table, g)
         applied = updates.apply_sparse(optimizer, self._table, g.values, g.indices)
         return _apply_by_stand_in(optimizer, self._table, g) if applied is None else applied
+
+
+class _FusingProcessor(tf_optimizer._OptimizableVariable):
+    """The processor of a variable whose slices are applied by a fused rule; `processor` applies other gradients."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor = processor
+
+    def target(self) -> Any:
+        return self._processor.target()
+
+    def update_op(self, optimizer: Any, g: Any) -> Any:
+        variable = self.target()
+        # TensorFlow refuses slices of a variable with a constraint.
+        if context.options.fused_updates and isinstance(g, tf.IndexedSlices) and variable.constraint is None:
+            applied = updates.apply_sparse(optimizer, variable, g.values, g.indices)
+            if applied is not None:
+                return applied
+        return self._processor.update_op(optimizer, g)
 
 
 def _wrap_apply(apply_gradients: Callable[..., Any]) -> Callable[..., Any]:
