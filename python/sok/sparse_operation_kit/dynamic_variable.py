@@ -4,6 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from lockstep import _assembly  # noqa: F401  savers of TensorFlow 1 that know of dynamic tables
 from lockstep._src.compat.sok import rows
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 
