@@ -26,7 +26,7 @@ _COMBINERS = ("sum", "mean", "sqrtn")
 _FILES = ("table_index", "table_data")
 
 
-class _TableWeight(backend.Variable):
+class TableWeight(backend.Variable):
     """A dynamic table as a weight of a layer. Keras sees one row, because a shape without a length is not possible.
 
     It is not constructed: the layer changes the class of a `keras.Variable` to this one.
@@ -132,7 +132,7 @@ class DynamicEmbedding(keras.layers.Layer):
                 option=self.option,
             )
         weight._value = table
-        weight.__class__ = _TableWeight
+        weight.__class__ = TableWeight
         self._weight = weight
         self.built = True
 

@@ -8,6 +8,7 @@ creates for the table have one row at first; in each step they take the values o
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable
@@ -18,17 +19,21 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.collectives import ordered
+from lockstep._src.collectives.slices import summed_by_row
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import standins
-from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic
+from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, shapes_of_one_row
 
 
-def register(table: DynamicVariable) -> None:
-    """Makes optimizers of Keras 3, if the program uses it, work with dynamic tables while this table exists."""
+def register(table: Any) -> None:
+    """Makes optimizers of Keras 3, if the program has loaded it, work with tables while this one exists.
+
+    See `tensorflow1_adapter.register`.
+    """
     if hasattr(sys.modules.get("keras.src.backend.tensorflow.optimizer"), "TFOptimizer"):
         _hooks.hold_for(table)
 
@@ -90,7 +95,8 @@ def _wrap_update_step(update_step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(update_step)
     def wrapped(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
         pairs = list(zip(grads, trainable_variables, strict=True))
-        others = [(g, v) for g, v in pairs if _table_of(v) is None]
+        others = [(_left_of(self, g, v), v) for g, v in pairs if _table_of(v) is None]
+        others = [(g, v) for g, v in others if g is not None]
         if others:
             update_step(self, *map(list, zip(*others, strict=True)), learning_rate)
         ended = {}
@@ -106,13 +112,30 @@ def _wrap_update_step(update_step: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def _left_of(optimizer: Any, gradient: Any, variable: Any) -> Any:
+    """Returns the gradient that Keras has to apply to a variable; None if a fused update has applied it.
+
+    Only slices of a variable with `fuses_updates` are not left as they are (`tensorflow1_adapter.register`). If there
+    is no rule for them, those of one row are added: Keras would square each.
+    """
+    value = getattr(variable, "_value", variable)
+    if not (isinstance(gradient, tf.IndexedSlices) and getattr(value, "fuses_updates", False)):
+        return gradient
+    values = tf.cast(gradient.values, value.dtype)
+    if context.options.fused_updates and updates.apply_sparse(optimizer, value, values, gradient.indices) is not None:
+        return None
+    return summed_by_row(tf.IndexedSlices(values, gradient.indices, gradient.dense_shape))
+
+
 def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps the creation of slots to record those of tables, and to give them a variable number of rows."""
 
     @functools.wraps(add_slot)
     def wrapped(self: Any, reference_variable: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
-        slot = add_slot(self, reference_variable, name, *args, **kwargs)
         table = _table_of(reference_variable)
+        # A table that is no weight of a layer has no shape that Keras accepts.
+        with contextlib.nullcontext() if table is None else shapes_of_one_row():
+            slot = add_slot(self, reference_variable, name, *args, **kwargs)
         if table is not None and slot is not None:
             # `init_scope`, because Keras may build its optimizers while a step is traced.
             with tf.init_scope():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -42,9 +42,42 @@ def intercept_updates(interception: Interception, keras: ModuleType) -> None:
     for name, describe in _DESCRIPTIONS.items():
         hook = symbols.KERAS_2_UPDATE_STEPS[name].of(keras.__name__)
         interception.replace(hook, functools.partial(_wrap_update_step, describe))
-    known = {_class(keras, f"legacy.{name}"): describe for name, describe in _LEGACY.items()}
     for hook in symbols.KERAS_2_LEGACY_APPLY:
-        interception.replace(hook.of(keras.__name__), functools.partial(_wrap_sparse, known))
+        interception.replace(hook.of(keras.__name__), functools.partial(_wrap_sparse, keras))
+
+
+def rule_of(optimizer: Any, keras: ModuleType) -> Rule | None:
+    """Returns the rule by which an optimizer applies sparse gradients; None if none is known.
+
+    Args:
+      optimizer: an optimizer of Keras 2 that is not a legacy one; its learning rate is up to date.
+      keras: the package, `keras` or `tf_keras`.
+    """
+    # An SGD without momentum needs no slot, though Keras gives it one.
+    descriptions = {**_DESCRIPTIONS, "SGD": keras_rules.sgd}
+    for name, describe in descriptions.items():
+        if has_method_of(optimizer, _class(keras, f"{name.lower()}.{name}"), "update_step"):
+            return describe(optimizer, optimizer.learning_rate)
+    return None
+
+
+# The values that a legacy optimizer has computed for a step.
+Coefficients = dict[str, tf.Tensor]
+
+
+def legacy_rule_of(optimizer: Any, prepared: Callable[[], Coefficients], keras: ModuleType) -> Rule | None:
+    """Returns the rule by which a legacy optimizer applies sparse gradients; None if none is known.
+
+    Args:
+      optimizer: a legacy optimizer of Keras 2.
+      prepared: returns the values that it has computed for a step.
+      keras: the package, `keras` or `tf_keras`.
+    """
+    for name, describe in _LEGACY.items():
+        cls = _class(keras, f"legacy.{name}")
+        if isinstance(optimizer, cls) and has_method_of(optimizer, cls, "_resource_apply_sparse"):
+            return describe(optimizer, prepared())
+    return None
 
 
 def _class(keras: ModuleType, name: str) -> type:
@@ -64,24 +97,23 @@ def _wrap_update_step(describe: keras_rules.Description, update_step: Callable[.
     return wrapped
 
 
-# The values that a legacy optimizer has computed for a step.
-Coefficients = dict[str, tf.Tensor]
-
-
-def _rule(o: Any, name: str, slots: Sequence[str], hyperparameters: Mapping[str, Any], all_rows: bool = False) -> Rule:
-    # A legacy optimizer always creates its slots itself, with its own initial values.
-    return Rule(o, name, tuple(Slot(slot, 0.0) for slot in slots), lambda: hyperparameters, o.get_slot, all_rows)
+def _rule(
+    o: Any, name: str, slots: Mapping[str, float], hyperparameters: Mapping[str, Any], all_rows: bool = False
+) -> Rule:
+    """Returns a rule; slots are given by name and initial value."""
+    return Rule(o, name, tuple(map(Slot, slots, slots.values())), lambda: hyperparameters, o.get_slot, all_rows)
 
 
 def _sgd(o: Any, c: Coefficients) -> Rule:
     if not o._momentum:
-        return _rule(o, "sgd", [], {"learning_rate": c["lr_t"]})
+        return _rule(o, "sgd", {}, {"learning_rate": c["lr_t"]})
     name = "keras_nesterov" if o.nesterov else "keras_momentum"
-    return _rule(o, name, ["momentum"], {"learning_rate": c["lr_t"], "momentum": c["momentum"]})
+    return _rule(o, name, {"momentum": 0.0}, {"learning_rate": c["lr_t"], "momentum": c["momentum"]})
 
 
 def _adagrad(o: Any, c: Coefficients) -> Rule:
-    return _rule(o, "adagrad", ["accumulator"], {"learning_rate": c["lr_t"], "epsilon": c["epsilon"]})
+    slots = {"accumulator": o._initial_accumulator_value}
+    return _rule(o, "adagrad", slots, {"learning_rate": c["lr_t"], "epsilon": c["epsilon"]})
 
 
 def _adam(o: Any, c: Coefficients) -> Rule | None:
@@ -93,7 +125,7 @@ def _adam(o: Any, c: Coefficients) -> Rule | None:
         "beta1_power": c["beta_1_power"],
         "beta2_power": c["beta_2_power"],
     }
-    return None if o.amsgrad else _rule(o, "adam", ["m", "v"], hyperparameters, all_rows=True)
+    return None if o.amsgrad else _rule(o, "adam", {"m": 0.0, "v": 0.0}, hyperparameters, all_rows=True)
 
 
 def _ftrl(o: Any, c: Coefficients) -> Rule:
@@ -104,14 +136,14 @@ def _ftrl(o: Any, c: Coefficients) -> Rule:
         "l2": c["l2_regularization_strength"] + c["beta"] / (2.0 * c["lr_t"]),
         "l2_shrinkage": c["l2_shrinkage_regularization_strength"],
     }
-    return _rule(o, "ftrl", ["accumulator", "linear"], hyperparameters)
+    return _rule(o, "ftrl", {"accumulator": o._initial_accumulator_value, "linear": 0.0}, hyperparameters)
 
 
 def _rmsprop(o: Any, c: Coefficients) -> Rule | None:
     if not o._momentum:
         # It decays all rows, and adds epsilon after the root. No rule does this.
         return None
-    slots = ["rms", "momentum", "mg"] if o.centered else ["rms", "momentum"]
+    slots = dict.fromkeys(["rms", "momentum", "mg"] if o.centered else ["rms", "momentum"], 0.0)
     hyperparameters = {"learning_rate": c["lr_t"]} | {
         name: c[name] for name in ("rho", "momentum", "epsilon", "one_minus_rho")
     }
@@ -127,21 +159,19 @@ _LEGACY: dict[str, Callable[[Any, Coefficients], Rule | None]] = {
 }
 
 
-def _wrap_sparse(known: dict[type, Any], apply_sparse: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_sparse(keras: ModuleType, apply_sparse: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps a method of legacy optimizers that gets gradients with duplicates: the base's, or an override of it."""
 
     @functools.wraps(apply_sparse)
     def wrapped(self: Any, grad: tf.Tensor, handle: Any, indices: tf.Tensor, **kwargs: Any) -> Any:
         if context.options.fused_updates:
             key = (handle.device, handle.dtype.base_dtype)
-            coefficients = kwargs.get("apply_state", {}).get(key) or self._fallback_apply_state(*key)
-            for cls, describe in known.items():
-                if not isinstance(self, cls) or not has_method_of(self, cls, "_resource_apply_sparse"):
-                    continue
-                rule = describe(self, coefficients)
-                applied = None if rule is None else apply_rule(rule, handle, grad, indices)
-                if applied is not None:
-                    return applied
+            rule = legacy_rule_of(
+                self, lambda: kwargs.get("apply_state", {}).get(key) or self._fallback_apply_state(*key), keras
+            )
+            applied = None if rule is None else apply_rule(rule, handle, grad, indices)
+            if applied is not None:
+                return applied
         return apply_sparse(self, grad, handle, indices, **kwargs)
 
     return wrapped
