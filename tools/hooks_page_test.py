@@ -12,7 +12,7 @@ def test_each_section_names_each_symbol_of_its_period():
     sections = hooks_page.page().split("\n## ")
     for hook in hooks_page.symbols.TABLE:
         for period in hook.why:
-            [section] = [text for text in sections if text.lower().startswith(f"{period.name}\n")]
+            [section] = [text for text in sections if text.lower().startswith(f"{period.name.lower()}\n")]
             assert f"`{hook.symbol.partition(':')[2]}`" in section, (hook.symbol, period.name)
 
 

@@ -14,7 +14,9 @@ from lockstep._src.compat.originals import refuse_distribution as _refuse_distri
 
 def _refuse_originals(search_path: list[str]) -> None:
     """Raises ImportError if the original is installed; its distribution is named merlin-sok."""
-    _refuse_distribution("sparse_operation_kit", "merlin[-_.]sok|sparse[-_.]operation[-_.]kit", search_path, "lockstep-sok")
+    _refuse_distribution(
+        "sparse_operation_kit", "merlin[-_.]sok|sparse[-_.]operation[-_.]kit", search_path, "lockstep-sok"
+    )
 
 
 _refuse_originals(_sys.path)
@@ -31,13 +33,31 @@ from sparse_operation_kit.dump_load import dump, incremental_model_dump, load  #
 from sparse_operation_kit.dynamic_variable import DynamicVariable, assign, export  # noqa: E402
 from sparse_operation_kit.lookup import all2all_dense_embedding, lookup_sparse, sparse_read_and_evict  # noqa: E402
 from sparse_operation_kit.optimizer import SGD, OptimizerWrapper  # noqa: E402
+from sparse_operation_kit.version_1 import (  # noqa: E402
+    All2AllDenseEmbedding,
+    DistributedEmbedding,
+    GraphKeys,
+    Init,
+    OptimizerScope,
+    Saver,
+    TFDistributedEmbedding,
+    get_embedding,
+    split_embedding_variable_from_others,
+)
 
 __all__ = [
     "SGD",
+    "All2AllDenseEmbedding",
+    "DistributedEmbedding",
     "DistributedVariable",
     "DynamicVariable",
+    "GraphKeys",
+    "Init",
     "LocalizedVariable",
+    "OptimizerScope",
     "OptimizerWrapper",
+    "Saver",
+    "TFDistributedEmbedding",
     "Variable",
     "__version__",
     "all2all_dense_embedding",
@@ -46,12 +66,14 @@ __all__ = [
     "dump",
     "export",
     "filter_variables",
+    "get_embedding",
     "incremental_model_dump",
     "init",
     "load",
     "lookup_sparse",
     "set_comm_tool",
     "sparse_read_and_evict",
+    "split_embedding_variable_from_others",
     "tf_version",
 ]
 
@@ -89,5 +111,8 @@ def filter_variables(vars: list) -> tuple[list, list]:
     return _rows.filter_variables(vars)
 
 
-_LAZY = {"experiment": "sparse_operation_kit.experiment", "optimizers": "sparse_operation_kit.optimizers"}
+_LAZY = {
+    name: f"sparse_operation_kit.{name}"
+    for name in ("core", "embeddings", "experiment", "kit_lib", "operations", "optimizers", "raw_ops", "saver", "tf")
+}
 __getattr__, __dir__ = lazy_names(__name__, _LAZY)

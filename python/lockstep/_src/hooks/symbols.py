@@ -321,6 +321,10 @@ KERAS_APPLY = _row(
     "Gradients are exchanged before they are applied, and slices of one row are summed.",
     subclasses=True,
 )
+KERAS_APPLY_GRADIENTS = _row(
+    _BASE_OPTIMIZER + "BaseOptimizer.apply_gradients(self, grads_and_vars)",
+    {TABLES: "*From the first layer of SOK 1.x.* Programs of SOK 1.x pass an argument that only Keras 2 has."},
+)
 KERAS_BUILD = _row(
     _BASE_OPTIMIZER + "BaseOptimizer.build(self, variables)", _OWN_OPTIMIZER + ", which the model's optimizer saves."
 )
@@ -468,6 +472,21 @@ KERAS_2_MODEL = _row(
     "Keras' models in graphs of TensorFlow 1 are this library's, which train for the job.",
     also=("tensorflow:compat.v1.keras.models.Model",),
     only="outside of eager mode",
+)
+_TABLES_OF_KERAS_2 = {TABLES: "*From the first layer of SOK 1.x.* Its dynamic tables get their gradients by rows."}
+KERAS_2_APPLY_GRADIENTS = _row(
+    _KERAS_2 + "optimizers.optimizer:Optimizer.apply_gradients(self, grads_and_vars, name=None, ...)",
+    _TABLES_OF_KERAS_2,
+)
+KERAS_2_BUILD = _row(
+    _KERAS_2 + "optimizers.optimizer:_BaseOptimizer.build(self, var_list)",
+    {TABLES: "*From the first layer of SOK 1.x.* Slots of its dynamic tables have one row; the tables have their own."},
+    subclasses=True,
+)
+KERAS_2_LEGACY_APPLY_GRADIENTS = _row(
+    _KERAS_2 + "optimizers.legacy.optimizer_v2:OptimizerV2.apply_gradients"
+    "(self, grads_and_vars, name=None, experimental_aggregate_gradients=True)",
+    _TABLES_OF_KERAS_2,
 )
 _KERAS_2_SCALES = _KERAS_2 + "mixed_precision.loss_scale_optimizer:LossScaleOptimizer"
 KERAS_2_SCALED_APPLY = _rows(_KERAS_2_SCALES, ("", "V3"), ".apply_gradients(self, grads_and_vars, ...)", _SCALED)

@@ -1,0 +1,1 @@
+"""The layers of SOK 1.x, each in a module of its own."""
