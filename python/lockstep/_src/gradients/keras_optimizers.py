@@ -182,6 +182,24 @@ class _Keras2(_Exchanging):
         return self._updates.apply([g for g, _ in pairs], variables, apply_all, self._count_pass, build)
 
 
+def apply_after_exchange(optimizer: Any, pairs: Sequence[tuple[Gradient, Any]], apply: Callable[..., Any]) -> Any:
+    """Applies gradients by `apply`, after the exchange if `optimizer`, one of Keras 2, exchanges.
+
+    Args:
+      optimizer: the optimizer. If `apply` calls its `apply_gradients`, that exchanges no gradient again.
+      pairs: the gradients, and their variables.
+      apply: takes pairs.
+    """
+    if not isinstance(optimizer, _Keras2):
+        return apply(list(pairs))
+    variables = [v for _, v in pairs]
+
+    def apply_all(gradients: list[Gradient]) -> Any:
+        return apply(list(zip(gradients, variables, strict=True)))
+
+    return optimizer._updates.apply([g for g, _ in pairs], variables, apply_all, optimizer._count_pass)
+
+
 def _is_legacy(optimizer: Any) -> bool:
     """Returns whether an optimizer is one of `keras.optimizers.legacy` in Keras 2."""
     return hasattr(optimizer, "_create_all_weights")

@@ -23,6 +23,7 @@ import tensorflow as tf
 from lockstep._src.compat.sok import job
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.variables import StaticVariable
+from lockstep._src.gradients.keras_optimizers import apply_after_exchange
 from lockstep._src.hooks.interception import attribute_replaced
 from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import keras_adapter, standins
@@ -156,13 +157,19 @@ class KerasWrapper(Wrapper):
         for _, variable in others:
             if isinstance(variable, StaticVariable):
                 keras_adapter.register(variable)  # the program may have loaded Keras after it made the variable
-        # Keras 3's Ftrl refuses a variable without rows, which a localized table is on other ranks.
-        others = [(g, v) for g, v in others if v.shape.rank == 0 or v.shape[0] != 0]
-        applied = [self._optimizer.apply_gradients(others, **({} if name is None else {"name": name}))] if others else []
-        if tables:
-            applied += self.apply_to_tables(tables)
-        applied = [one for one in applied if isinstance(one, (tf.Tensor, tf.Operation))]
-        return _end_step(applied, [table for _, table in tables])
+
+        def apply(pairs: list) -> Any:
+            tables, others = pairs[: len(pairs) - count], pairs[len(pairs) - count :]
+            # Keras 3's Ftrl refuses a variable without rows, which a localized table is on other ranks.
+            others = [(g, v) for g, v in others if v.shape.rank == 0 or v.shape[0] != 0]
+            named = {} if name is None else {"name": name}
+            applied = [self._optimizer.apply_gradients(others, **named)] if others else []
+            applied += self.apply_to_tables(tables) if tables else []
+            applied = [one for one in applied if isinstance(one, (tf.Tensor, tf.Operation))]
+            return _end_step(applied, [table for _, table in tables])
+
+        count = len(others)
+        return apply_after_exchange(self._optimizer, [*tables, *others], apply)
 
     @abc.abstractmethod
     def apply_to_tables(self, tables: list) -> list:
