@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python tensorflow2_custom_loop.py --folder /tmp/tables
 
-Horovod's tape gives the gradients of all variables. It averages those of the dense variable over the processes. Those
-of SOK's tables are sums over the processes, at the owner of each row. The tape divides them by the number of processes.
+Horovod's tape gives the gradients of all variables. It averages those of the dense variable over the processes. A
+gradient of SOK's tables is the sum over the processes, at the owner of the row. The tape divides it by their number.
 """
 
 import argparse

@@ -61,6 +61,12 @@ def _ranks_train_the_same_number(outputs: list[str]) -> bool:
     return numbers == pytest.approx([0.5, 0.5], abs=1e-6)
 
 
+def _ranks_of_sok_have_their_rows(outputs: list[str]) -> bool:
+    """Checks that each rank has half of the users, its keys of the words, and the loss of both ranks' data."""
+    rows = [re.search(r"^\(500, 8\) \[([\d ]+)\] loss (\S+)$", output, re.M) for output in outputs]
+    return [row[1] for row in rows] == ["2 4", "1 3"] and all(float(row[2]) < 0.6 for row in rows)
+
+
 def _worker_0_logs_what_all_workers_see(outputs: list[str]) -> bool:
     """Checks the metrics that MLflow has, and those that Keras returns on each worker."""
     logged = {name: float(re.search(rf"'{name}': ([\d.]+)", outputs[0])[1]) for name in ("loss", "mae")}
@@ -88,6 +94,7 @@ PRINTED = {
     "mlflow": _worker_0_logs_what_all_workers_see,
     "embedding": _keys_are_on_one_worker_each,
     "horovod": _ranks_train_the_same_number,
+    "sok": _ranks_of_sok_have_their_rows,
 }
 
 

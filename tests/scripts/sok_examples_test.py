@@ -21,7 +21,7 @@ LAUNCHERS = {
     "horovodrun": ["horovod.runner", "-np", "2"],
     "hybridbackend.run": ["hybridbackend.run", "-n", "2"],
 }
-# What a line says, and the number at its end.
+# A line with a loss: its text, and the number at its end.
 _LOSS = re.compile(r"^(.*: loss) (\d+\.\d+)$", re.M)
 
 

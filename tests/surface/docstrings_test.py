@@ -9,6 +9,7 @@ import pytest
 MODULES = [
     *("lockstep", "lockstep.data", "lockstep.embedding", "lockstep.keras", "lockstep.metrics", "lockstep.train"),
     *("hybridbackend.tensorflow", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras", "deeprec"),
+    *("sparse_operation_kit", "sparse_operation_kit.communication", "sparse_operation_kit.optimizers"),
 ]
 # A file of the sources. Programs of users are named in examples.
 _SOURCE = re.compile(r"[\w/]+\.(?:py|cc|h)\b")

@@ -16,6 +16,7 @@ LAZY = {
     "lockstep": ["context", "data", "keras", "scope"],
     "lockstep.keras": ["DistributedEmbedding", "DynamicEmbedding", "LazyAdam", "Model", "TableConfig", "export"],
     "lockstep.train": ["AdamOptimizer"],
+    "sparse_operation_kit": ["experiment", "optimizers", "raw_ops"],
 }
 
 

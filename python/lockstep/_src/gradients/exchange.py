@@ -4,8 +4,8 @@ It runs on either lane (`collectives/lanes.py`). In a graph each bucket or group
 computed, during the rest of the backward pass. Eagerly all gradients of one type go in one call.
 
 `tf.IndexedSlices` are gathered in rank order; they are made dense only if the settings say so. Gradients of local
-variables stay on this rank. Sharded and dynamic tables are local on either lane, because the gradient of a lookup is
-already that of all ranks, at the owner of the rows: the mean, or a sum that is divided here.
+variables stay on this rank. Sharded and dynamic tables are local on either lane: the gradient of a lookup is already
+that of all ranks, at the owner of the rows. It is the mean, or a sum, which is divided here if the reduction is a mean.
 """
 
 from __future__ import annotations
