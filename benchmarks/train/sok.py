@@ -3,8 +3,8 @@
 Usage: python benchmarks/train/sok.py [--tables 26] [--dim 16] [--hot 10] [--batch 4096] [--launches 3].
 
 Workload: a step looks up 1 to 2 * hot - 1 ids of each of `tables` features for each example of a global batch, adds the
-rows of an example, and trains the rows by Adagrad on the mean of their squares. Ids are drawn by zipf(1.05) from 100,000
-rows per feature. All programs are graphs of TensorFlow 1.
+rows of an example, and trains the rows by Adagrad on the mean of their squares. Ids are drawn by zipf(1.05) from
+100,000 rows per feature. All programs are graphs of TensorFlow 1.
 
 - `scope`: Tables of `hb.embedding_scope`, looked up by `tf.nn.embedding_lookup_sparse` and trained in `hb.scope`.
 - `sok`: The same with `sok.Variable`, `sok.lookup_sparse` and `sok.OptimizerWrapper`, without a scope.
@@ -69,7 +69,9 @@ def worker(flags: argparse.Namespace) -> None:
             values = [tf1.placeholder(tf.int64, [None]) for _ in range(flags.tables)]
             ids = [tf.RaggedTensor.from_row_splits(*one, validate=False) for one in zip(values, splits, strict=True)]
             train_op = made(ids)
-            session = tf1.Session(config=tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1))
+            session = tf1.Session(
+                config=tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+            )
             session.run(tf1.global_variables_initializer())
             train = session.make_callable(train_op, [*splits, *values])
         return lambda number: train(*batches[number])

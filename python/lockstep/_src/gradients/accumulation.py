@@ -67,8 +67,8 @@ class Passes:
         part = self._part(variables)
         if table := next((v.name for v in variables if getattr(v, "is_dynamic", False)), None):
             raise NotImplementedError(
-                f"{self._exchange.name}: gradients of the dynamic table '{table}' cannot be summed over several passes; "
-                "apply them with an optimizer of their own"
+                f"{self._exchange.name}: gradients of the dynamic table '{table}' cannot be summed over several "
+                "passes; apply them with an optimizer of their own"
             )
         dense = {i: self._dense(gradient) for i, gradient in enumerate(gradients) if gradient is not None}
         for i, gradient in dense.items():

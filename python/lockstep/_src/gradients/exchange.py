@@ -84,7 +84,7 @@ class GradientExchange:
         Raises:
           NotImplementedError: there are slices or tables, and the reduction is neither "mean" nor "sum"; or the named
             lane is used in XLA.
-          ValueError: there is no job, or it doesn't have these ranks; or there are tables, and some ranks don't exchange.
+          ValueError: there is no job, or it has no such ranks; or there are tables, and some ranks don't exchange.
           tf.errors.FailedPreconditionError: ranks have gradients of different variables. All ranks raise this error; in
             a graph when it runs.
         """

@@ -34,9 +34,9 @@ class CollectiveStrategy:
 
     In DeepRec, the environment variable COLLECTIVE_STRATEGY, 'hb' or 'sok', chooses between two engines. Here both
     values mean this project's engine, and training is the same. Gradients are the mean over the workers, learning rates
-    are not changed, and tables that are made in `embedding_scope` are sharded by rows. With 'sok', programs may also use
-    SparseOperationKit's functions, `sok.lookup_sparse` for instance, inside `scope`: the workers are its ranks, without
-    `sok.init`. docs/deeprec.md lists the differences from DeepRec.
+    are not changed, and tables that are made in `embedding_scope` are sharded by rows. With 'sok', programs may also
+    use SparseOperationKit's functions, `sok.lookup_sparse` for instance, inside `scope`: the workers are its ranks,
+    without `sok.init`. docs/deeprec.md lists the differences from DeepRec.
 
     Attributes:
       backend: 'hb' or 'sok', the value of the variable; 'hb' if it is not set.

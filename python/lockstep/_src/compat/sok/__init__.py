@@ -1,1 +1,1 @@
-"""The implementation of the API of SparseOperationKit; the package `sparse_operation_kit` holds names and docstrings."""
+"""The implementation of SparseOperationKit's API; the package `sparse_operation_kit` holds names and docstrings."""

@@ -363,9 +363,7 @@ def _initializer(name: str, initializer: Any) -> Any:
         ) from None
 
 
-def _option(
-    name: str, var_type: str, target: int | None, given: Mapping[str, Any]
-) -> dynamic.EmbeddingVariableOption:
+def _option(name: str, var_type: str, target: int | None, given: Mapping[str, Any]) -> dynamic.EmbeddingVariableOption:
     """Returns the engine's options for those of SOK's backend.
 
     Raises:
@@ -375,21 +373,22 @@ def _option(
     """
     if unknown := sorted(given.keys() - {*_OF_GPUS, *_OF_HYBRID}):
         raise TypeError(
-            f"variable '{name}': DynamicVariable has no option {unknown[0]!r}; it has {', '.join(_OF_HYBRID + _OF_GPUS)}"
+            f"variable '{name}': DynamicVariable has no option {unknown[0]!r}; wanted one of "
+            f"{', '.join(_OF_HYBRID + _OF_GPUS)}"
         )
     without_effect = [option for option in given if option in _OF_GPUS or var_type == "hbm"]
     if without_effect:
         reason = "are about GPUs" if var_type == "hybrid" else "belong to var_type='hybrid', or are about GPUs"
-        warnings.warn(
-            f"variable '{name}': no effect have {', '.join(without_effect)}, which {reason}", stacklevel=4
-        )
+        warnings.warn(f"variable '{name}': no effect have {', '.join(without_effect)}, which {reason}", stacklevel=4)
     placement = dynamic.KeyPlacement("remainder" if target is None else target)
     if var_type == "hbm":
         return dynamic.EmbeddingVariableOption(placement=placement)
     capacity = _number(name, given, "max_capacity", _CAPACITY)
     first = _number(name, given, "init_capacity", 0)
     if first > capacity:
-        raise ValueError(f"variable '{name}': init_capacity is {first}, wanted at most max_capacity, which is {capacity}")
+        raise ValueError(
+            f"variable '{name}': init_capacity is {first}, wanted at most max_capacity, which is {capacity}"
+        )
     ratio = given.get("filter_ratio", 1.0)
     if not 0 <= ratio <= 1:
         raise ValueError(f"variable '{name}': filter_ratio is {ratio}, wanted a probability, from 0 to 1")

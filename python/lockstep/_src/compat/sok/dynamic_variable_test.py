@@ -22,7 +22,9 @@ def test_arguments_and_properties(started):
     assert variable.initializer_str == "13" and variable.indices is None and variable.trainable
     assert "table" in repr(variable) and variable.shape.as_list() == [None, 3]
     assert DynamicVariable(3).name.startswith("sok_dynamic_Variable_")
-    on_one = DynamicVariable(3, var_type="hbm", key_type=tf.int32, dtype=tf.float16, mode="localized:0", trainable=False)
+    on_one = DynamicVariable(
+        3, var_type="hbm", key_type=tf.int32, dtype=tf.float16, mode="localized:0", trainable=False
+    )
     assert (on_one.key_type, on_one.dtype, on_one.target_gpu) == (tf.int32, tf.float16, 0)
     np.testing.assert_array_equal(variable.key_map(np.arange(3)), np.arange(3))
 
@@ -37,7 +39,7 @@ def test_arguments_and_properties(started):
         ({"initializer": "glorot"}, ValueError, "Unrecognized initializer {glorot}"),
         ({"constraint": tf.abs}, NotImplementedError, "got a constraint"),
         ({"mode": "localized:5"}, RuntimeError, "only 1 GPU"),
-        ({"capacity": 5}, TypeError, "has no option 'capacity'; it has init_capacity, max_capacity"),
+        ({"capacity": 5}, TypeError, "has no option 'capacity'; wanted one of init_capacity, max_capacity"),
         ({"max_capacity": 0}, ValueError, "max_capacity is 0"),
         ({"init_capacity": 5, "max_capacity": 4}, ValueError, "init_capacity is 5, wanted at most max_capacity"),
         ({"filter_ratio": 1.5}, ValueError, "filter_ratio is 1.5"),
@@ -174,7 +176,9 @@ def test_low_frequency_filter(started):
 
     def lookup(ids, filtering):
         with tf.GradientTape() as tape:
-            found = lookups.lookup_sparse(variable, tf.RaggedTensor.from_row_lengths(ids, tf.ones_like(ids)), None, "sum", filtering)
+            found = lookups.lookup_sparse(
+                variable, tf.RaggedTensor.from_row_lengths(ids, tf.ones_like(ids)), None, "sum", filtering
+            )
             loss = tf.reduce_sum(found)
         return found.numpy()[:, 0], tape.gradient(loss, variable)
 

@@ -89,8 +89,16 @@ def test_a_row_for_each_id(started):
         ((lambda: make(VALUES), IDS, [None, None]), ValueError, "sp_weights: got 2, wanted 1"),
         ((lambda: make(VALUES), IDS, None, ["sum", "sum"]), ValueError, "combiners: got 2, wanted 1"),
         ((lambda: make(VALUES), IDS, None, "sqrtn"), ValueError, "combiners: got 'sqrtn', wanted 'sum' or 'mean'"),
-        ((lambda: tf.constant(VALUES), IDS), TypeError, "wanted sok.Variable, sok.DynamicVariable or a table of a scope"),
-        ((lambda: make(VALUES), tf.constant([[1]])), TypeError, "sp_ids: got .* wanted tf.SparseTensor or tf.RaggedTensor"),
+        (
+            (lambda: tf.constant(VALUES), IDS),
+            TypeError,
+            "wanted sok.Variable, sok.DynamicVariable or a table of a scope",
+        ),
+        (
+            (lambda: make(VALUES), tf.constant([[1]])),
+            TypeError,
+            "sp_ids: got .* wanted tf.SparseTensor or tf.RaggedTensor",
+        ),
         ((lambda: make(VALUES), tf.cast(IDS, tf.float32)), TypeError, "are float32, wanted integers"),
     ],
 )

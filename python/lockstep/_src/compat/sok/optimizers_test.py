@@ -1,4 +1,4 @@
-"""Tests that wrapped optimizers of all libraries update touched rows as TensorFlow does, and keep slots with SOK's names.
+"""Tests that wrapped optimizers of all libraries update touched rows as TensorFlow does, with SOK's names of slots.
 
 The oracle is the optimizer itself on a variable with the touched rows alone, as SOK applies it.
 """
@@ -170,7 +170,9 @@ def test_sgd(started):
     table, static, dense = DynamicVariable(DIM, "1"), make(np.ones([4, DIM], np.float32)), tf.Variable([1.0])
     sgd = optimizers.SGD(0.5)
     with tf.GradientTape() as tape:
-        loss = tf.reduce_sum(tf.nn.embedding_lookup(table, [4, 4])) + tf.reduce_sum(tf.gather(static, [1, 1])) + dense[0]
+        loss = (
+            tf.reduce_sum(tf.nn.embedding_lookup(table, [4, 4])) + tf.reduce_sum(tf.gather(static, [1, 1])) + dense[0]
+        )
     sgd.apply_gradients(zip(tape.gradient(loss, [table, static, dense]), [table, static, dense], strict=True))
     np.testing.assert_allclose(rows.export(table)[1], [[0.0] * DIM])
     np.testing.assert_allclose(static.numpy()[:2], [[1.0] * DIM, [0.0] * DIM])
@@ -181,7 +183,9 @@ def test_sgd(started):
 
 def test_what_cannot_be_wrapped_is_refused(started):
     for wrong in (None, optimizers.SGD(1.0), tf.Variable(1.0)):
-        with pytest.raises(TypeError, match="OptimizerWrapper: got .* wanted an optimizer of tf.compat.v1.train or of Keras"):
+        with pytest.raises(
+            TypeError, match="OptimizerWrapper: got .* wanted an optimizer of tf.compat.v1.train or of Keras"
+        ):
             optimizers.wrap(wrong)
     with pytest.raises(NotImplementedError, match="use_ema of SGD is not implemented for dynamic variables"):
         optimizers.wrap(keras_of("default").SGD(1.0, use_ema=True))

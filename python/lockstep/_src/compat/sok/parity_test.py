@@ -98,7 +98,11 @@ def train(library, name):
 
     batches = [batch(step, job.rank()) for step in range(STEPS)]
     if library == "tf1":
-        fed = [tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.int64, [None]), tf1.placeholder(tf.float32, [None])]
+        fed = [
+            tf1.placeholder(tf.int64, [None]),
+            tf1.placeholder(tf.int64, [None]),
+            tf1.placeholder(tf.float32, [None]),
+        ]
         loss = loss_with(*fed)
         train_op = wrapper.apply_gradients(zip(tf1.gradients(loss, tables), tables, strict=True))
         exported = [rows.export(table) for table in tables]
@@ -129,7 +133,9 @@ def train_plainly(library, name, ranks):
             losses = []
             for lengths, ids, weights in fed:
                 given = ragged(lengths, weights).to_sparse() if weighted else None
-                pooled = tf.nn.embedding_lookup_sparse(table, ragged(lengths, ids).to_sparse(), given, combiner=combiner)
+                pooled = tf.nn.embedding_lookup_sparse(
+                    table, ragged(lengths, ids).to_sparse(), given, combiner=combiner
+                )
                 losses.append(loss_of(number, pooled))
             optimizer = _oracle(library, name, lazy=kind == "dynamic")
             train_ops.append(optimizer.minimize(tf.add_n(losses), var_list=[table]))
@@ -175,7 +181,7 @@ def train_by_keras(name, ranks):
 
 
 def _oracle(library, name, lazy):
-    """Returns an optimizer of TensorFlow 1 with the hyperparameters of the tested one: Keras' Adam has another epsilon."""
+    """Returns an optimizer of TensorFlow 1 with the tested one's hyperparameters: Keras' Adam has another epsilon."""
     if name == "Adam":
         cls = LazyAdamOptimizer if lazy else tf1.train.AdamOptimizer
         return cls(RATE) if library == "tf1" else cls(RATE, epsilon=1e-7)

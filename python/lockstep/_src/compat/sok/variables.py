@@ -103,7 +103,9 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
     ) -> None:
         name = name or f"sok_static_Variable_{next(_numbers)}"
         if (initial_value is None) == (initializer is None):
-            raise ValueError(f"variable '{name}': wanted an initial_value, or an initializer and a shape, one of the two")
+            raise ValueError(
+                f"variable '{name}': wanted an initial_value, or an initializer and a shape, one of the two"
+            )
         dtype = None if dtype is None else tf.as_dtype(dtype)
         if initializer is not None:
             dtype = dtype or tf.float32
@@ -157,7 +159,7 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
 
     @property
     def global_gpu_id(self) -> int:
-        """This process's rank."""
+        """The rank of this process."""
         return self._shard.rank
 
     @property
@@ -255,8 +257,8 @@ def _shape_of(name: str, initial_value: Any, shape: Any) -> tuple[int, int]:
     dims = [1, *dims] if dims.rank == 1 else list(dims or [])
     if len(dims) != 2 or None in dims or 0 in dims:
         raise ShapeError(
-            f"variable '{name}': the shape is {tf.TensorShape(shape)}, wanted [rows, dimension], or [dimension] for one "
-            "row, without zeros"
+            f"variable '{name}': the shape is {tf.TensorShape(shape)}, wanted [rows, dimension], or [dimension] for "
+            "one row, without zeros"
         )
     return int(dims[0]), int(dims[1])
 

@@ -49,8 +49,8 @@ def times_seen(ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
 def _gradient_of_resolve(op: tf.Operation, grad: Any, _: Any) -> list[Any]:
     numbers = op.outputs[1]
     if tf.compat.as_str(op.get_attr("gradients_by")) == "key":
-        # An update searches the keys' rows, which the lookup may have to add first. Grappler would bypass a reshape, and
-        # its dependency as well.
+        # An update searches the keys' rows, which the lookup may have to add first. Grappler would bypass a reshape,
+        # and its dependency as well.
         keys = tf.reshape(tf.cast(op.inputs[1], tf.int64), [-1])
         with tf.control_dependencies([numbers]):
             numbers = tf.identity(keys)

@@ -57,8 +57,8 @@ def note(table: tf.Variable) -> None:
 def is_named_as_slot(variable: Any) -> bool:
     """Returns whether a variable has the name and the shape of a slot that an optimizer makes for a noted table.
 
-    Outside of a scope nothing else tells it. TensorFlow 1 and Keras 2 name slots by paths that contain the table's name,
-    such as "user/Adagrad" and "Adam/m/user". Keras 3 names them such as "user_0_momentum".
+    Outside of a scope nothing else tells it. TensorFlow 1 and Keras 2 name slots by paths that contain the table's
+    name, such as "user/Adagrad" and "Adam/m/user". Keras 3 names them such as "user_0_momentum".
     """
     name = variable.name.split(":")[0]
     return any(
