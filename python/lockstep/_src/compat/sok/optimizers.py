@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.compat.sok import job
+from lockstep._src.compat.sok import job, slots
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.variables import StaticVariable
 from lockstep._src.gradients.keras_optimizers import apply_after_exchange
@@ -68,14 +68,10 @@ class Wrapper(abc.ABC):
 
     def get_slot_names(self) -> list[str]:
         """Returns the names of the slots, those of Keras' legacy optimizers."""
-        from lockstep._src.compat.sok import slots
-
         return slots.names(self)
 
     def get_slot(self, var: Any, name: str) -> Any:
         """Returns a slot: of a dynamic variable its values in the order of `sok.export`, [L, D]; else a variable."""
-        from lockstep._src.compat.sok import slots
-
         return slots.get(self, var, name)
 
     @tf.autograph.experimental.do_not_convert
@@ -135,8 +131,8 @@ class TensorFlow1Wrapper(Wrapper):
         stand_in = standins.of(o, table)
         with self.of_tables(), standins.slots_of_any_length(table.dim):
             o._create_slots([stand_in])
-        slots = [(name, o.get_slot(stand_in, name)) for name in o.get_slot_names()]
-        return o, [standins.Slot(n, slot, standins.initial_of(slot)) for n, slot in slots if slot is not None]
+        made = [(name, o.get_slot(stand_in, name)) for name in o.get_slot_names()]
+        return o, [standins.Slot(n, slot, standins.initial_of(slot)) for n, slot in made if slot is not None]
 
     @contextlib.contextmanager
     def of_tables(self) -> Iterator[None]:
@@ -210,8 +206,8 @@ class LegacyWrapper(KerasWrapper):
                 o._create_hypers()
                 with standins.slots_of_any_length(table.dim):
                     o._create_slots([stand_in])
-                slots = {name: o.get_slot(stand_in, name) for name in o.get_slot_names()}
-                stand_in.slots = [standins.Slot(n, slot, standins.initial_of(slot)) for n, slot in slots.items()]
+                made = {name: o.get_slot(stand_in, name) for name in o.get_slot_names()}
+                stand_in.slots = [standins.Slot(n, slot, standins.initial_of(slot)) for n, slot in made.items()]
         return stand_in
 
     def slots_of(self, table: DynamicVariable) -> tuple[Any, Sequence[Any]]:
@@ -311,13 +307,13 @@ class Keras2Wrapper(CloningWrapper):
         stand_in = standins.of(clone, table)
         with standins.slots_of_any_length(table.dim):
             clone.build([stand_in])
-        slots = {
+        made = {
             attribute: values[0]
             for attribute, values in vars(clone).items()
             if isinstance(values, list) and len(values) == 1 and isinstance(values[0], tf.Variable)
             if values[0] is not stand_in and values[0].shape.as_list() == [None, table.dim]
         }
-        stand_in.slots = [standins.Slot(n.strip("_"), slot, standins.initial_of(slot)) for n, slot in slots.items()]
+        stand_in.slots = [standins.Slot(n.strip("_"), slot, standins.initial_of(slot)) for n, slot in made.items()]
 
     def apply_to_tables(self, tables: list) -> list:
         """Applies gradients of dynamic variables."""
@@ -363,6 +359,11 @@ class SGD:
     def lr(self) -> tf.Variable:
         """The learning rate, a variable."""
         return self._lr
+
+    def slots_of(self, table: DynamicVariable) -> tuple[Any, Sequence[Any]]:
+        """Returns itself, and no slots; see `Wrapper.slots_of`."""
+        del table
+        return self, ()
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Pairs, global_step: Any = None, name: str | None = None) -> Any:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src.compat.sok import optimizers
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.engine import library
 from lockstep._src.tables import updates
@@ -84,7 +83,7 @@ def ensure(optimizer: Any, variables: Sequence[Any]) -> None:
 def has(optimizer: Any, variable: Any) -> bool:
     """Returns whether an optimizer has slots for a variable; those of a dynamic variable are made on demand."""
     if isinstance(variable, DynamicVariable):
-        return isinstance(optimizer, optimizers.Wrapper)
+        return _is_wrapper(optimizer)
     return len(_slot_variables(optimizer, variable, make=False)) == len(names(optimizer))
 
 
@@ -140,7 +139,12 @@ def write(optimizer: Any, variable: Any, name: str, keys: np.ndarray, values: np
 
 
 def _inner(optimizer: Any) -> Any:
-    return optimizer.optimizer if isinstance(optimizer, optimizers.Wrapper) else optimizer
+    return optimizer.optimizer if _is_wrapper(optimizer) else optimizer
+
+
+def _is_wrapper(optimizer: Any) -> bool:
+    """Returns whether this is a wrapper. Its module uses this one."""
+    return hasattr(optimizer, "slots_of") and hasattr(optimizer, "optimizer")
 
 
 def _is_legacy(optimizer: Any) -> bool:
@@ -158,9 +162,7 @@ def _columns(optimizer: Any, table: DynamicVariable) -> list[_Column]:
     Raises:
       TypeError: the optimizer is no wrapper.
     """
-    if isinstance(optimizer, optimizers.SGD):
-        return []
-    if not isinstance(optimizer, optimizers.Wrapper):
+    if not hasattr(optimizer, "slots_of"):
         raise TypeError(
             f"optimizer: got {type(optimizer).__name__}, wanted sok.OptimizerWrapper of it for the dynamic variable "
             f"'{table.logical_name}'"
@@ -178,7 +180,7 @@ def _columns(optimizer: Any, table: DynamicVariable) -> list[_Column]:
 def _slot_variables(optimizer: Any, variable: Any, make: bool) -> dict[str, tf.Variable]:
     """Returns the slots of a variable that is not dynamic, by SOK's names; those that exist."""
     inner = _inner(optimizer)
-    if isinstance(inner, optimizers.SGD):
+    if hasattr(inner, "slots_of"):  # `sok.SGD`
         return {}
     known = _SLOTS[_kind(optimizer)]
     if hasattr(inner, "get_slot"):
