@@ -295,6 +295,25 @@ def a_second_exchange_changes_nothing():
     np.testing.assert_allclose(sorted(set(rates.round(5))), [0, 1])
 
 
+def passes_of_static_tables_are_summed():
+    table = make(start_of(0), name="passes")
+    options = {"backward_passes_per_step": 2, "sparse_as_dense": True}
+    optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(1.0), **options)
+    before = table.numpy()
+    for passes in range(2):
+        np.testing.assert_array_equal(table.numpy(), before)
+        with tf.GradientTape() as tape:
+            # Of both ranks, which look up row 1 + passes, and of rank 0 alone, row 4.
+            ids = tf.constant([1 + passes, 4 if hvd.rank() == 0 else 1 + passes])
+            loss = tf.reduce_sum(lookups.all2all_dense_embedding(table, ids))
+        optimizer.apply_gradients([(tape.gradient(loss, table), table)])
+    changed = hvd.allgather(before[:, :1] - table.numpy()[:, :1]).numpy().ravel()
+    rows_of_all = np.concatenate([np.arange(rank, ROWS, hvd.size()) for rank in range(hvd.size())])
+    expected = np.zeros(ROWS)
+    expected[[1, 2, 4]] = 3 / 2, 3 / 2, 2 / 2
+    np.testing.assert_allclose(changed, expected[rows_of_all], rtol=1e-5)
+
+
 def slots_of_keras_are_not_broadcast():
     table, weight = make(start_of(0), name="slotted"), make_weight()
     optimizer = tf.keras.optimizers.SGD(RATE, momentum=0.9)
@@ -318,6 +337,7 @@ CASES = [
     tables_have_the_reduction_of_dense_variables,
     what_tables_cannot_have_is_an_error,
     a_second_exchange_changes_nothing,
+    passes_of_static_tables_are_summed,
     slots_of_keras_are_not_broadcast,
 ]
 
