@@ -3,18 +3,20 @@
 The error is a NotImplementedError, and an AttributeError as well, and names what programs use here.
 """
 
+import tensorflow as tf
+
 from lockstep._src.compat.sok.raw_operations import refusing as _refusing
 
 __all__ = ["in_tensorflow2", "using_tf2"]
 
-# Whether this is TensorFlow 2, also for programs of TensorFlow 1 that run in it.
-using_tf2 = True
-
 
 def in_tensorflow2() -> bool:
-    """Returns True."""
-    return using_tf2
+    """Returns whether the program has the behavior of TensorFlow 2, and not that of `--tf1`."""
+    return tf.__internal__.tf2.enabled()
 
+
+# The result of `in_tensorflow2` when this module was imported.
+using_tf2 = in_tensorflow2()
 
 _LAYERS = "sok.DistributedEmbedding or sok.All2AllDenseEmbedding"
 _INSTEAD = {

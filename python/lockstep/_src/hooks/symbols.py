@@ -480,7 +480,7 @@ KERAS_2_APPLY_GRADIENTS = _row(
 )
 KERAS_2_BUILD = _row(
     _KERAS_2 + "optimizers.optimizer:_BaseOptimizer.build(self, var_list)",
-    {TABLES: "*From the first layer of SOK 1.x.* Slots of its dynamic tables have one row; the tables have their own."},
+    {TABLES: "*From the first layer of SOK 1.x.* There are no slots for its dynamic tables, which have their own."},
     subclasses=True,
 )
 KERAS_2_LEGACY_APPLY_GRADIENTS = _row(

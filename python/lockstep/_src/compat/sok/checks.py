@@ -19,7 +19,8 @@ def at_most(value: tf.Tensor, most: int, message: str) -> contextlib.AbstractCon
       tf.errors.InvalidArgumentError: the number is larger; in a graph when the operations run.
     """
     if not tf.executing_eagerly():
-        return tf.control_dependencies([tf.debugging.Assert(value <= most, [message, value])])
+        # `tf.debugging.Assert` would make a conditional of it.
+        return tf.control_dependencies([tf.raw_ops.Assert(condition=value <= most, data=[message, value])])
     if int(value) > most:
         raise tf.errors.InvalidArgumentError(None, None, f"{message} {int(value)}")
     return contextlib.nullcontext()

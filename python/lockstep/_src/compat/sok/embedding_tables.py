@@ -1,6 +1,6 @@
 """The tables of the layers of SOK 1.x, each an `EmbeddingVariable`. The row of key k is on rank k mod N.
 
-The argument `use_hashtable` chooses the class:
+The argument `use_hashtable` chooses the class.
 
 | `use_hashtable` | keys | class |
 | --- | --- | --- |
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -126,6 +126,12 @@ class EmbeddingVariable:
         if self._layer is not None:
             raise ValueError(f"EmbeddingLayer for {self.m_var_name} is already set.")
         self._layer = layer
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        raise NotImplementedError(f"table '{self.m_var_name}' cannot be copied; make another layer")
+
+    def __reduce__(self) -> NoReturn:
+        raise NotImplementedError(f"table '{self.m_var_name}' cannot be pickled; use sok.Saver")
 
     def _describe(self, name: str, capacity: int, key_dtype: tf.DType) -> None:
         self.m_var_name, self._capacity, self._keys_are = name, capacity, key_dtype

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from lockstep._src.compat.sok import any_keras, embedding_tables, job, layer_lookups, native_optimizers, rows, version_1
+from lockstep._src.compat.sok.any_keras_test import keras_2
 from lockstep._src.compat.sok.initializers import InPlaceInitializer
 from lockstep._src.compat.sok.layers import All2AllDenseEmbedding, DistributedEmbedding
 from lockstep._src.compat.sok.tf_embedding import TFDistributedEmbedding
 
-tf_keras = pytest.importorskip("tf_keras")
+tf_keras = keras_2()
 BATCH = 4
-KERAS = {"Keras of TensorFlow": tf.keras, "tf_keras": tf_keras}
+KERAS = {"Keras of TensorFlow": tf.keras, "Keras 2": tf_keras}
 
 
 @pytest.fixture(autouse=True)
@@ -231,6 +235,9 @@ def test_layers_are_those_of_the_programs_keras(keras):
     assert (type(layer).__name__, layer.name) == ("Mine", "mine")
     assert layer.var is layer.embedding_variable
     assert layer.emb_layer is layer.embedding_variable.embedding_layer
+    for copy_or_pickle in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(NotImplementedError, match="table 'EmbeddingVariable' cannot be"):
+            copy_or_pickle(layer.var)
     with pytest.raises(ValueError, match="EmbeddingLayer for EmbeddingVariable is already set"):
         layer.var.set_embedding_layer(layer.emb_layer)
 
@@ -287,7 +294,7 @@ def test_models_train_tables_and_other_weights(keras):
         np.testing.assert_allclose(difference[:moved], np.full([moved, 3], -0.5), atol=1e-6)
 
 
-def test_fit_trains_a_table(keras):
+def test_fit_trains_a_table(keras, tmp_path):
     layer = All2AllDenseEmbedding(20, 3, 2, 2)
     parts = [keras.Input((2, 2), dtype="int64"), layer, keras.layers.Flatten(), keras.layers.Dense(1)]
     model = keras.Sequential(parts)
@@ -296,7 +303,7 @@ def test_fit_trains_a_table(keras):
     assert history[-1] < history[0] / 2
     assert count_of(layer) == 16
     with pytest.raises(NotImplementedError, match=r"Keras does not save tables of SOK; use sok\.Saver"):
-        model.save_weights("never_written.weights.h5")
+        model.save_weights(str(tmp_path / "a.weights.h5"))
 
 
 def test_functional_models(keras):
@@ -346,6 +353,18 @@ def test_strategy_with_one_replica(keras):
 
     assert strategy.run(step, (dense(),)) == 48
     assert strategy.reduce("sum", strategy.run(step, (dense(),)), axis=None) == 24
+
+
+def test_layer_of_a_fixed_vocabulary(keras):
+    layer = TFDistributedEmbedding(5, 3, name="fixed")
+    found = layer(tf.constant([[4, 0], [4, 4]]), training=True)
+    np.testing.assert_array_equal(found, layer.embedding_weights.numpy()[[[4, 0], [4, 4]]])
+    layer.broadcast_variables()
+    assert len(version_1.split(layer.trainable_variables)[0]) == 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"EmbeddingWeights.*5.*\[0, 5\)"):
+        layer(tf.constant([5]))
+    with pytest.raises(NotImplementedError, match="layer 'whole': get_config wants an initializer with a name"):
+        TFDistributedEmbedding(2, 3, np.ones([2, 3]), name="whole").get_config()
 
 
 def test_embedding_operations_take_a_layers_table():

@@ -22,6 +22,7 @@ from lockstep._src.compat.sok import (
     saver,
     version_1,
 )
+from lockstep._src.compat.sok.any_keras_test import keras_2
 from lockstep._src.compat.sok.layers import All2AllDenseEmbedding, DistributedEmbedding
 from lockstep._src.compat.sok.tf_embedding import TFDistributedEmbedding
 from lockstep._src.engine.context import context
@@ -92,7 +93,7 @@ def alone(monkeypatch, seed=None):
 
 
 def keras_of(case):
-    return pytest.importorskip("tf_keras") if case.keras == 2 else tf.keras
+    return keras_2() if case.keras == 2 else tf.keras
 
 
 def make_layer(case):
@@ -217,25 +218,31 @@ def _train_in_graph(batch):
     keys = np.random.default_rng(2).integers(0, KEYS, [BATCH, SLOTS, NNZ])
     table, weight = TABLE.copy(), np.ones([DIM], np.float32)
     with tf.Graph().as_default():
-        layer = All2AllDenseEmbedding(KEYS, DIM, SLOTS, NNZ)
+        layer, *others = (All2AllDenseEmbedding(KEYS, DIM, SLOTS, NNZ, use_hashtable=h) for h in (True, True, False))
         dense = tf.compat.v1.get_variable("dense", initializer=weight, use_resource=True)
         mine = tf.constant(keys[batch * job.rank() :][:batch])
         loss = tf.reduce_sum(layer(mine, training=True) * dense) / BATCH
+        of_others = [tf.reduce_sum(other(mine)) for other in others]
         of_table, of_dense = tf.compat.v1.gradients(loss, [layer.var, dense])
         with tf.control_dependencies([of_table.values, of_dense]), native_optimizers.OptimizerScope([layer.var]):
             pairs = [(of_table, layer.var), (job.allreduce(of_dense, "sum"), dense)]
             step = tf.compat.v1.train.GradientDescentOptimizer(0.5).apply_gradients(pairs)
+        of_others = tf.compat.v1.gradients(of_others, [other.var for other in others])
         load, read = saver.Saver().load_embedding_values(layer.var, TABLE), rows.export(layer.var)
         with tf.compat.v1.Session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
             session.run(load)
+            options, metadata = tf.compat.v1.RunOptions(output_partition_graphs=True), tf.compat.v1.RunMetadata()
             for _ in range(2):
-                session.run(step)
+                session.run([step, of_others], options=options, run_metadata=metadata)
                 times = np.bincount(keys.reshape(-1), minlength=KEYS)[:, None]
                 change = 0.5 * times * weight / BATCH
                 weight = weight - 0.5 * (times * table).sum(0) / BATCH
                 table = table - change
             (own, found), found_dense = session.run([read, dense])
+    exchanges = [node.op for graph in metadata.partition_graphs for node in graph.node]
+    for kind in ("LockstepRoute", "LockstepCombine", "LockstepCombineGradient"):
+        assert exchanges.count(kind) == 1, "lookups of all layers share an exchange"
     np.testing.assert_allclose(found, table[own], 1e-5, 1e-5)
     np.testing.assert_allclose(found_dense, weight, 1e-5, 1e-5)
 

@@ -7,27 +7,29 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.compat.sok import any_keras, embedding_tables, job, native_optimizers, plugin_adam, rows, version_1
+from lockstep._src.compat.sok.any_keras_test import keras_2
 
-tf_keras = pytest.importorskip("tf_keras")
-keras_3, keras_2, legacy = tf.keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy
+tf_keras = keras_2()
+# With TensorFlow 2.15, the first is Keras 2 as well.
+keras, new, legacy = tf.keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy
 KEYS, DIM = 6, 3
 # Rows 4 and 5 have no gradient in the last two steps; moments of an Adam that is not lazy move them all the same.
 STEPS = ([0, 4, 5, 4], [0, 1, 1, 2], [3, 1])
 OPTIMIZERS = {
-    "3 SGD": lambda: keras_3.SGD(0.1),
-    "3 Adam": lambda: keras_3.Adam(0.1),
-    "3 Adagrad": lambda: keras_3.Adagrad(0.1),
-    "3 Adam, clipvalue": lambda: keras_3.Adam(0.1, clipvalue=0.5),
-    "2 SGD": lambda: keras_2.SGD(0.1),
-    "2 SGD, momentum": lambda: keras_2.SGD(0.1, momentum=0.9),
-    "2 Adam": lambda: keras_2.Adam(keras_2.schedules.ExponentialDecay(0.1, 1, 0.5)),
-    "2 Adam, clipvalue": lambda: keras_2.Adam(0.1, clipvalue=0.5),
-    "2 Adagrad": lambda: keras_2.Adagrad(0.1),
-    "2 Ftrl": lambda: keras_2.Ftrl(0.1),
-    "2 RMSprop": lambda: keras_2.RMSprop(0.1),
+    "tf.keras SGD": lambda: keras.SGD(0.1),
+    "tf.keras Adam": lambda: keras.Adam(0.1),
+    "tf.keras Adagrad": lambda: keras.Adagrad(0.1),
+    "tf.keras Adam, clipvalue": lambda: keras.Adam(0.1, clipvalue=0.5),
+    "2 SGD": lambda: new.SGD(0.1),
+    "2 SGD, momentum": lambda: new.SGD(0.1, momentum=0.9),
+    "2 Adam": lambda: new.Adam(new.schedules.ExponentialDecay(0.1, 1, 0.5)),
+    "2 Adam, clipvalue": lambda: new.Adam(0.1, clipvalue=0.5),
+    "2 Adagrad": lambda: new.Adagrad(0.1),
+    "2 Ftrl": lambda: new.Ftrl(0.1),
+    "2 RMSprop": lambda: new.RMSprop(0.1),
     "legacy SGD": lambda: legacy.SGD(0.1),
     "legacy SGD, momentum": lambda: legacy.SGD(0.1, momentum=0.9),
-    "legacy Adam": lambda: legacy.Adam(keras_2.schedules.ExponentialDecay(0.1, 1, 0.5)),
+    "legacy Adam": lambda: legacy.Adam(new.schedules.ExponentialDecay(0.1, 1, 0.5)),
     "legacy Adam, clipvalue": lambda: legacy.Adam(0.1, clipvalue=0.5),
     "legacy Adagrad": lambda: legacy.Adagrad(0.1, initial_accumulator_value=0.3),
     "legacy Ftrl": lambda: legacy.Ftrl(0.1, initial_accumulator_value=0.3),
@@ -82,13 +84,13 @@ def test_updates_are_those_of_an_ordinary_variable(name, in_function):
         gradient = gradient_of(keys)
         step(gradient)
         # Keras 3 squares slices of one row one by one, and Keras 2 clips them so; for tables they are summed before.
-        is_dense = name.startswith("3") or "clip" in name
+        is_dense = name.startswith("tf.keras") or "clip" in name
         plain.apply_gradients([(tf.convert_to_tensor(gradient) if is_dense else gradient, variable)])
     np.testing.assert_allclose(rows.read(table)[1], variable, 1e-5, 1e-6)
     assert int(optimizer.iterations) == len(STEPS)
 
 
-@pytest.mark.parametrize("name", ["3 Adam", "2 Adam", "legacy Adam"])
+@pytest.mark.parametrize("name", ["tf.keras Adam", "2 Adam", "legacy Adam"])
 def test_optimizer_of_a_table_and_other_variables(name):
     table, variable, unused, optimizer = make_table(), tf.Variable([1.0]), tf.Variable(2.0), OPTIMIZERS[name]()
     for _ in range(2):
@@ -100,7 +102,7 @@ def test_optimizer_of_a_table_and_other_variables(name):
     assert variable[0] < 0.9
 
 
-@pytest.mark.parametrize("make", [lambda: keras_2.Adam(0.1), lambda: legacy.Adam(0.1)], ids=["2", "legacy"])
+@pytest.mark.parametrize("make", [lambda: new.Adam(0.1), lambda: legacy.Adam(0.1)], ids=["2", "legacy"])
 def test_loss_scaling_of_keras_2(make):
     tables, plain = [make_table(), make_table(hashed=False)], tf.Variable(tf.ones([KEYS, DIM]))
     optimizer = tf_keras.mixed_precision.LossScaleOptimizer(make(), initial_scale=8.0)
@@ -121,6 +123,46 @@ def test_loss_scaling_of_keras_2(make):
         np.testing.assert_allclose(rows.read(table)[1], plain, 1e-6)
 
 
+@pytest.mark.parametrize("name", ["2 SGD, momentum", "2 Adagrad", "legacy SGD", "legacy Adam", "plugin"])
+@pytest.mark.parametrize("hashed", [True, False])
+@pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])
+def test_strategy_with_one_replica(name, hashed, scaled):
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+
+    def make():
+        optimizer = plugin_adam.Adam(0.1) if name == "plugin" else OPTIMIZERS[name]()
+        return optimizer if not scaled else tf_keras.mixed_precision.LossScaleOptimizer(optimizer)
+
+    with any_keras.using(tf_keras):
+        with strategy.scope():
+            table, optimizer = make_table(hashed), make()
+        variable, plain = tf.Variable(tf.ones([KEYS, DIM])), make() if name != "plugin" else legacy.Adam(0.1)
+
+    @tf.function
+    def step():
+        with native_optimizers.OptimizerScope([table]):
+            optimizer.apply_gradients([(slices_of(1.0, 2), table)], experimental_aggregate_gradients=False)
+
+    for _ in range(2):
+        strategy.run(step)
+        plain.apply_gradients([(slices_of(1.0, 2), variable)])
+    np.testing.assert_allclose(rows.read(table)[1], variable, 1e-5)
+
+
+def test_strategy_and_other_variables_in_one_optimizer():
+    strategy, tables = tf.distribute.MirroredStrategy(["/cpu:0"]), [make_table(), make_table(hashed=False)]
+    with strategy.scope():
+        variable, optimizer = tf.Variable(1.0), legacy.SGD(0.1)
+    pairs = [*((slices_of(1.0, 2), table) for table in tables), (tf.constant(1.0), variable)]
+    strategy.run(lambda: optimizer.apply_gradients(pairs))
+    assert variable.numpy() == pytest.approx(0.9)
+    assert int(optimizer.iterations.numpy()) == 1
+    for table in tables:
+        np.testing.assert_allclose(rows.read(table)[1][2], np.full(DIM, 0.9), 1e-5)
+    with pytest.raises(NotImplementedError, match="Adamax is not implemented for tables in a strategy"):
+        strategy.run(lambda: legacy.Adamax().apply_gradients(pairs))
+
+
 def test_scope_checks_its_argument():
     with pytest.raises(RuntimeError, match="trainable_variables must be a list or tuple"):
         native_optimizers.OptimizerScope(make_table())
@@ -136,11 +178,11 @@ def test_what_is_not_implemented_is_an_error(monkeypatch):
     with pytest.raises(NotImplementedError, match="Nadam"):
         apply(legacy.Nadam(), slices, table)
     with pytest.raises(NotImplementedError, match="weight_decay"):
-        apply(keras_2.AdamW(0.1), slices, table)
+        apply(new.AdamW(0.1), slices, table)
     with pytest.raises(NotImplementedError, match="its gradient is tf.IndexedSlices, got"):
         apply(legacy.SGD(0.1), tf.ones([KEYS, DIM]), table)
     monkeypatch.setattr(job, "is_shared", lambda: True)
-    for optimizer in (keras_2.Adam(0.1, clipnorm=1.0), legacy.Adam(0.1, clipnorm=1.0)):
+    for optimizer in (new.Adam(0.1, clipnorm=1.0), legacy.Adam(0.1, clipnorm=1.0)):
         with pytest.raises(NotImplementedError, match="clipping by norm is not implemented"):
             apply(optimizer, slices, table)
     np.testing.assert_array_equal(rows.read(table)[1], np.ones([KEYS, DIM]))
@@ -149,15 +191,15 @@ def test_what_is_not_implemented_is_an_error(monkeypatch):
 # sok.optimizers.Adam
 
 
-@pytest.mark.parametrize("keras", [tf.keras, tf_keras], ids=["3", "2"])
+@pytest.mark.parametrize("library", [tf.keras, tf_keras], ids=["tf.keras", "2"])
 @pytest.mark.parametrize("hashed", [True, False])
-def test_adam_of_tables(keras, hashed):
+def test_adam_of_tables(library, hashed):
     table, variable = make_table(hashed), tf.Variable(tf.ones([KEYS, DIM]))
-    with any_keras.using(keras):
+    with any_keras.using(library):
         # A process may have several, also after lookups, and a step may touch no row of a rank.
         optimizer, other = plugin_adam.Adam(lr=0.1, epsilon=None, unknown=1), plugin_adam.Adam(0.3)
     assert isinstance(optimizer, plugin_adam.Adam)
-    assert isinstance(optimizer, keras.optimizers.Adam if keras is tf.keras else legacy.Adam)
+    assert isinstance(optimizer, keras.Adam if any_keras.is_keras_3(library) else legacy.Adam)
     plain = legacy.Adam(0.1)
     for keys in (*STEPS, []):
         gradient = gradient_of(keys)
@@ -181,6 +223,8 @@ def test_adam_with_loss_scaling():
     for factor in (1.0, float("inf")):
         optimizer.apply_gradients([(slices_of(factor, 2), table)])
     np.testing.assert_allclose(rows.read(table)[1][2], np.full(DIM, 0.9), 1e-4)
+    if not any_keras.is_keras_3(tf.keras):
+        return
     own = make_table()
     scaled = tf.keras.optimizers.LossScaleOptimizer(plugin_adam.Adam(0.1), initial_scale=8.0)
     scaled.apply_gradients([(slices_of(8.0, 2), own)])

@@ -1,4 +1,7 @@
-"""`sok.optimizers.Adam` of SOK 1.x: the program's own Adam, which refuses variables that are not tables."""
+"""`sok.optimizers.Adam` of SOK 1.x: the program's own Adam, which refuses variables that are not tables.
+
+Its `LazyAdamOptimizer` is that of this library.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.compat.sok import any_keras, native_optimizers
+from lockstep._src.compat.sok import any_keras, native_optimizers, version_1
 from lockstep._src.compat.sok.embedding_tables import EmbeddingVariable
+from lockstep._src.tables.updates.lazy_adam import LazyAdamOptimizer
+
+__all__ = ["Adam", "LazyAdamOptimizer"]
 
 _EPSILON = 1e-7
 
@@ -92,6 +98,7 @@ class Adam(_TablesOnly, any_keras.ExtendsKeras):
             epsilon=epsilon or _EPSILON,
             name=name,
         )
+        _join_graph(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Adam:
@@ -118,3 +125,9 @@ class _GraphAdam(_TablesOnly, tf.compat.v1.train.AdamOptimizer):
         **kwargs: Any,
     ) -> None:
         super().__init__(kwargs.get("lr", learning_rate), beta_1, beta_2, epsilon or _EPSILON, name=name)
+        _join_graph(self)
+
+
+def _join_graph(optimizer: Any) -> None:
+    if not tf.executing_eagerly():
+        tf.compat.v1.add_to_collection(version_1.GraphKeys.SparseOperationKitOptimizer, optimizer)

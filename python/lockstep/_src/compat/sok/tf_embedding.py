@@ -26,6 +26,7 @@ class TFDistributedEmbedding(layers.TableLayer):
 
     Call arguments:
       inputs: keys of any shape, int32 or int64, from 0 to vocabulary_size - 1.
+      training: not used.
 
     Output: [..., D] float32. The gradient of the table is the sum of those of all ranks' losses.
 
@@ -69,15 +70,16 @@ class TFDistributedEmbedding(layers.TableLayer):
     def broadcast_variables(self) -> None:
         """Does nothing: each row is on one rank."""
 
-    def call(self, inputs: Any) -> tf.Tensor:
+    def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
         """Returns a row for each key, [..., D]."""
+        del training
         return lookups.all2all_dense_embedding(self.embedding_weights, inputs)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, ...]:
         """Returns the shape [..., D]."""
         return (*input_shape, self._sizes[1])
 
-    def compute_output_spec(self, inputs: Any) -> Any:
+    def compute_output_spec(self, inputs: Any, training: Any = None) -> Any:
         """Returns Keras 3's description of the output."""
         return self._compute_output_spec(self.compute_output_shape(inputs.shape))
 

@@ -7,11 +7,12 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.compat.sok import any_keras, job, native_optimizers, plugin_adam, rows, saver, version_1
+from lockstep._src.compat.sok.any_keras_test import keras_2
 from lockstep._src.compat.sok.layers import All2AllDenseEmbedding, DistributedEmbedding
 from lockstep._src.compat.sok.loss_scaling import LossScaleOptimizer
 from lockstep._src.tables.updates.lazy_adam import LazyAdamOptimizer
 
-tf_keras = pytest.importorskip("tf_keras")
+tf_keras = keras_2()
 tf1 = tf.compat.v1
 KEYS, DIM, STEPS = 12, 4, 3
 TABLE = np.random.default_rng(5).normal(size=[KEYS, DIM]).astype(np.float32)
@@ -37,6 +38,7 @@ def train(make_variable, optimizer, scope):
         assert (tables or [variable]) == [variable]
         gradients = tf1.gradients(loss, [variable, weight], colocate_gradients_with_ops=True)
         made = optimizer()
+        assert tf1.get_collection(version_1.GraphKeys.SparseOperationKitOptimizer) == plugins_in(made)
         if isinstance(made, LossScaleOptimizer):
             (scaled,) = tf1.gradients(made.get_scaled_loss(loss), [variable])
             gradients[0], none = made.get_unscaled_gradients([scaled, None])
@@ -75,6 +77,11 @@ def plain():
     return table, lambda keys: tf.reduce_mean(tf.nn.embedding_lookup(table, keys), 1), tf.no_op(), table.value()
 
 
+def plugins_in(optimizer):
+    found = getattr(optimizer, "_optimizer", optimizer)
+    return [found] if isinstance(found, (plugin_adam.Adam, plugin_adam._GraphAdam)) else []
+
+
 class NoScope:
     def __init__(self, variables):
         pass
@@ -91,7 +98,7 @@ def adam_of_tensorflow():
 
 
 @pytest.mark.parametrize(
-    ("keras", "hashed"), [(tf.keras, True), (tf_keras, False)], ids=["Keras of TensorFlow", "tf_keras"]
+    ("keras", "hashed"), [(tf.keras, True), (tf_keras, False)], ids=["Keras of TensorFlow", "Keras 2"]
 )
 @pytest.mark.parametrize(
     ("make", "plain_make", "scope"),

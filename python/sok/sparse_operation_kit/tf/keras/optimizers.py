@@ -4,7 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lockstep._src.tables.updates.lazy_adam import LazyAdamOptimizer as _LazyAdamOptimizer
+from lockstep._src.compat.sok import plugin_adam as _plugin_adam
 
 __all__ = ["Adam", "LazyAdamOptimizer"]
 
@@ -14,5 +14,5 @@ def Adam(*args: Any, **kwargs: Any) -> Any:  # noqa: N802
     return tf.keras.optimizers.Adam(*args, **kwargs)
 
 
-class LazyAdamOptimizer(_LazyAdamOptimizer):
+class LazyAdamOptimizer(_plugin_adam.LazyAdamOptimizer):
     """Adam of TensorFlow 1 that leaves rows without a gradient alone: `tf.contrib.opt.LazyAdamOptimizer`."""
