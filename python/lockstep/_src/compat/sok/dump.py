@@ -23,7 +23,8 @@ from lockstep._src.compat.sok import files, job, rows, slots, together
 def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Any = None) -> None:
     """Writes tables, and the slots of their optimizer, into a folder; see `sparse_operation_kit.dump`.
 
-    All ranks must call this with the same arguments. Slots are written if the optimizer has some for a variable.
+    All ranks must call this with the same arguments. Slots are written if the optimizer has some for a variable. As in
+    the original, the files do not have the optimizer's number of steps.
 
     Args:
       path: the folder; it is made if there is none.
@@ -33,15 +34,13 @@ def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Any = None) ->
     Raises:
       TypeError: an argument is no variable or optimizer of SOK, or the format has no number for the type of a variable.
       ValueError: a dynamic table is empty, two variables have the same files, the optimizer can have slots for a part
-        of the variables only, or there is more than one optimizer.
+        of the variables only, there is more than one optimizer, or ranks gave different variables or slots.
       OSError: a file cannot be written.
       RuntimeError: the program is in graph mode.
     """
-    _check_eager("sok.dump")
-    path = os.fspath(path)
-    variables = _as_variables("dump_vars", dump_vars)
-    optimizer = _as_optimizer(optimizer)
     attempt = together.Attempt(f"sok.dump into {path}")
+    path, variables, optimizer = attempt.on_all(_checked, "sok.dump", path, "dump_vars", dump_vars, optimizer)
+    _check_same_on_all("sok.dump", variables, optimizer)
     attempt.on_all(_make_folder, path)
     with_slots = optimizer is not None and _agree_on_slots(attempt, optimizer, variables)
     with files.StagedFiles() as staged, together.GatherToChief() as exchange:
@@ -62,6 +61,12 @@ def load(path: str | os.PathLike[str], load_vars: Any, optimizer: Any = None) ->
     All ranks must call this with the same arguments, and see the same files. A static table needs all its keys. A
     dynamic table receives the keys of the file, and keeps its other keys.
 
+    As in the original, this does not restore the optimizer's number of steps (`iterations`). Rules that depend on it,
+    such as Adam's correction of its moments, begin again at the optimizer's own number.
+
+    An optimizer of Keras 3, or of Keras 2 that is not a legacy one, is built for the static variables if it is not
+    built yet, and then takes no others. If it trains other variables as well, build it with all before the load.
+
     Args:
       path: the folder of the dump.
       load_vars: a variable of SOK, or a list or tuple of them.
@@ -71,14 +76,13 @@ def load(path: str | os.PathLike[str], load_vars: Any, optimizer: Any = None) ->
       FileNotFoundError: the folder or a file does not exist.
       files.DumpFileError: a file is damaged, or does not fit its variable.
       TypeError: an argument is no variable or optimizer of SOK.
-      ValueError: two variables have the same files, or there is more than one optimizer.
+      ValueError: two variables have the same files, there is more than one optimizer, it was built without one of the
+        variables, or ranks gave different variables or slots.
       RuntimeError: the program is in graph mode.
     """
-    _check_eager("sok.load")
-    path = os.fspath(path)
-    variables = _as_variables("load_vars", load_vars)
-    optimizer = _as_optimizer(optimizer)
     attempt = together.Attempt(f"sok.load from {path}")
+    path, variables, optimizer = attempt.on_all(_checked, "sok.load", path, "load_vars", load_vars, optimizer)
+    _check_same_on_all("sok.load", variables, optimizer)
     attempt.on_all(_check_folder, path)
     if optimizer is not None:
         attempt.on_all(slots.ensure, optimizer, variables)
@@ -253,9 +257,24 @@ class _TableLoad:
                 yield keys[own], values[own].astype(self._dtype, copy=False)
 
 
-def _check_eager(what: str) -> None:
+def _checked(
+    what: str, path: str | os.PathLike[str], argument: str, variables: Any, optimizer: Any
+) -> tuple[str, Sequence[Any], Any]:
+    """Returns the path, the variables as a list, and the optimizer or None, after checks of this rank's arguments."""
     if not tf.executing_eagerly():
         raise RuntimeError(f"{what}: got a program in graph mode, wanted eager execution, outside of tf.function")
+    optimizer = _as_optimizer(optimizer)
+    if optimizer is not None:
+        slots.optimizer_name(optimizer)
+    return os.fspath(path), _as_variables(argument, variables), optimizer
+
+
+def _check_same_on_all(what: str, variables: Sequence[Any], optimizer: Any) -> None:
+    """Raises ValueError on all ranks if they do not have the same tables and slots, which are exchanged in order."""
+    tables = [files.table_name(variable.name) for variable in variables]
+    of_optimizer = None if optimizer is None else [slots.optimizer_name(optimizer), *slots.names(optimizer)]
+    together.check_same(f"{what}: variables", tables)
+    together.check_same(f"{what}: optimizer and slots", of_optimizer)
 
 
 def _as_variables(what: str, variables: Any) -> Sequence[Any]:
@@ -288,22 +307,11 @@ def _agree_on_slots(attempt: together.Attempt, optimizer: Any, variables: Sequen
     An optimizer that has slots for a part of the variables gets those for the others, at their initial values: a load
     needs all of them.
     """
-    slots.optimizer_name(optimizer)
     has_some = attempt.on_all(lambda: any([slots.has(optimizer, variable) for variable in variables]))
     if not sum(together.gather_counts(has_some)):
         return False
     attempt.on_all(slots.ensure, optimizer, variables)
-    attempt.on_all(_check_slots, optimizer, variables)
     return True
-
-
-def _check_slots(optimizer: Any, variables: Sequence[Any]) -> None:
-    without = [v.name for v in variables if not slots.has_no_rows(v) and not slots.has(optimizer, v)]
-    if without:
-        raise ValueError(
-            f"optimizer: got one that has no slots for {', '.join(map(repr, without))}, wanted slots for all variables "
-            "or for none"
-        )
 
 
 def _dumped_key_type(variable: Any) -> np.dtype:

@@ -21,9 +21,17 @@ def alone(monkeypatch):
 
 def make_optimizer(name="Adam", **options):
     """Returns a wrapper of one of Keras' legacy optimizers."""
-    # Keras 3 has no module of this name.
-    keras = tf.keras if hasattr(tf.keras, "__internal__") else pytest.importorskip("tf_keras")
-    return optimizers.wrap(getattr(keras.optimizers.legacy, name)(0.1, **options))
+    return optimizers.wrap(getattr(keras2().optimizers.legacy, name)(0.1, **options))
+
+
+def keras2():
+    return tf.keras if hasattr(tf.keras, "__internal__") else pytest.importorskip("tf_keras")
+
+
+# Optimizers that learn all their variables when they are built.
+BUILT_ONCE = {"Keras 2": lambda: keras2().optimizers.Adam(0.1)}
+if not hasattr(tf.keras, "__internal__"):
+    BUILT_ONCE["Keras 3"] = lambda: tf.keras.optimizers.Adam(0.1)
 
 
 def static(name, shape=(4, 2), mode=None, dtype=tf.float32):
@@ -228,12 +236,45 @@ def test_slots_of_a_part_of_the_variables_are_completed(tmp_path):
     assert (tmp_path / "untrained_0-Adam-v").read_bytes() == zeros
 
 
-def test_optimizer_that_cannot_have_slots_for_all_variables_is_an_error(tmp_path, monkeypatch):
-    optimizer, trained, other = make_optimizer(), static("trained"), static("other")
-    slots.ensure(optimizer, [trained])
-    monkeypatch.setattr(slots, "ensure", lambda *_: None)
-    with pytest.raises(ValueError, match="no slots for 'other:0', wanted slots for all"):
-        dump.dump(tmp_path, [trained, other], optimizer)
+@pytest.mark.parametrize("kind", BUILT_ONCE)
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_load_builds_an_optimizer_for_all_static_variables(tmp_path, kind, is_wrapped):
+    tables = [static("a"), static("b", mode="localized:0"), static("c")]
+    tables += [dynamic("d")] if is_wrapped else []
+    for table in tables:
+        write_files(tmp_path, table, KEYS, value(KEYS, 5), m=value(KEYS, 6), v=value(KEYS, 7))
+    optimizer = optimizers.wrap(BUILT_ONCE[kind]()) if is_wrapped else BUILT_ONCE[kind]()
+    dump.load(tmp_path, tables, optimizer)
+    for table in tables:
+        assert rows_by_key(table) == {key: [key, 5] for key in KEYS}
+        assert slot_by_key(optimizer, table, "m") == {key: [key, 6] for key in KEYS}
+        assert slot_by_key(optimizer, table, "v") == {key: [key, 7] for key in KEYS}
+    dump.dump(tmp_path / "again", tables, optimizer)
+    assert (tmp_path / "again" / "c_0-Adam-v").read_bytes() == raw_file(2, "float32", value(KEYS, 7), "c_0", "v")
+
+
+@pytest.mark.parametrize("kind", BUILT_ONCE)
+def test_optimizer_that_was_built_without_a_variable_is_an_error(tmp_path, kind):
+    optimizer, trained, other = BUILT_ONCE[kind](), static("trained"), static("other")
+    for table in (trained, other):
+        write_files(tmp_path, table, KEYS, value(KEYS, 5), m=value(KEYS, 6), v=value(KEYS, 7))
+    optimizer.build([trained])
+    message = "^optimizer: got Adam that was built without 'other:0', wanted one that is not built yet, or was built"
+    with pytest.raises(ValueError, match=message):
+        dump.load(tmp_path, [trained, other], optimizer)
+    assert not trained.numpy().any() and not other.numpy().any()
+    with pytest.raises(ValueError, match=message):
+        dump.dump(tmp_path / "none", [trained, other], optimizer)
+    assert not os.listdir(tmp_path / "none")
+
+
+def test_sok_sgd_needs_no_slots(tmp_path):
+    tables = [static("s"), dynamic("d")]
+    for table in tables:
+        fill(table, KEYS)
+    dump.dump(tmp_path, tables, optimizers.SGD(0.1))
+    assert len(os.listdir(tmp_path)) == 4
+    dump.load(tmp_path, tables, optimizers.SGD(0.1))
 
 
 def test_failed_dump_leaves_the_last_one(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ Row and slots of a key depend only on the key here, so the test needs no trainin
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 
@@ -13,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.compat.sok import dump, files, job, rows, slots, together, variables
-from lockstep._src.compat.sok.dump_test import make_optimizer
+from lockstep._src.compat.sok.dump_test import BUILT_ONCE, make_optimizer
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.files_test import raw_file
 from lockstep.testing import call_workers
@@ -39,6 +40,10 @@ def test_dumps_of_any_number_of_ranks_load_on_any(tmp_path):
 
 def test_error_of_one_rank_is_raised_on_all(tmp_path):
     call_workers(_fail_in_turn, 3, tmp_path, timeout_s=60)
+
+
+def test_wrong_arguments_of_one_rank_are_an_error_on_all(tmp_path):
+    call_workers(_give_wrong_arguments_in_turn, 3, tmp_path, timeout_s=60)
 
 
 # The format, by numpy alone.
@@ -183,6 +188,54 @@ def _fail_in_turn(folder):
     dump.dump(folder / "again", tables, optimizer)
     dump.load(folder / "again", tables, optimizer)
     check(tables, optimizer)
+
+
+def _give_wrong_arguments_in_turn(folder):
+    job.set_comm_tool("horovod")
+    tables, optimizer = make_tables(), make_optimizer()
+    fill(tables, optimizer)
+    dump.dump(folder / "good", tables, optimizer)
+    before = [rows.read(table) for table in tables]
+    good = (folder / "good", tables, optimizer)
+    for position, wrong, error, message in (
+        (0, 3, TypeError, "os.PathLike object, not int"),
+        (1, 3, TypeError, "got 3, wanted sok.Variable"),
+        (2, "Adam", TypeError, "got str, wanted one of"),
+        (2, [optimizer, optimizer], ValueError, "got a list of 2 optimizers"),
+        (1, tables[::-1], ValueError, r"variables: rank 1 got \['short_0', .*wanted \['rows_0', .*, as on rank 0"),
+        (2, None, ValueError, r"slots: rank 1 got None, wanted \['Adam', 'm', 'v'\], as on rank 0"),
+    ):
+        given = [wrong if job.rank() == 1 and i == position else one for i, one in enumerate(good)]
+        for call in (dump.dump, dump.load):
+            with pytest.raises(error, match=message):
+                call(*given)
+    for call in (dump.dump, dump.load):
+        with pytest.raises(RuntimeError, match="graph mode, wanted eager"), graph_on_rank_1():
+            call(*good)
+    for kind in BUILT_ONCE:
+        built_too_early_on_its_rank(folder, tables, kind)
+    for table, (keys, weights) in zip(tables, before, strict=True):
+        np.testing.assert_array_equal(rows.read(table)[0], keys)
+        np.testing.assert_array_equal(rows.read(table)[1], weights)
+
+
+def graph_on_rank_1():
+    return tf.Graph().as_default() if job.rank() == 1 else contextlib.nullcontext()
+
+
+def built_too_early_on_its_rank(folder, tables, kind):
+    """Checks that all ranks tell of an optimizer that lacks a variable whose rows are on the last rank alone."""
+    rows_table, last_table = tables[:2]
+    for built in (False, True):
+        rows_table.assign(tf.zeros_like(rows_table))
+        optimizer = BUILT_ONCE[kind]()
+        if built:
+            optimizer.build([rows_table])
+            with pytest.raises(ValueError, match="got Adam that was built without 'last:0'") as caught:
+                dump.load(folder / "good", [rows_table, last_table], optimizer)
+            assert job.rank() == 2 or "rank 2 failed: ValueError" in str(caught.value)
+            assert not rows_table.numpy().any()
+        dump.load(folder / "good", [rows_table, last_table], BUILT_ONCE[kind]() if built else optimizer)
 
 
 def damage_of_one_rank(folder, table):

@@ -25,15 +25,32 @@ def incremental_model_dump(
     Args:
       sok_vars: a dynamic variable with the backend "hybrid", or a list or tuple of V variables.
       time_threshold: a `datetime.datetime`, or a list or tuple of 1 or V. A time without a zone is local time.
-      sess: the session; a program in graph mode needs one.
+      sess: the session; a program in graph mode needs one. The first call for a variable adds operations to the
+        session's graph, later calls add none. So call this once before the graph is finalized, as a
+        `tf.compat.v1.train.MonitoredSession` does; a `tf.compat.v1.Session` with initialized variables serves.
 
     Returns:
       (keys, values): V arrays [N] and V arrays [N, D], the same on all ranks, in the order of ranks.
 
     Raises:
       TypeError: a variable has another type or backend, or a threshold is no `datetime.datetime`.
-      ValueError: the number of thresholds fits neither, or a program in graph mode gave no session.
+      ValueError: the number of thresholds fits neither, a program in graph mode gave no session, or ranks gave
+        different numbers of variables.
+      RuntimeError: the session's graph is finalized, and this was not called for the variable before.
     """
+    attempt = together.Attempt("sok.incremental_model_dump")
+    variables, seconds = attempt.on_all(_checked, sok_vars, time_threshold, sess)
+    together.check_same("sok_vars: number of variables", len(variables))
+    all_keys, all_values = [], []
+    for variable, since in zip(variables, seconds, strict=True):
+        keys, values = attempt.on_all(rows.changed_since, variable, since, sess)
+        all_keys.append(together.gather_arrays(keys))
+        all_values.append(together.gather_arrays(values))
+    return all_keys, all_values
+
+
+def _checked(sok_vars: Any, time_threshold: Any, sess: Any) -> tuple[list[Any], list[int]]:
+    """Returns the variables and the seconds of each one's threshold, after checks of this rank's arguments."""
     variables = list(sok_vars) if isinstance(sok_vars, (list, tuple)) else [sok_vars]
     times = list(time_threshold) if isinstance(time_threshold, (list, tuple)) else [time_threshold]
     for i, variable in enumerate(variables):
@@ -47,15 +64,7 @@ def incremental_model_dump(
     seconds = [_seconds(i, time) for i, time in enumerate(times)]
     if sess is None and not tf.executing_eagerly():
         raise ValueError("sess: got None in graph mode, wanted the session in which the variables are")
-    if len(seconds) == 1:
-        seconds *= len(variables)
-    attempt = together.Attempt("sok.incremental_model_dump")
-    all_keys, all_values = [], []
-    for variable, since in zip(variables, seconds, strict=True):
-        keys, values = attempt.on_all(rows.changed_since, variable, since, sess)
-        all_keys.append(together.gather_arrays(keys))
-        all_values.append(together.gather_arrays(values))
-    return all_keys, all_values
+    return variables, seconds * len(variables) if len(seconds) == 1 else seconds
 
 
 def _seconds(i: int, time: Any) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import gc
 import time
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -104,6 +107,90 @@ def test_keys_of_all_ranks_in_their_order():
 
 def test_error_of_one_rank_is_raised_on_all():
     call_workers(_fail_on_one_rank, 2, timeout_s=60)
+
+
+def test_wrong_arguments_of_one_rank_are_an_error_on_all():
+    call_workers(_give_wrong_arguments, 2, timeout_s=60)
+
+
+def test_later_calls_add_no_operations_and_work_in_a_finalized_graph():
+    keys, later = call_workers(_ask_in_graph, 2, timeout_s=60)
+    assert keys == later == [0, 1, 2, 3]
+
+
+def test_finalized_graph_needs_an_earlier_call(monkeypatch):
+    monkeypatch.setattr(job, "_tool", "single")
+    with tf.Graph().as_default() as graph:
+        table = hybrid("t")
+        graph.finalize()
+        with tf.compat.v1.Session() as session:
+            message = "variable 't': got a session whose graph is finalized.*call it for the variable once before"
+            with pytest.raises(RuntimeError, match=message):
+                incremental_model_dump(table, NOON, session)
+
+
+def test_graph_is_freed_after_its_program(monkeypatch):
+    monkeypatch.setattr(job, "_tool", "single")
+    with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
+        table = hybrid("t")
+        session.run(tf.compat.v1.global_variables_initializer())
+        assert [len(keys) for keys in incremental_model_dump(table, NOON, session)[0]] == [0]
+    freed = weakref.ref(graph)
+    del graph, session, table
+    gc.collect()
+    assert freed() is None
+
+
+def hybrid(name):
+    return DynamicVariable(2, initializer="7", name=name, init_capacity=16, max_capacity=16)
+
+
+# Functions that run on workers.
+
+
+def _give_wrong_arguments():
+    job.set_comm_tool("horovod")
+    table = hybrid("t")
+    for sok_vars, times, error, message in (
+        (3, NOON, TypeError, r"sok_vars\[0\]: got 3"),
+        (table, 3, TypeError, r"time_threshold\[0\]: got 3"),
+        (table, [], ValueError, "got 0 times, wanted 1"),
+        ([table, table], NOON, ValueError, "number of variables: rank 1 got 2, wanted 1, as on rank 0$"),
+    ):
+        given = (sok_vars, times) if job.rank() == 1 else (table, NOON)
+        with pytest.raises(error, match=message):
+            incremental_model_dump(*given)
+    with contextlib.ExitStack() as stack:
+        if job.rank() == 1:
+            stack.enter_context(tf.Graph().as_default())
+        with pytest.raises(ValueError, match="sess: got None in graph mode"):
+            incremental_model_dump(table, NOON)
+    assert [len(keys) for keys in incremental_model_dump(table, NOON)[0]] == [0]
+
+
+def _ask_in_graph():
+    """Dumps in sessions of one graph, finalized at last; returns the keys since long ago, of both ranks."""
+    job.set_comm_tool("horovod")
+    long_ago, later = datetime.datetime(2000, 1, 1), datetime.datetime.now() + datetime.timedelta(seconds=60)
+    with tf.Graph().as_default() as graph:
+        table, other = hybrid("t"), hybrid("other")
+        saver = tf.compat.v1.train.Saver([tf.compat.v1.train.get_or_create_global_step()])
+        with tf.GradientTape():
+            read = table.sparse_read(tf.constant([job.rank() * 2, job.rank() * 2 + 1], tf.int64))
+        with tf.compat.v1.Session() as session:
+            session.run(tf.compat.v1.global_variables_initializer())
+            incremental_model_dump([table, other], long_ago, session)
+            count = len(graph.get_operations())
+            incremental_model_dump([table, other], later, session)
+        assert len(graph.get_operations()) == count
+        with tf.compat.v1.train.SingularMonitoredSession(scaffold=tf.compat.v1.train.Scaffold(saver=saver)) as session:
+            assert graph.finalized
+            session.run(read)
+            keys, values = incremental_model_dump([table, other], [long_ago, long_ago], session)
+            np.testing.assert_array_equal(values[0], np.full([4, 2], 7.0))
+            assert keys[1].shape == (0,)
+            assert not incremental_model_dump(table, later, session)[0][0].size
+    return sorted(keys[0].tolist())
 
 
 def _fail_on_one_rank():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,6 +10,9 @@ import tensorflow as tf
 from lockstep._src.compat.sok import job
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.variables import DistributedVariable, LocalizedVariable, StaticVariable
+
+# The attribute of a variable that holds its `_Changed`. A variable is in one graph.
+_CHANGED = "_changed_since"
 
 
 def is_sok(variable: Any) -> bool:
@@ -121,12 +124,47 @@ def changed_since(variable: Any, seconds: int, session: Any = None) -> tuple[np.
     Args:
       variable: a dynamic variable.
       seconds: the time, in seconds since 1970 in UTC.
-      session: as in `read`.
+      session: as in `read`. The first call for a variable adds operations to the session's graph.
+
+    Raises:
+      RuntimeError: the session's graph is finalized, and does not have the operations.
     """
+    if session is None:
+        keys, rows = _changed(variable, tf.constant(seconds, tf.int64))
+        return keys.numpy(), rows.numpy()
+    changed = _changed_in(session.graph, variable)
+    return tuple(session.run([changed.keys, changed.rows], {changed.since: seconds}))
+
+
+class _Changed(NamedTuple):
+    """Tensors of a graph: a placeholder for the time, and keys [N] and rows [N, D] of the variable since then."""
+
+    since: tf.Tensor
+    keys: tf.Tensor
+    rows: tf.Tensor
+
+
+def _changed_in(graph: tf.Graph, variable: Any) -> _Changed:
+    """Returns the tensors of a variable, which are made once in its graph."""
+    if not hasattr(variable, _CHANGED):
+        if graph.finalized:
+            raise RuntimeError(
+                f"variable '{variable.logical_name}': got a session whose graph is finalized, wanted one with the "
+                "operations of sok.incremental_model_dump; call it for the variable once before the graph is "
+                "finalized, for example with a tf.compat.v1.Session before you make the MonitoredSession"
+            )
+        # The operations serve later calls too, so they belong to no block in which this call is.
+        with graph.as_default(), tf.control_dependencies(None):
+            since = tf.compat.v1.placeholder(tf.int64, [])
+            setattr(variable, _CHANGED, _Changed(since, *_changed(variable, since)))
+    return getattr(variable, _CHANGED)
+
+
+@tf.autograph.experimental.do_not_convert
+def _changed(variable: Any, since: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     keys, rows = export(variable)
-    recent = variable.get_seconds(keys) >= seconds
-    found = (tf.boolean_mask(keys, recent), tf.boolean_mask(rows, recent))
-    return (found[0].numpy(), found[1].numpy()) if session is None else tuple(session.run(found))
+    recent = variable.get_seconds(keys) >= since
+    return tf.boolean_mask(keys, recent), tf.boolean_mask(rows, recent)
 
 
 __all__ = [

@@ -14,6 +14,7 @@ import tensorflow as tf
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.engine import library
 from lockstep._src.tables import updates
+from lockstep._src.tables.dynamic import keras_adapter
 
 # The slots of each optimizer: SOK's name, and the other libraries' names.
 _SLOTS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -69,22 +70,40 @@ def _has_momentum(optimizer: Any) -> bool:
 
 
 def ensure(optimizer: Any, variables: Sequence[Any]) -> None:
-    """Makes the slots of variables exist."""
+    """Makes the slots of variables exist.
+
+    An optimizer of Keras 3, or of Keras 2 that is not a legacy one, learns all its variables when it is built. One that
+    is not built yet is built here, for all the static variables that have rows on this rank.
+
+    Args:
+      optimizer: a wrapper, or for static variables also an optimizer.
+      variables: variables of SOK.
+
+    Raises:
+      TypeError: the optimizer is no wrapper, and a variable is dynamic.
+      ValueError: the optimizer was built without one of the variables.
+    """
     for variable in variables:
         if isinstance(variable, DynamicVariable):
             for column in _columns(optimizer, variable):
                 library.ops.lockstep_dynamic_table_read_rows(
                     variable.handle, tf.zeros([0], tf.int64), column.initial, slot=column.column
                 )
-        elif names(optimizer) and not has_no_rows(variable):
-            _slot_variables(optimizer, variable, make=True)
+    own = [v for v in variables if not isinstance(v, DynamicVariable) and not has_no_rows(v)]
+    if own and names(optimizer):
+        _make_slot_variables(_inner(optimizer), own)
+        if without := [v.name for v in own if not has(optimizer, v)]:
+            raise ValueError(
+                f"optimizer: got {type(_inner(optimizer)).__name__} that was built without "
+                f"{', '.join(map(repr, without))}, wanted one that is not built yet, or was built with all variables"
+            )
 
 
 def has(optimizer: Any, variable: Any) -> bool:
     """Returns whether an optimizer has slots for a variable; those of a dynamic variable are made on demand."""
     if isinstance(variable, DynamicVariable):
         return _is_wrapper(optimizer)
-    return len(_slot_variables(optimizer, variable, make=False)) == len(names(optimizer))
+    return len(_slot_variables(optimizer, variable)) == len(names(optimizer))
 
 
 def has_no_rows(variable: Any) -> bool:
@@ -101,7 +120,7 @@ def get(optimizer: Any, variable: Any, name: str) -> Any:
     if isinstance(variable, DynamicVariable):
         (values,) = variable.export_slots(_column(optimizer, variable, name).column)
         return values
-    return _slot_variables(optimizer, variable, make=False)[name]
+    return _slot_variables(optimizer, variable)[name]
 
 
 def read(optimizer: Any, variable: Any, name: str) -> np.ndarray:
@@ -112,7 +131,7 @@ def read(optimizer: Any, variable: Any, name: str) -> np.ndarray:
 
 
 def write(optimizer: Any, variable: Any, name: str, keys: np.ndarray, values: np.ndarray) -> None:
-    """Sets a slot of rows of this rank.
+    """Sets a slot of rows of this rank. The slots of a static variable must exist; see `ensure`.
 
     Args:
       optimizer: a wrapper, or for a static variable also an optimizer.
@@ -133,7 +152,7 @@ def write(optimizer: Any, variable: Any, name: str, keys: np.ndarray, values: np
         return
     if has_no_rows(variable):
         return
-    slot = _slot_variables(optimizer, variable, make=True)[name]
+    slot = get(optimizer, variable, name)
     local = tf.cast(variable.key_map(np.asarray(keys).astype(np.int64)), tf.int64)
     slot.scatter_update(tf.IndexedSlices(tf.cast(values, slot.dtype), local))
 
@@ -177,21 +196,28 @@ def _columns(optimizer: Any, table: DynamicVariable) -> list[_Column]:
     return [_Column(*one) for one in zip(own, columns, initials, strict=True)]
 
 
-def _slot_variables(optimizer: Any, variable: Any, make: bool) -> dict[str, tf.Variable]:
+def _make_slot_variables(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Makes the slots of static variables, unless the optimizer was built and so can have no more of them."""
+    if hasattr(optimizer, "get_slot"):
+        if _is_legacy(optimizer):
+            optimizer._create_hypers()
+        optimizer._create_slots(variables)
+    # Keras 2 has no property `built`, and no attribute before an optimizer is built.
+    elif not getattr(optimizer, "built", getattr(optimizer, "_built", False)):
+        for variable in variables:
+            keras_adapter.register(variable)  # the program may have loaded Keras after it made the variable
+        optimizer.build(variables)
+
+
+def _slot_variables(optimizer: Any, variable: Any) -> dict[str, tf.Variable]:
     """Returns the slots of a variable that is not dynamic, by SOK's names; those that exist."""
     inner = _inner(optimizer)
     if hasattr(inner, "slots_of"):  # `sok.SGD`
         return {}
     known = _SLOTS[_kind(optimizer)]
     if hasattr(inner, "get_slot"):
-        if make:
-            if _is_legacy(inner):
-                inner._create_hypers()
-            inner._create_slots([variable])
         slots = {name: _slot_or_none(inner, variable, name) for name in inner.get_slot_names()}
     else:
-        if make and not inner.built:
-            inner.build([variable])
         slots = dict(_slots_by_attribute(inner, variable))
     found = {}
     for sok, others in known.items():

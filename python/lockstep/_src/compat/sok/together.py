@@ -77,6 +77,19 @@ def gather_counts(count: int) -> list[int]:
     return agreement.gather_values(int(count), "sok_counts") if job.is_shared() else [int(count)]
 
 
+def check_same(what: str, mine: Any) -> None:
+    """Raises ValueError, on all ranks the same, if a value of theirs differs. All ranks must call this.
+
+    Args:
+      what: a description of the value; the error begins with it.
+      mine: this rank's value, which JSON can represent.
+    """
+    first, *others = agreement.gather_values(mine, "sok_same") if job.is_shared() else [mine]
+    for rank, other in enumerate(others, start=1):
+        if other != first:
+            raise ValueError(f"{what}: rank {rank} got {other}, wanted {first}, as on rank 0")
+
+
 def gather_arrays(array: np.ndarray) -> np.ndarray:
     """Returns on all ranks the rows [sum of n, ...] of the arrays [n, ...] of all ranks, in the order of ranks."""
     if not job.is_shared():

@@ -102,6 +102,12 @@ def work_that_succeeds_returns_its_result():
     assert fails_on([], ValueError) is None
 
 
+def different_values_are_the_same_error_on_all_ranks():
+    together.check_same("it", ["same", 1])
+    with pytest.raises(ValueError, match=r"^the list: rank 2 got \[2\], wanted \[0\], as on rank 0$"):
+        together.check_same("the list", [job.rank() // 2 * 2])
+
+
 def arrays_are_gathered_on_all_ranks_in_their_order():
     for dtype in (np.int32, np.uint64, np.float16, np.float64):
         mine = np.full([job.rank() * 2, 3], job.rank(), dtype)
@@ -134,6 +140,7 @@ CASES = [
     error_of_one_rank_is_raised_on_all,
     error_of_the_lowest_rank_is_told_if_several_fail,
     work_that_succeeds_returns_its_result,
+    different_values_are_the_same_error_on_all_ranks,
     arrays_are_gathered_on_all_ranks_in_their_order,
     records_are_gathered_on_rank_0_round_by_round,
 ]
