@@ -142,13 +142,19 @@ class ExportKernel : public TableKernelBase {
 
 class EvictKernel : public TableKernelBase {
  public:
-  using TableKernelBase::TableKernelBase;
+  explicit EvictKernel(tf::OpKernelConstruction* construction) : TableKernelBase(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("keeps_last_lookup_alone", &last_lookup_));
+  }
 
  protected:
   Status Run(tf::OpKernelContext* context, DynamicTableResource& table) override {
-    return table.Evict(
-        [&](const TableRows& rows) { return WriteKeysAndRows(context, table, rows, AscendingOrder(rows)); });
+    return table.Evict(last_lookup_, [&](const TableRows& rows) {
+      return WriteKeysAndRows(context, table, rows, AscendingOrder(rows));
+    });
   }
+
+ private:
+  bool last_lookup_ = false;
 };
 
 // Inserts or overwrites rows of admitted keys; their slots get initial values.
@@ -261,11 +267,14 @@ REGISTER_OP("LockstepDynamicTableEvict")
     .Output("keys: Tkeys")
     .Output("rows: float")
     .Attr("Tkeys: {int64, string}")
+    .Attr("keeps_last_lookup_alone: bool = false")
     .SetIsStateful()
     .SetShapeFn(EvictShapes)
     .Doc(R"doc(
 Evicts keys by the table's options now, as the end of a step does, and returns them with their last rows,
 ascending. FailedPrecondition for a table without a budget.
+
+keeps_last_lookup_alone: keys of earlier lookups may go as well, also those of this step.
 )doc");
 
 REGISTER_OP("LockstepDynamicTableInsert")

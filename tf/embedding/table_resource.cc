@@ -185,11 +185,23 @@ void DynamicTableResource::EndStep(std::optional<int64_t> step, std::optional<in
   ForgetStrings(unadmitted);
 }
 
-Status DynamicTableResource::Evict(const std::function<Status(const TableRows& rows)>& use) {
+Status DynamicTableResource::Evict(bool last_lookup, const std::function<Status(const TableRows& rows)>& use) {
   if (!table_->options().eviction.budget()) {
     return FailedPrecondition(
         absl::StrCat("table '", name(), "': got no budget to keep, wanted max_keys or max_bytes"));
   }
+  std::deque<ResolvedKeys> gone, before;
+  if (last_lookup) {
+    const std::lock_guard lock(mutex_);
+    before.swap(before_);
+    gone.swap(batches_);
+    if (!gone.empty()) {
+      batches_.push_back(std::move(gone.back()));
+      gone.pop_back();
+    }
+  }
+  before.clear();
+  gone.clear();
   std::unique_lock naming(naming_, std::defer_lock);
   if (strings_ != nullptr) naming.lock();
   TableRows rows;

@@ -149,6 +149,14 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
             return restored[0]
         return tf.group(*restored, dynamic_tables.restore(tables, filename_tensor, **self._tables), name="restore_all")
 
+    def bulk_restore(self, filename_tensor: tf.Tensor, saveables: list[Any], *args: Any) -> list[tf.Tensor]:
+        """Returns the tensors that this worker reads; none if it has no rows of the tables, and nothing else is saved.
+
+        TensorFlow's function fails without any.
+        """
+        has_any = any(saveable.specs for saveable in saveables)
+        return super().bulk_restore(filename_tensor, saveables, *args) if has_any else []
+
     def _GroupByDevices(self, saveables: Iterable[Any]) -> list[tuple[str, list[Any]]]:  # noqa: N802
         # All in one group: each worker writes one file and restores in one operation, for all its devices.
         return [("", list(saveables))]
@@ -302,14 +310,20 @@ def _build_for_the_job(original: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
+def _listed(saved: Any) -> list[Any]:
+    return list(saved.values()) if isinstance(saved, dict) else list(saved)
+
+
 def build_of_tables(original: Callable[..., None]) -> Callable[..., None]:
-    """Wraps `Saver._build` outside of scopes: for dynamic tables, which TensorFlow's own savers cannot save."""
+    """Wraps `Saver._build` outside of scopes: for tables, of which TensorFlow's savers would save a worker's part."""
     for_the_job = _build_for_the_job(original)
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
         saved = variables._all_saveable_objects() if self._var_list is None else self._var_list
-        has_tables = not tf.executing_eagerly() and bool(dynamic_tables.take_tables(saved)[0])
+        has_tables = not tf.executing_eagerly() and (
+            bool(dynamic_tables.take_tables(saved)[0]) or any(map(sharded.is_sharded, _listed(saved)))
+        )
         (for_the_job if has_tables else original)(self, *args, **kwargs)
 
     return wrapped

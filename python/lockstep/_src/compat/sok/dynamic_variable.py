@@ -151,6 +151,19 @@ class DynamicVariable(dynamic.DynamicVariable):
 
     # Lookups.
 
+    def _checked_keys(self, keys: Any) -> tf.Tensor:
+        keys = super()._checked_keys(keys)
+        if self.key_type != tf.int32 or keys.dtype == tf.int32:
+            return keys
+        narrow = tf.cast(keys, tf.int32)
+        is_wide = tf.not_equal(tf.cast(narrow, tf.int64), keys)
+        message = f"variable '{self.logical_name}': keys are int32, got {{}}"
+        check = tf.debugging.Assert(
+            tf.logical_not(tf.reduce_any(is_wide)), [tf.strings.format(message, [tf.boolean_mask(keys, is_wide)])]
+        )
+        with tf.control_dependencies([] if check is None else [check]):
+            return tf.identity(narrow)
+
     def _begin_lookup(self) -> bool:
         # Lookups of a variable that is not trainable add keys as well.
         return super()._begin_lookup() or (not self.trainable and modes.is_training())
@@ -188,7 +201,7 @@ class DynamicVariable(dynamic.DynamicVariable):
         """Reads rows of this rank, and evicts keys beyond `max_capacity`; see `sparse_read_and_evict`."""
         rows = self.sparse_read(indices)
         with tf.control_dependencies([rows]):
-            keys, values = self.evict()
+            keys, values = self.evict(keeps_last_lookup_alone=True)
         return rows, tf.cast(keys, self.key_dtype), tf.cast(values, self.dtype)
 
     # Two modes: an optimizer of variables works on a static buffer of some rows.

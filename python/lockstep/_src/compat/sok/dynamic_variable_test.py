@@ -194,6 +194,36 @@ def test_low_frequency_filter(started):
         lookups.lookup_sparse(DynamicVariable(2, var_type="hbm"), tf.ragged.constant([[1]], tf.int64), None, None, True)
 
 
+def test_keys_of_32_bits(started):
+    variable = DynamicVariable(1, "1", var_type="hbm", key_type=tf.int32)
+    ids = tf.ragged.constant([[1, 2], [-3]], tf.int64)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(lookups.lookup_sparse(variable, ids, None, "sum", False))
+    optimizers.SGD(1.0).apply_gradients([(tape.gradient(loss, variable), variable)])
+    keys, values = rows.export(variable)
+    np.testing.assert_array_equal(keys, [-3, 1, 2])
+    np.testing.assert_array_equal(values, np.zeros([3, 1]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"keys are int32, got \[4294967298\]"):
+        lookups.lookup_sparse(variable, tf.ragged.constant([[2**32 + 2, 2]], tf.int64), None, "sum", False)
+
+
+@pytest.mark.parametrize(("capacity", "per_step"), [(4, 4), (6, 4), (4, 8)])
+@pytest.mark.parametrize("trains", [True, False])
+def test_read_and_evict_loses_no_key(started, capacity, per_step, trains):
+    variable, sgd, gone = DynamicVariable(1, "1", max_capacity=capacity), optimizers.SGD(1.0), []
+    for step in range(6):
+        with tf.GradientTape() as tape:
+            keys = tf.range(step * per_step, (step + 1) * per_step, dtype=tf.int64)
+            found, evicted, _ = lookups.sparse_read_and_evict(variable, keys)
+            loss = tf.reduce_sum(found)
+        if trains:
+            sgd.apply_gradients([(tape.gradient(loss, variable), variable)])
+        gone += evicted.numpy().tolist()
+        assert variable.size[0] <= max(capacity, per_step)
+    left = rows.export(variable)[0].numpy().tolist()
+    assert sorted(gone + left) == list(range(6 * per_step))
+
+
 def test_read_and_evict(started):
     variable = DynamicVariable(2, "11", init_capacity=8, max_capacity=16)
     sgd, gone = optimizers.SGD(1.0), set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
@@ -68,9 +69,13 @@ def _pooled(table: Any, ids: Any, weights: Any, combiner: str, filtering: bool) 
     ids, weights = _matrix("sp_ids", ids), None if weights is None else _matrix("sp_weights", weights)
     if weights is not None and isinstance(weights, tf.SparseTensor) != isinstance(ids, tf.SparseTensor):
         ids, weights = _ragged(ids), _ragged(weights)
+    if weights is not None:
+        _check_structure(ids, weights)
     with tf.name_scope("lookup_sparse"):
         if not _is_sok(table):
             return lookup_pooled(_checked(table), ids, weights, combiner)
+        if not table.dtype.is_floating:
+            raise TypeError(f"rows of '{table.logical_name}' are {table.dtype.name}, wanted a floating-point type")
         found = _distinct_rows(table, _ids(table, ids.values), filtering)
         pooled = fused.pool(found, fused.splits_of(ids, True), None if weights is None else weights.values, combiner)
         batch = ids.shape[0] if ids.shape.rank else None
@@ -113,6 +118,14 @@ def _matrix(what: str, ids: Any) -> Ids:
     if not is_matrix:
         raise TypeError(f"{what}: got {ids!r}, wanted tf.SparseTensor or tf.RaggedTensor [examples, ids]")
     return ids
+
+
+def _check_structure(ids: Ids, weights: Ids) -> None:
+    """Raises ValueError if weights are known to be of other places than the ids; a graph knows the values too late."""
+    part = "indices" if isinstance(ids, tf.SparseTensor) else "row_splits"
+    of_ids, of_weights = (tf.get_static_value(getattr(one, part)) for one in (ids, weights))
+    if of_ids is not None and of_weights is not None and not np.array_equal(of_ids, of_weights):
+        raise ValueError("sp_weights: got weights of other places than the ids of sp_ids, wanted the same structure")
 
 
 def _ragged(ids: Ids) -> tf.RaggedTensor:

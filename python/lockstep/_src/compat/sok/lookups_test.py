@@ -100,6 +100,12 @@ def test_a_row_for_each_id(started):
             "sp_ids: got .* wanted tf.SparseTensor or tf.RaggedTensor",
         ),
         ((lambda: make(VALUES), tf.cast(IDS, tf.float32)), TypeError, "are float32, wanted integers"),
+        ((lambda: make(VALUES.astype(int)), IDS), TypeError, "rows of .* are int64, wanted a floating-point type"),
+        (
+            (lambda: make(VALUES), tf.ragged.constant([[1, 2], [3]]), tf.ragged.constant([[1.0], [2.0, 3.0]])),
+            ValueError,
+            "wanted the same structure",
+        ),
     ],
 )
 def test_wrong_arguments(started, arguments, error, message):

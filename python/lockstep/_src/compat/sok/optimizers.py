@@ -146,7 +146,20 @@ class TensorFlow1Wrapper(Wrapper):
 
 
 class KerasWrapper(Wrapper):
-    """A wrapper of an optimizer of Keras."""
+    """A wrapper of an optimizer of Keras.
+
+    Args:
+      optimizer: the optimizer.
+      iterations: a variable with the number of steps, int64; None: the wrapper makes one.
+    """
+
+    def __init__(self, optimizer: Any, iterations: Any = None) -> None:
+        super().__init__(optimizer)
+        if iterations is None:
+            with tf.init_scope():
+                iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
+        # Schedules and Adam count the calls of `apply_gradients`, whichever tables have a gradient in them.
+        self._own_iterations = iterations
 
     def _apply(self, tables: list, others: list, global_step: Any, name: str | None) -> Any:
         del global_step
@@ -156,47 +169,58 @@ class KerasWrapper(Wrapper):
 
         def apply(pairs: list) -> Any:
             tables, others = pairs[: len(pairs) - count], pairs[len(pairs) - count :]
-            # Keras 3's Ftrl refuses a variable without rows, which a localized table is on other ranks.
-            others = [(g, v) for g, v in others if v.shape.rank == 0 or v.shape[0] != 0]
-            named = {} if name is None else {"name": name}
-            applied = [self._optimizer.apply_gradients(others, **named)] if others else []
+            applied = [self._apply_to_others(others, {} if name is None else {"name": name})] if others else []
             applied += self.apply_to_tables(tables) if tables else []
-            applied = [one for one in applied if isinstance(one, (tf.Tensor, tf.Operation))]
-            return _end_step(applied, [table for _, table in tables])
+            with tf.control_dependencies(_in_graph(applied)):
+                applied.append(self._own_iterations.assign_add(1, read_value=False))
+            return _end_step(_in_graph(applied), [table for _, table in tables])
 
         count = len(others)
+        self._check(tables, others)
         return apply_after_exchange(self._optimizer, [*tables, *others], apply)
+
+    def _apply_to_others(self, others: list, named: dict[str, str]) -> Any:
+        # Keras 3's Ftrl refuses a variable without rows, which a localized table is on other ranks.
+        with_rows = [(g, v) for g, v in others if v.shape.rank == 0 or v.shape[0] != 0]
+        if with_rows:
+            return self._optimizer.apply_gradients(with_rows, **named)
+        return self._optimizer.iterations.assign_add(1)
+
+    def _check(self, tables: list, others: list) -> None:
+        """Raises NotImplementedError if the optimizer clips by a norm that no rank has."""
+        o = self._optimizer
+        by_norm = [name for name in ("clipnorm", "global_clipnorm") if getattr(o, name, None)]
+        spread = job.is_shared() and any(isinstance(v, StaticVariable) for _, v in others)
+        if (by_norm and (spread or (tables and job.is_shared()))) or (tables and getattr(o, "global_clipnorm", None)):
+            raise NotImplementedError(
+                f"{type(o).__name__}: {by_norm[0]} is not implemented for SOK's variables here, because their "
+                "gradients are on several ranks or are applied one by one; use clipvalue, or clip the gradients before"
+            )
 
     @abc.abstractmethod
     def apply_to_tables(self, tables: list) -> list:
         """Applies gradients of dynamic variables."""
 
 
-class LegacyWrapper(KerasWrapper):
-    """A wrapper of one of Keras 2's legacy optimizers.
+def _in_graph(applied: list) -> list:
+    """Returns the operations and tensors that a graph's later operations can wait for."""
+    return [one for one in applied if isinstance(one, (tf.Tensor, tf.Operation)) and not tf.executing_eagerly()]
 
-    Args:
-      optimizer: the optimizer.
-      iterations: a variable with the number of steps; None: the wrapper makes one.
-    """
+
+class LegacyWrapper(KerasWrapper):
+    """A wrapper of one of Keras 2's legacy optimizers; see `KerasWrapper`."""
 
     def __init__(self, optimizer: Any, iterations: Any = None) -> None:
-        super().__init__(optimizer)
+        super().__init__(optimizer, iterations)
         if type(optimizer).__name__ == "Nadam":
             raise NotImplementedError(
                 "OptimizerWrapper: the legacy Nadam is not implemented for dynamic variables, because it prepares a "
                 "step for all variables at once; use tf.keras.optimizers.Nadam"
             )
-        if iterations is None:
-            with tf.init_scope():
-                iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
-        self._own_iterations = iterations
 
     def apply_to_tables(self, tables: list) -> list:
         """Applies gradients of dynamic variables."""
-        applied = [self.apply_to(table, standins.checked(table, gradient)) for gradient, table in tables]
-        with tf.control_dependencies([one for one in applied if one is not None and not tf.executing_eagerly()]):
-            return [*applied, self._own_iterations.assign_add(1, read_value=False)]
+        return [self.apply_to(table, standins.checked(table, gradient)) for gradient, table in tables]
 
     def stand_in(self, table: DynamicVariable) -> Any:
         """Returns the variable that stands in for a table, with slots."""
@@ -244,26 +268,27 @@ class CloningWrapper(KerasWrapper):
     These optimizers learn all their variables when they are built, and would refuse others later.
     """
 
-    def __init__(self, optimizer: Any) -> None:
-        super().__init__(optimizer)
-        self._clones: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        for option in ("use_ema", "weight_decay", "gradient_accumulation_steps"):
-            if getattr(optimizer, option, None):
-                raise NotImplementedError(
-                    f"OptimizerWrapper: {option} of {type(optimizer).__name__} is not implemented for dynamic variables"
-                )
-
     def clone(self, table: DynamicVariable) -> Any:
-        """Returns the optimizer of a table, which is built."""
-        key = _identity(table)
-        if key not in self._clones:
-            o = self._optimizer
+        """Returns the optimizer of a table, which is built, with the learning rate of now."""
+        o = self._optimizer
+        # The table holds its clones, so they exist as long as the table and the wrapper.
+        clones = vars(table).setdefault("_clones", weakref.WeakKeyDictionary())
+        if self not in clones:
+            for option in ("use_ema", "weight_decay", "gradient_accumulation_steps"):
+                if getattr(o, option, None):
+                    raise NotImplementedError(
+                        f"OptimizerWrapper: {option} of {type(o).__name__} is not implemented for dynamic variables"
+                    )
             with tf.init_scope():
                 clone = type(o).from_config(o.get_config())
-                clone._learning_rate = o._learning_rate
                 self._build(clone, table)
-            self._clones[key] = clone
-        return self._clones[key]
+            clones[self] = clone
+        clones[self]._learning_rate = o._learning_rate  # the program may have assigned another one
+        return clones[self]
+
+    def counting(self, clone: Any) -> Any:
+        """Gives a clone the number of the wrapper's steps; returns the operation, in a graph."""
+        return clone.iterations.assign(tf.cast(self._own_iterations, clone.iterations.dtype))
 
     def slots_of(self, table: DynamicVariable) -> tuple[Any, Sequence[Any]]:
         """Returns the optimizer that owns the slots of a table, and the slots."""
@@ -276,16 +301,21 @@ class CloningWrapper(KerasWrapper):
         """Makes the slots of a clone."""
 
 
-class _Identity:
-    """An object that can be a key, and lives as long as the variable that holds it."""
-
-
-def _identity(table: Any) -> _Identity:
-    return vars(table).setdefault("_identity", _Identity())
-
-
 class Keras3Wrapper(CloningWrapper):
-    """A wrapper of an optimizer of Keras 3."""
+    """A wrapper of an optimizer of Keras 3.
+
+    Raises:
+      NotImplementedError: in a graph of TensorFlow 1, where Keras 3 does not run.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        with tf.init_scope():
+            if not tf.executing_eagerly():
+                raise NotImplementedError(
+                    f"OptimizerWrapper: got {type(optimizer).__name__} of Keras 3 in a graph of TensorFlow 1, wanted "
+                    "an optimizer of tf.compat.v1.train or of Keras 2"
+                )
+        super().__init__(optimizer)
 
     def _build(self, clone: Any, table: DynamicVariable) -> None:
         keras_adapter.register(table)  # the program may have loaded Keras after it made the table
@@ -296,7 +326,9 @@ class Keras3Wrapper(CloningWrapper):
         """Applies gradients of dynamic variables."""
         with updates.of_touched_rows():
             for gradient, table in tables:
-                self.clone(table).apply([gradient], [table])
+                clone = self.clone(table)
+                self.counting(clone)
+                clone.apply([gradient], [table])
         return []
 
 
@@ -322,15 +354,18 @@ class Keras2Wrapper(CloningWrapper):
     def apply_to(self, table: DynamicVariable, gradient: tf.IndexedSlices) -> Any:
         """Applies the gradient of a dynamic variable through its stand-in."""
         clone = self.clone(table)
+        with tf.init_scope():
+            clone._compute_current_learning_rate()  # the first call with a schedule makes a variable
         stand_in = standins.of(clone, table)
 
         def update(summed: tf.Tensor) -> Any:
             count = tf.shape(summed)[0]
             # Some optimizers make slices dense; the stand-in has one row more.
             slices = tf.IndexedSlices(summed, tf.range(count), tf.stack([count + 1, table.dim]))
-            pairs = clone._clip_gradients([slices])
-            clone.update_step(pairs[0], stand_in)
-            return clone.iterations.assign_add(1, read_value=False)
+            with tf.control_dependencies(_in_graph([self.counting(clone)])):
+                clone._compute_current_learning_rate()
+                (changed,) = clone._clip_gradients([slices])
+                return clone.update_step(changed, stand_in)
 
         return standins.update_rows(clone, table, gradient, stand_in.slots, update)
 
@@ -375,7 +410,7 @@ class SGD:
     def _apply_to(self, variable: Any, gradient: Any) -> Any:
         if not isinstance(gradient, tf.IndexedSlices):
             return variable.assign_sub(gradient * tf.cast(self._lr, gradient.dtype), read_value=False)
-        if not isinstance(variable, DynamicVariable):
+        if not (isinstance(variable, DynamicVariable) and variable.is_dynamic):
             scaled = gradient.values * tf.cast(self._lr, gradient.values.dtype)
             return variable.scatter_sub(tf.IndexedSlices(scaled, gradient.indices))
         gradient = standins.checked(variable, gradient)

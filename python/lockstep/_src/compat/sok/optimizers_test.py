@@ -5,6 +5,9 @@ The oracle is the optimizer itself on a variable with the touched rows alone, as
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -64,7 +67,7 @@ def test_optimizers_of_keras(started, name, version):
     order = np.argsort(KEYS)
     np.testing.assert_allclose(rows.export(variable)[1], expected.numpy()[order], rtol=1e-5, atol=1e-6)
     assert wrapper.get_slot_names() == slot_names
-    of_plain = {n: slot.numpy()[order] for n, slot in slots._slot_variables(plain, expected, make=False).items()}
+    of_plain = {n: slot.numpy()[order] for n, slot in slots._slot_variables(plain, expected).items()}
     for slot_name in slot_names:
         np.testing.assert_allclose(wrapper.get_slot(variable, slot_name), of_plain[slot_name], rtol=1e-5, atol=1e-6)
 
@@ -137,6 +140,77 @@ def test_the_learning_rate_is_shared_and_changes(started, version):
     np.testing.assert_allclose(rows.export(table)[1], [[-0.25] * DIM])
 
 
+@pytest.mark.parametrize("version", ["default", "legacy", "keras 2"])
+def test_steps_are_calls_whichever_table_has_a_gradient(started, version):
+    """A schedule that multiplies the rate by 10 in each step counts steps without a gradient of the table, too."""
+    module = keras_of(version)
+    schedules = module.schedules if version != "legacy" else keras_of("keras 2").schedules
+    sgd = module.SGD(schedules.ExponentialDecay(0.01, 1, 10.0))
+    wrapper = optimizers.wrap(sgd)
+    often, seldom = (DynamicVariable(1, "0", var_type="hbm") for _ in range(2))
+    static = make(np.zeros([2, 1], np.float32))
+    for table in (often, seldom):
+        table.sparse_read(tf.constant([1], tf.int64))
+    one = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1], tf.int64))
+    for step in range(4):
+        pairs = [(one, often), (one if step in (0, 3) else None, seldom), (one if step == 1 else None, static)]
+        wrapper.apply_gradients(pairs)
+        wrapper.apply_gradients([(None, often)])
+    np.testing.assert_allclose(rows.export(often)[1], [[-11.11]], rtol=1e-5)
+    np.testing.assert_allclose(rows.export(seldom)[1], [[-10.01]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("version", ["default", "keras 2"])
+def test_another_learning_rate_is_seen(started, version):
+    module = keras_of(version)
+    sgd = module.SGD(0.5)
+    wrapper, table = optimizers.wrap(sgd), DynamicVariable(1, "0", var_type="hbm")
+    table.sparse_read(tf.constant([1], tf.int64))
+    one = tf.IndexedSlices(tf.ones([1, 1]), tf.constant([1], tf.int64))
+    wrapper.apply_gradients([(one, table)])
+    sgd._learning_rate = module.schedules.PiecewiseConstantDecay([0], [1.0, 0.25])
+    wrapper.apply_gradients([(one, table)])
+    np.testing.assert_allclose(rows.export(table)[1], [[-0.75]])
+
+
+@pytest.mark.parametrize("version", ["default", "legacy", "keras 2"])
+def test_clipping(started, version):
+    module = keras_of(version)
+    table = DynamicVariable(2, "0", var_type="hbm")
+    table.sparse_read(tf.constant([1], tf.int64))
+    slices = tf.IndexedSlices(tf.constant([[3.0, 0.5], [0.0, 0.5]]), tf.constant([1, 1], tf.int64))
+    optimizers.wrap(module.SGD(1.0, clipvalue=2.0)).apply_gradients([(slices, table)])
+    np.testing.assert_allclose(rows.export(table)[1], [[-2.0, -1.0]])
+    optimizers.wrap(module.SGD(1.0, clipnorm=1.0)).apply_gradients([(slices, table)])
+    np.testing.assert_allclose(rows.export(table)[1], [[-2 - 3 / np.sqrt(10), -1 - 1 / np.sqrt(10)]], rtol=1e-6)
+    with pytest.raises(NotImplementedError, match="SGD: global_clipnorm is not implemented"):
+        optimizers.wrap(module.SGD(1.0, global_clipnorm=1.0)).apply_gradients([(slices, table)])
+
+
+def test_keras_3_is_refused_in_a_graph(started, graph):
+    if hasattr(tf.keras, "__internal__"):
+        pytest.skip("TensorFlow's Keras is Keras 2")
+    with pytest.raises(NotImplementedError, match="got SGD of Keras 3 in a graph of TensorFlow 1"):
+        optimizers.wrap(tf.keras.optimizers.SGD(1.0))
+
+
+def test_a_table_that_is_gone_leaves_no_clone(started):
+    wrapper, table = optimizers.wrap(keras_of("default").Adam(1.0)), DynamicVariable(DIM, "1")
+    wrapper.apply_gradients([(tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([1], tf.int64)), table)])
+    gone = weakref.ref(table)
+    del table
+    gc.collect()
+    assert gone() is None
+
+
+def test_sgd_in_static_mode(started):
+    table = DynamicVariable(DIM, "1", var_type="hbm")
+    table.to_static(tf.constant([4, 5], tf.int64))
+    optimizers.SGD(0.5).apply_gradients([(tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([1])), table)])
+    table.to_dynamic()
+    np.testing.assert_allclose(rows.export(table)[1], [[1.0] * DIM, [0.5] * DIM])
+
+
 @pytest.mark.parametrize("version", ["default", "legacy", "keras 2", "tensorflow 1"])
 def test_other_variables_in_the_same_call(started, version):
     sgd = tf1.train.GradientDescentOptimizer(1.0) if version == "tensorflow 1" else keras_of(version).SGD(1.0)
@@ -187,8 +261,11 @@ def test_what_cannot_be_wrapped_is_refused(started):
             TypeError, match="OptimizerWrapper: got .* wanted an optimizer of tf.compat.v1.train or of Keras"
         ):
             optimizers.wrap(wrong)
+    averaging = optimizers.wrap(keras_of("default").SGD(1.0, use_ema=True))
+    averaging.apply_gradients([(tf.ones([1]), tf.Variable([1.0]))])
     with pytest.raises(NotImplementedError, match="use_ema of SGD is not implemented for dynamic variables"):
-        optimizers.wrap(keras_of("default").SGD(1.0, use_ema=True))
+        slices = tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([1], tf.int64))
+        averaging.apply_gradients([(slices, DynamicVariable(DIM, "1"))])
     table = DynamicVariable(DIM, "1")
     with pytest.raises(NotImplementedError, match="is dynamic: its gradient is tf.IndexedSlices"):
         optimizers.wrap(keras_of("default").SGD(1.0)).apply_gradients([(tf.ones([1, DIM]), table)])

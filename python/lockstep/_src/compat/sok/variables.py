@@ -16,7 +16,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.compat.sok import job
-from lockstep._src.engine import apart, library
+from lockstep._src.engine import library
 from lockstep._src.tables import sharded
 from lockstep._src.tables.dynamic import tensorflow1_adapter
 from lockstep._src.tables.placement.shard import Shard
@@ -125,11 +125,15 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
         library.set_table_size(self.logical_name, self._shard.local_rows, self._shard.local_rows * row_bytes)
         sharded.note(self)
         tensorflow1_adapter.register(self)
-        if apart.is_scope_open() and not tf.executing_eagerly():
-            self._join_scope()
+        if not tf.executing_eagerly():
+            self._join_graph()
 
-    def _join_scope(self) -> None:
-        """Makes savers of a scope save it as one tensor of its whole shape, and optimizers' slots for it as well."""
+    def _join_graph(self) -> None:
+        """Makes savers save it as one tensor of its whole shape, and optimizers' slots for it as well.
+
+        A saver saves for the job in a scope, and of a graph that has a table of this class or a dynamic one. All ranks
+        then save to the same files.
+        """
         sharded.register(self)
         if self._shard.world_size > 1:
             offset, length = self._shard.contiguous_range

@@ -369,17 +369,23 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self._key_dtype)
         return library.ops.lockstep_dynamic_table_remove(self.handle, keys)
 
-    def evict(self) -> tuple[tf.Tensor, tf.Tensor]:
+    def evict(self, keeps_last_lookup_alone: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
         """Evicts keys of this worker by the options now, so that its budget (`BudgetEvict`) is kept.
 
-        The keys of this step and of the last one stay, as when a step ends. Running it raises FailedPreconditionError
-        if the table has no budget.
+        Running it raises FailedPreconditionError if the table has no budget.
+
+        Args:
+          keeps_last_lookup_alone: whether only keys of the last lookup stay for sure. A gradient of an earlier lookup
+            must be by key then (`gradients_by`). By default the keys of this step and of the last one stay, as when a
+            step ends.
 
         Returns:
           The evicted keys, [K] int64 or string, and their last rows, [K, D] float32.
         """
         evicted = library.ops.lockstep_dynamic_table_evict(
-            self.handle, Tkeys=tf.string if self._key_dtype == tf.string else tf.int64
+            self.handle,
+            Tkeys=tf.string if self._key_dtype == tf.string else tf.int64,
+            keeps_last_lookup_alone=keeps_last_lookup_alone,
         )
         return evicted.keys, evicted.rows
 
