@@ -92,8 +92,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // Evicts by the table's options now, as the end of a step does, and calls use(rows) with the last rows of the evicted
   // keys, in no particular order, while their strings exist. FAILED_PRECONDITION for a table without a budget.
   //
-  // last_lookup: only keys of the last lookup stay for sure, instead of those of this step and the one before. A gradient
-  // by row number of an earlier lookup must not be applied after that.
+  // last_lookup: only keys of the last lookup stay for sure, instead of those of this step and the one before. A
+  // gradient by row number of an earlier lookup must not be applied after that.
   Status Evict(bool last_lookup, const std::function<Status(const TableRows& rows)>& use);
   // Removes these keys; returns how many existed.
   Result<int64_t> Remove(const tensorflow::Tensor& keys);

@@ -22,9 +22,12 @@ def dump(path: str, dump_vars: Any, optimizer: Any = None) -> None:
       optimizer: the optimizer whose slots are written, too: SGD, Adamax, Adadelta, Adagrad, Ftrl or Adam, in
         `sok.OptimizerWrapper` for dynamic variables; or a list of one.
 
+    The number of an optimizer's steps is not in the files, as in SOK.
+
     Raises:
       TypeError: another variable or optimizer.
-      ValueError: a dynamic table is empty, or the optimizer has slots for a part of the variables.
+      ValueError: a dynamic table is empty, the optimizer was built without some of the variables, or the arguments
+        differ between ranks.
       OSError: a file cannot be written; on all ranks, and files of an earlier dump stay.
     """
     _dump.dump(path, dump_vars, optimizer)
@@ -55,7 +58,8 @@ def incremental_model_dump(
       sok_vars: a sok.DynamicVariable of `var_type="hybrid"`, or a list of V.
       time_threshold: a `datetime.datetime`, or a list of 1 or V; without a time zone it is local time. Times are noted
         in whole seconds, so it is rounded down.
-      sess: the session, for programs in graph mode.
+      sess: the session, for programs in graph mode. The first call adds operations to the graph, so it comes before the
+        graph is finalized.
 
     Returns:
       (keys, values): lists of V arrays [N] and [N, D], the same on all ranks, in the order of ranks.

@@ -56,7 +56,8 @@ def all2all_dense_embedding(param: Any, indices: Any) -> tf.Tensor:
 def sparse_read_and_evict(var: Any, indices: Any, name: str | None = None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Reads rows of this rank by key, adds new keys, and evicts keys beyond `max_capacity`.
 
-    Keys of this step and of the one before stay, so a table may exceed its capacity by those of two batches.
+    The keys of this call stay, so a table may exceed its capacity if a call has more keys. Other keys go, the longest
+    unseen first, also if they were read in this step; then their gradient of this step is dropped.
 
     Args:
       var: sok.DynamicVariable of `var_type="hybrid"`.

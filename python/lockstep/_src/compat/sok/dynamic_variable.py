@@ -204,6 +204,13 @@ class DynamicVariable(dynamic.DynamicVariable):
             keys, values = self.evict(keeps_last_lookup_alone=True)
         return rows, tf.cast(keys, self.key_dtype), tf.cast(values, self.dtype)
 
+    def _as_graph_element(self) -> tf.Tensor:
+        """Returns what `session.run(variable)` fetches: this rank's rows, as `sok.export` gives them."""
+        if self._graph_element is None:
+            with self.graph.as_default(), tf.control_dependencies(None):
+                self._graph_element = self.export().values
+        return self._graph_element
+
     # Two modes: an optimizer of variables works on a static buffer of some rows.
 
     @property

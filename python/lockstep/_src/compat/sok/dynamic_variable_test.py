@@ -264,6 +264,7 @@ def test_in_a_graph(started, graph):
         session.run(train_op, {keys: [7, 9, 7]})
         session.run(assigned)
         found = session.run(exported)
+        np.testing.assert_array_equal(session.run(variable), found[1])
     np.testing.assert_array_equal(found[0], [7, 9, 50])
     np.testing.assert_array_equal(found[1], [[1, 1], [2, 2], [8, 9]])
 
