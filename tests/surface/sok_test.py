@@ -80,6 +80,7 @@ SIGNATURES = {
         for name in ("rank", "num_ranks", "local_rank", "id_in_rank", "num_gpu_per_rank", "global_gpu_id", "num_gpus")
     },
     "communication.set_comm_tool": "(tool)",
+    "communication.check_comm_tool": "()",
     "communication.alltoall": "(tensor, splits)",
     "communication.allreduce": "(tensor, op)",
     "communication.allgather": "(tensor)",
@@ -185,8 +186,12 @@ def test_operations_for_gpus_are_errors_that_name_another():
 @pytest.mark.parametrize("tool", ["single", "horovod"])
 def test_a_rank_stands_for_a_gpu(monkeypatch, tool):
     monkeypatch.setattr(job, "_tool", None)
+    with pytest.raises(RuntimeError):
+        sok.communication.check_comm_tool()
     sok.set_comm_tool(tool)
+    assert sok.communication.check_comm_tool() is None
     questions = [name for name in sok.communication.__all__ if SIGNATURES[f"communication.{name}"] == "()"]
+    questions.remove("check_comm_tool")
     numbers = {name: getattr(sok.communication, name)() for name in questions}
     ones = {"num_ranks", "num_gpus", "num_gpu_per_rank"}
     assert numbers == {name: int(name in ones) for name in questions} and len(questions) == 7

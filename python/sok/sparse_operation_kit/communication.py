@@ -14,6 +14,7 @@ __all__ = [
     "allreduce",
     "alltoall",
     "broadcast",
+    "check_comm_tool",
     "global_gpu_id",
     "id_in_rank",
     "local_rank",
@@ -36,6 +37,11 @@ def set_comm_tool(tool: str) -> None:
       ValueError: another tool, or a part of the ranks.
     """
     job.set_comm_tool(tool)
+
+
+def check_comm_tool() -> None:
+    """Raises RuntimeError before `sok.init`."""
+    job.check_started()
 
 
 def rank() -> int:
