@@ -22,8 +22,8 @@ NAMED_JOB = Period(
 )
 TABLES = Period(
     "dynamic tables",
-    "when the first dynamic table is made",
-    "at the next end of a scope or job after the last dynamic table was deleted",
+    "when the first dynamic table, or variable of SOK, is made",
+    "at the next end of a scope or job after the last of them was deleted",
 )
 EVALUATION = Period("evaluation", "when an `EvaluationHook` begins to build its graph", "when the graph is built")
 BEGIN = Period(
