@@ -36,8 +36,13 @@ FACADE = Period(
     "when `horovod.tensorflow.data.compute_service` is imported",
     "never. TensorFlow has no such name, so none of its code can meet it",
 )
+SOK_LAYERS = Period(
+    "layers of SOK",
+    "when the first layer of SOK 1.x is made",
+    "at the next end of a scope or job after the last of them was deleted",
+)
 SOK = Period("SOK", "when `sok.init()` is called, unless with `use_legacy_optimizer=False`", "never, as in SOK")
-PERIODS = (SCOPE, SEED, JOB, NAMED_JOB, TABLES, EVALUATION, BEGIN, FACADE, SOK)
+PERIODS = (SCOPE, SEED, JOB, NAMED_JOB, TABLES, EVALUATION, BEGIN, FACADE, SOK, SOK_LAYERS)
 
 _made: list[Hook] = []
 
@@ -323,7 +328,7 @@ KERAS_APPLY = _row(
 )
 KERAS_APPLY_GRADIENTS = _row(
     _BASE_OPTIMIZER + "BaseOptimizer.apply_gradients(self, grads_and_vars)",
-    {TABLES: "*From the first layer of SOK 1.x.* Programs of SOK 1.x pass an argument that only Keras 2 has."},
+    {SOK_LAYERS: "Programs of SOK 1.x pass an argument that only Keras 2 has."},
 )
 KERAS_BUILD = _row(
     _BASE_OPTIMIZER + "BaseOptimizer.build(self, variables)", _OWN_OPTIMIZER + ", which the model's optimizer saves."
@@ -473,14 +478,14 @@ KERAS_2_MODEL = _row(
     also=("tensorflow:compat.v1.keras.models.Model",),
     only="outside of eager mode",
 )
-_TABLES_OF_KERAS_2 = {TABLES: "*From the first layer of SOK 1.x.* Its dynamic tables get their gradients by rows."}
+_TABLES_OF_KERAS_2 = {SOK_LAYERS: "Its dynamic tables get their gradients by rows."}
 KERAS_2_APPLY_GRADIENTS = _row(
     _KERAS_2 + "optimizers.optimizer:Optimizer.apply_gradients(self, grads_and_vars, name=None, ...)",
     _TABLES_OF_KERAS_2,
 )
 KERAS_2_BUILD = _row(
     _KERAS_2 + "optimizers.optimizer:_BaseOptimizer.build(self, var_list)",
-    {TABLES: "*From the first layer of SOK 1.x.* There are no slots for its dynamic tables, which have their own."},
+    {SOK_LAYERS: "There are no slots for its dynamic tables, which have their own."},
     subclasses=True,
 )
 KERAS_2_LEGACY_APPLY_GRADIENTS = _row(

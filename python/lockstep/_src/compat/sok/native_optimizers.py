@@ -41,7 +41,7 @@ from lockstep._src.tables import updates
 from lockstep._src.tables.dynamic import keras_adapter, standins
 from lockstep._src.tables.updates import keras2
 
-_hooks = HookSet(symbols.TABLES)
+_hooks = HookSet(symbols.SOK_LAYERS)
 
 
 def register(table: EmbeddingVariable) -> None:
