@@ -2,9 +2,9 @@
 
 Usage: python benchmarks/train/sok.py [--tables 26] [--dim 16] [--hot 10] [--batch 4096] [--launches 3].
 
-Workload: a step looks up 1 to 2 * hot - 1 ids of each of `tables` features for each example of a global batch, adds the
-rows of an example, and trains the rows by Adagrad on the mean of their squares. Ids are drawn by zipf(1.05) from
-100,000 rows per feature. All programs are graphs of TensorFlow 1.
+Workload: a step looks up ids of each of `tables` features for each example of a global batch, 1 to 2 * hot - 1 of them.
+It adds the rows of an example, and trains the rows by Adagrad on the mean of their squares. Ids are drawn by zipf(1.05)
+from 100,000 rows per feature. All programs are graphs of TensorFlow 1.
 
 - `scope`: Tables of `hb.embedding_scope`, looked up by `tf.nn.embedding_lookup_sparse` and trained in `hb.scope`.
 - `sok`: The same with `sok.Variable`, `sok.lookup_sparse` and `sok.OptimizerWrapper`, without a scope.

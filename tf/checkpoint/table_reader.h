@@ -15,7 +15,7 @@
 namespace lockstep {
 
 // Restores a table from a checkpoint (table_layout.h), piece by piece: the keys that worker `rank` of `world_size`
-// owns, for any number of workers that wrote it, and for any placement of the keys on them.
+// owns. Any number of workers may have written it, with any placement of the keys.
 //
 // State that the checkpoint lacks begins with initial values: slots of an optimizer that did not train it, and counts
 // that it did not record. Slots that the present optimizer lacks are kept, and saved again. Admitted keys stay

@@ -206,7 +206,7 @@ def functions_that_call_functions():
 
 
 def assertions_before_collectives():
-    """In a function, what follows an assertion waits for a conditional, both of whose branches lead to it."""
+    """Runs collectives behind assertions of a function, each a conditional whose branches both lead on."""
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([None])])
     def step(lengths, values):

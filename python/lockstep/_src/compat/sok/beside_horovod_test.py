@@ -303,7 +303,7 @@ def passes_of_static_tables_are_summed():
     for passes in range(2):
         np.testing.assert_array_equal(table.numpy(), before)
         with tf.GradientTape() as tape:
-            # Of both ranks, which look up row 1 + passes, and of rank 0 alone, row 4.
+            # Both ranks look up row 1 + passes, and rank 0 alone row 4.
             ids = tf.constant([1 + passes, 4 if hvd.rank() == 0 else 1 + passes])
             loss = tf.reduce_sum(lookups.all2all_dense_embedding(table, ids))
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])

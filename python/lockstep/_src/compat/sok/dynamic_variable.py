@@ -75,17 +75,24 @@ class DynamicVariable(dynamic.DynamicVariable):
             trainable=trainable,
             option=self._adjusted(_option(name, var_type, self._target, kwargs)),
         )
-        attributes = (self.handle, self.logical_name, key_type, self._attributes, True, "key")
         # SOK's own reads of a variable are of this rank's keys.
-        self._lookups = lookups.Lookups(*attributes, in_job=False)
-        self._of_job = _FilteringLookups(*attributes, in_job=job.is_shared())
-        self._of_job.ratio = kwargs.get("filter_ratio", 1.0)
+        self._lookups = self._lookups_made(in_job=False)
+        self._of_job = self._lookups_made(in_job=job.is_shared())
+        self._filtering: lookups.Lookups | None = None
+        if var_type == "hybrid":
+            filtering = functools.partial(_FilteringLookups, ratio=kwargs.get("filter_ratio", 1.0))
+            self._filtering = self._lookups_made(filtering, in_job=job.is_shared())
         self._table_handle = self.handle
         tensorflow1_adapter.register(self)
 
     def _adjusted(self, option: dynamic.EmbeddingVariableOption) -> dynamic.EmbeddingVariableOption:
         """Returns the engine's options for this kind of variable."""
         return option
+
+    def _lookups_made(self, make: Callable[..., lookups.Lookups] = lookups.Lookups, *, in_job: bool) -> lookups.Lookups:
+        """Returns lookups in this rank's table, or in those of all ranks; `make` is their class."""
+        attributes = (self.handle, self.logical_name, self.key_type, self._attributes)
+        return make(*attributes, self.sums_gradients, self.gradients_by, in_job)
 
     def __repr__(self) -> str:
         return f"<sok.DynamicVariable '{self.logical_name}' shape={self.shape} dtype={self.dtype.name}>"
@@ -190,12 +197,12 @@ class DynamicVariable(dynamic.DynamicVariable):
           filtering: whether a key that is new is only added with the probability `filter_ratio`, and else has a row of
             zeros.
         """
-        if filtering and self._backend != "hybrid":
+        chosen = self._filtering if filtering else self._of_job
+        if chosen is None:
             raise NotImplementedError(
                 f"variable '{self.logical_name}': use_low_frequency_filter wants var_type='hybrid', got 'hbm'"
             )
-        self._of_job.is_filtering = filtering
-        return self._of_job.distinct_rows(self._checked_keys(keys), self._begin_lookup())
+        return chosen.distinct_rows(self._checked_keys(keys), self._begin_lookup())
 
     def read_and_evict(self, indices: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Reads rows of this rank, and evicts keys beyond `max_capacity`; see `sparse_read_and_evict`."""
@@ -342,21 +349,20 @@ for _name in _IN_STATIC_MODE:
 
 
 class _FilteringLookups(lookups.Lookups):
-    """Lookups that may leave out some of the keys that are new.
+    """Lookups that leave out some of the keys that are new.
 
-    Attributes:
-      is_filtering: whether the next lookup does.
+    Args:
+      *arguments: those of `lookups.Lookups`.
       ratio: the probability with which a new key is added.
     """
 
-    is_filtering = False
-    ratio = 1.0
+    def __init__(self, *arguments: Any, ratio: float) -> None:
+        super().__init__(*arguments)
+        self._ratio = ratio
 
     def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None, *, is_counted: bool) -> tf.Tensor:
-        if not self.is_filtering:
-            return super()._resolve(keys, times, is_counted=is_counted)
         known = library.ops.lockstep_dynamic_table_find(self._handle, keys) >= 0
-        kept = known | (tf.random.uniform(tf.shape(keys)) < self.ratio)
+        kept = known | (tf.random.uniform(tf.shape(keys)) < self._ratio)
         times = None if times is None else tf.boolean_mask(times, kept)
         rows = super()._resolve(tf.boolean_mask(keys, kept), times, is_counted=is_counted)
         # The other keys read the row of zeros behind them.

@@ -13,6 +13,7 @@ Letters: V the capacity of a rank (`max_vocabulary_size_per_gpu`), N ranks, D th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import weakref
 from typing import Any, NoReturn
 
@@ -177,10 +178,10 @@ class HashedTable(EmbeddingVariable, DynamicVariable):
     ) -> None:
         self._describe(name, capacity, key_dtype)
         super().__init__(dim, initializer=initializer, var_type="hbm", name=name, trainable=trainable)
-        attributes = (self.handle, self.m_var_name, tf.int64, self._attributes, True, self.gradients_by)
-        self._lookups = _BoundedLookups(*attributes, in_job=False)
-        self._of_job = _BoundedLookups(*attributes, in_job=job.is_shared())
-        self._lookups.capacity = self._of_job.capacity = capacity
+
+    def _lookups_made(self, make: Any = None, *, in_job: bool) -> lookups.Lookups:
+        bounded = functools.partial(_BoundedLookups, capacity=self._capacity)
+        return super()._lookups_made(make or bounded, in_job=in_job)
 
     def _adjusted(self, option: dynamic.EmbeddingVariableOption) -> dynamic.EmbeddingVariableOption:
         rows = dataclasses.replace(option.init_option, default_value_dim=self._capacity)
@@ -193,19 +194,20 @@ class HashedTable(EmbeddingVariable, DynamicVariable):
 class _BoundedLookups(lookups.Lookups):
     """Lookups that fail if a rank has more keys than it may have.
 
-    Attributes:
+    Args:
+      *arguments: those of `lookups.Lookups`.
       capacity: the largest number of keys on each rank.
     """
 
-    capacity: int
-    # Another class of lookups has this.
-    is_filtering = False
+    def __init__(self, *arguments: Any, capacity: int) -> None:
+        super().__init__(*arguments)
+        self._capacity = capacity
 
     def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None, *, is_counted: bool) -> tf.Tensor:
         rows = super()._resolve(keys, times, is_counted=is_counted)
         with tf.control_dependencies([] if tf.executing_eagerly() else [rows]):
             count = library.ops.lockstep_dynamic_table_count(self._handle)[0]
-        with checks.at_most(count, self.capacity, too_many_keys(self._name, self.capacity)):
+        with checks.at_most(count, self._capacity, too_many_keys(self._name, self._capacity)):
             return tf.identity(rows)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
-from lockstep._src.compat.sok.variables import StaticVariable
+from lockstep._src.compat.sok.rows import is_sok
 from lockstep._src.tables.pooling import fused, lookup_pooled
 from lockstep._src.tables.sharded import lookup_steps
 from lockstep._src.tables.sharded.lookup_steps import DistinctRows
@@ -42,7 +42,7 @@ def lookup_sparse(params: Any, sp_ids: Any, sp_weights: Any, combiners: Any, fil
 @tf.autograph.experimental.do_not_convert
 def all2all_dense_embedding(param: Any, indices: Any) -> tf.Tensor:
     """Returns a row for each id; see `sparse_operation_kit.all2all_dense_embedding`."""
-    if not _is_sok(param):
+    if not is_sok(param):
         return tf.nn.embedding_lookup(_checked(param), indices)
     ids = _ids(param, tf.convert_to_tensor(indices))
     found = _distinct_rows(param, tf.reshape(ids, [-1]), False)
@@ -72,7 +72,7 @@ def _pooled(table: Any, ids: Any, weights: Any, combiner: str, filtering: bool) 
     if weights is not None:
         _check_structure(ids, weights)
     with tf.name_scope("lookup_sparse"):
-        if not _is_sok(table):
+        if not is_sok(table):
             return lookup_pooled(_checked(table), ids, weights, combiner)
         if not table.dtype.is_floating:
             raise TypeError(f"rows of '{table.logical_name}' are {table.dtype.name}, wanted a floating-point type")
@@ -87,16 +87,7 @@ def _distinct_rows(table: Any, ids: tf.Tensor, filtering: bool) -> DistinctRows:
     """Returns the row of each distinct id from its owner."""
     if isinstance(table, DynamicVariable):
         return table.distinct_rows_of_job(ids, filtering)
-    shard = table.shard
-    if shard.world_size == 1:
-        route = lookup_steps.local_route(ids, shard.rows, table.logical_name)
-    else:
-        route = lookup_steps.route(ids, shard, table.logical_name)
-    return lookup_steps.combine_distinct(table.sparse_read(route.local_rows), route, sums=True)
-
-
-def _is_sok(table: Any) -> bool:
-    return isinstance(table, (StaticVariable, DynamicVariable))
+    return lookup_steps.distinct_rows(table.sparse_read, ids, table.shard, table.logical_name, table.sums_gradients)
 
 
 def _checked(table: Any) -> tf.Variable:

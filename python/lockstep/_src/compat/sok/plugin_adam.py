@@ -20,7 +20,22 @@ _EPSILON = 1e-7
 
 
 class _TablesOnly:
-    """The part of an optimizer of tables that comes before a library's optimizer, the next base class."""
+    """The part of an Adam of tables that comes before a library's Adam, the next base class."""
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float | None = _EPSILON,
+        name: str = "Plugin_Adam",
+        **kwargs: Any,
+    ) -> None:
+        # The libraries name these four differently, and have them in this order.
+        rate = kwargs.get("lr", learning_rate)
+        super().__init__(rate, beta_1, beta_2, epsilon or _EPSILON, name=name)  # type: ignore[call-arg]
+        if not tf.executing_eagerly():
+            tf.compat.v1.add_to_collection(version_1.GraphKeys.SparseOperationKitOptimizer, self)
 
     def apply_gradients(
         self,
@@ -82,24 +97,6 @@ class Adam(_TablesOnly, any_keras.ExtendsKeras):
             return _GraphAdam(*args, **kwargs)
         return super().__new__(cls, *args, **kwargs)
 
-    def __init__(
-        self,
-        learning_rate: Any = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float | None = _EPSILON,
-        name: str = "Plugin_Adam",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            learning_rate=kwargs.get("lr", learning_rate),
-            beta_1=beta_1,
-            beta_2=beta_2,
-            epsilon=epsilon or _EPSILON,
-            name=name,
-        )
-        _join_graph(self)
-
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Adam:
         """Returns an optimizer from the result of `get_config`."""
@@ -114,20 +111,3 @@ class Adam(_TablesOnly, any_keras.ExtendsKeras):
 
 class _GraphAdam(_TablesOnly, tf.compat.v1.train.AdamOptimizer):
     """`Adam` in graphs of TensorFlow 1, in which optimizers of Keras 3 do not work."""
-
-    def __init__(
-        self,
-        learning_rate: Any = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float | None = _EPSILON,
-        name: str = "Plugin_Adam",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(kwargs.get("lr", learning_rate), beta_1, beta_2, epsilon or _EPSILON, name=name)
-        _join_graph(self)
-
-
-def _join_graph(optimizer: Any) -> None:
-    if not tf.executing_eagerly():
-        tf.compat.v1.add_to_collection(version_1.GraphKeys.SparseOperationKitOptimizer, optimizer)

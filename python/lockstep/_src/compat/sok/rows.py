@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from lockstep._src.compat.sok import job
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
-from lockstep._src.compat.sok.variables import DistributedVariable, LocalizedVariable, StaticVariable
+from lockstep._src.compat.sok.variables import LocalizedVariable, StaticVariable
 
 # The attribute of a variable that holds its `_Changed`. A variable is in one graph.
 _CHANGED = "_changed_since"
@@ -98,7 +98,7 @@ def read(variable: Any, session: Any = None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write(variable: Any, keys: np.ndarray, rows: np.ndarray) -> None:
-    """Sets rows that this rank has, under eager execution; slots of a dynamic variable begin anew.
+    """Sets rows that this rank has, under eager execution; slots of a dynamic variable begin again.
 
     Args:
       variable: the variable.
@@ -165,18 +165,3 @@ def _changed(variable: Any, since: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     keys, rows = export(variable)
     recent = variable.get_seconds(keys) >= since
     return tf.boolean_mask(keys, recent), tf.boolean_mask(rows, recent)
-
-
-__all__ = [
-    "DistributedVariable",
-    "LocalizedVariable",
-    "assign",
-    "changed_since",
-    "export",
-    "filter_variables",
-    "is_dynamic",
-    "is_sok",
-    "owns",
-    "read",
-    "write",
-]

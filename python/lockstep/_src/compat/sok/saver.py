@@ -196,7 +196,7 @@ def _set_rows(table: EmbeddingVariable, keys: tf.Tensor, values: tf.Tensor, what
     """Sets rows of this rank, and returns the status; in a graph, of an operation that does.
 
     Args:
-      table: the table; slots of optimizers begin anew for these keys.
+      table: the table; slots of optimizers begin again for these keys.
       keys: [n] int64, distinct keys of this rank.
       values: [n, D].
       what: the method, for errors.

@@ -1,4 +1,4 @@
-"""What `sok.init` does: it chooses the communication, and makes Keras' legacy optimizers the default ones."""
+"""The work of `sok.init`: it chooses the communication, and makes Keras' legacy optimizers the default ones."""
 
 from __future__ import annotations
 

@@ -72,9 +72,19 @@ class Attempt:
         return result  # type: ignore[return-value]  # None only if `settle` raised, or if it is the result
 
 
+def gather_values(mine: Any, name: str) -> list[Any]:
+    """Returns the values of all ranks, by rank.
+
+    Args:
+      mine: this rank's value, which JSON can represent.
+      name: the name of the exchange.
+    """
+    return agreement.gather_values(mine, name) if job.is_shared() else [mine]
+
+
 def gather_counts(count: int) -> list[int]:
     """Returns the numbers of all ranks, by rank."""
-    return agreement.gather_values(int(count), "sok_counts") if job.is_shared() else [int(count)]
+    return gather_values(int(count), "sok_counts")
 
 
 def check_same(what: str, mine: Any) -> None:
@@ -84,7 +94,7 @@ def check_same(what: str, mine: Any) -> None:
       what: a description of the value; the error begins with it.
       mine: this rank's value, which JSON can represent.
     """
-    first, *others = agreement.gather_values(mine, "sok_same") if job.is_shared() else [mine]
+    first, *others = gather_values(mine, "sok_same")
     for rank, other in enumerate(others, start=1):
         if other != first:
             raise ValueError(f"{what}: rank {rank} got {other}, wanted {first}, as on rank 0")

@@ -11,8 +11,7 @@ import tensorflow as tf
 from tensorflow.core.framework import variable_pb2
 from tensorflow.python.framework import ops
 
-from lockstep._src.collectives import agreement
-from lockstep._src.compat.sok import job, rows
+from lockstep._src.compat.sok import job, rows, together
 from lockstep._src.engine.context import context
 
 _STRATEGIES = (
@@ -84,7 +83,7 @@ def _tool() -> str:
 
 def _agreed(mine: _Program) -> _Program:
     """Returns the arguments that all ranks use: the batch, which must be the same on all, and rank 0's seed."""
-    everyone = agreement.gather_values(list(mine), "sok_init") if job.is_shared() else [list(mine)]
+    everyone = together.gather_values(list(mine), "sok_init")
     ranks = job.num_ranks()
     batches = [batch for batch, _ in everyone]
     if len(set(batches)) > 1:

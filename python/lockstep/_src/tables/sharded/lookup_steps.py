@@ -223,6 +223,22 @@ def combine_distinct(rows: tf.Tensor, route: Route, sums: bool = False) -> Disti
     return DistinctRows(rows if first.name == "local" else _back(rows, route, "distinct_ids", sums), first.inverse)
 
 
+def distinct_rows(
+    read: Callable[[tf.Tensor], tf.Tensor], ids: tf.Tensor, shard: Shard, table: str, sums: bool = False
+) -> DistinctRows:
+    """Returns the row of each distinct id of a sharded table, also on one worker.
+
+    Args:
+      read: returns rows of this worker by their numbers.
+      ids: as for `route`, and so are `shard` and `table`.
+      shard: says where the rows are.
+      table: the table's name, for messages.
+      sums: see `combine`.
+    """
+    made = local_route(ids, shard.rows, table) if shard.world_size == 1 else route(ids, shard, table)
+    return combine_distinct(read(made.local_rows), made, sums)
+
+
 def _back(rows: tf.Tensor, route: Route, rows_of: str, sums: bool) -> tf.Tensor:
     gradients = _SUM if sums and not apart.is_scope_open() else _BY_OPTION
 

@@ -243,11 +243,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     def distinct_rows(self, ids: tf.Tensor) -> lookup_steps.DistinctRows:
         """Returns the row of each distinct id, for ids as in `sparse_read`."""
-        if self._shard.world_size == 1:
-            route = lookup_steps.local_route(ids, self._shard.rows, self.logical_name)
-        else:
-            route = lookup_steps.route(ids, self._shard, self.logical_name)
-        return lookup_steps.combine_distinct(super().sparse_read(route.local_rows), route, self.sums_gradients)
+        return lookup_steps.distinct_rows(super().sparse_read, ids, self._shard, self.logical_name, self.sums_gradients)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Returns rows or elements of the table, like `tf.gather_nd`: the first coordinate is the id.
