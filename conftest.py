@@ -8,11 +8,14 @@ depend on TensorFlow's version.
 
 `pytest --processes=one` runs the tests that use one core and may run side by side. `--processes=several` runs the tests
 that start workers. tools/test_python.sh runs both.
+
+A test that joins a job in the process of the tests leaves it at its end.
 """
 
 import functools
 import inspect
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -42,6 +45,14 @@ def pytest_configure() -> None:
     for ignored in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(ignored) is signal.SIG_IGN:
             signal.signal(ignored, lambda *_: None)
+
+
+@pytest.fixture(autouse=True)
+def _own_job() -> Iterator[None]:
+    """Leaves the job that a test has joined, so that the next test of the process starts without one."""
+    yield
+    if named_job := sys.modules.get("lockstep._src.collectives.named_job"):
+        named_job.stop()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,7 +1,7 @@
 #include "tf/embedding/table_resource.h"
 
 #include <algorithm>
-#include <ctime>
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -148,8 +148,10 @@ Status DynamicTableResource::Update(std::span<const uint32_t> numbers, const flo
 }
 
 StepInfo DynamicTableResource::now() const {
-  // Seconds fit until 2106, and a wrap-around between two lookups of a key does not matter.
-  return {step_.load(), static_cast<uint32_t>(std::time(nullptr))};
+  // Seconds fit until 2106, and a wrap-around between two lookups of a key does not matter. `std::time` reads a coarse
+  // clock: for some milliseconds it still gives the second that has passed.
+  const auto time = std::chrono::system_clock::now().time_since_epoch();
+  return {step_.load(), static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::seconds>(time).count())};
 }
 
 void DynamicTableResource::EndStep(std::optional<int64_t> step, std::optional<int64_t> run) {

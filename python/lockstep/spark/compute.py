@@ -96,9 +96,14 @@ def _work(config: Mapping[str, Any], partition: Iterator[int]) -> Iterator[str]:
     # Transformations run on CPUs; the GPUs belong to the training job.
     with contextlib.suppress(RuntimeError):
         tf.config.set_visible_devices([], "GPU")
+    compute_config = TfDataServiceConfig.from_dict(config)
     try:
-        compute.run_worker(TfDataServiceConfig.from_dict(config), rank)
+        compute.run_worker(compute_config, rank)
     except DataServiceError as error:
         yield str(error)
     except (TimeoutException, ValueError, OSError, tf.errors.OpError) as error:
-        yield f"worker {rank}: {error}"
+        reason = f"worker {rank}: {error}"
+        # The other workers would wait for this one until the timeout. The driver gets the reason in any case.
+        with contextlib.suppress(DataServiceError):
+            compute_config.compute_client().fail(reason)
+        yield reason

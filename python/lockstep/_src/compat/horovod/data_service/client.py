@@ -87,6 +87,10 @@ class ComputeClient:
         """Waits until no training rank reads from a dispatcher; errors as in `wait_for_dispatcher_registration`."""
         self._call("wait_until_unused", timeout, dispatcher_id=dispatcher_id, timeout_s=timeout)
 
+    def fail(self, reason: str) -> None:
+        """Makes the compute job fail: waiting calls, now and later, raise ComputeJobError with the first reason."""
+        self._call("fail", reason=reason)
+
     def shutdown(self) -> None:
         """Tells the compute job to end."""
         self._call("shutdown")

@@ -28,6 +28,13 @@ def test_errors_of_the_registry_are_raised_by_the_client(service, client, start)
         client.check()
 
 
+def test_a_client_may_fail_the_job(client, start):
+    waiting = start(lambda: client.wait_for_dispatcher_registration(0, 60))
+    client.fail("worker 1: no port is free")
+    client.fail("and then another")
+    assert str(waiting.end()) == "the compute job has failed: worker 1: no port is free"
+
+
 def test_a_service_that_has_ended_is_an_error(service, client, start, monkeypatch):
     addresses = service.addresses()
     has_asked, wait = threading.Event(), service._registry.wait_for_dispatcher

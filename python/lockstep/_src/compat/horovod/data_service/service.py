@@ -133,6 +133,7 @@ class ComputeService:
 # The requests, which are methods of the registry, and the arguments of each.
 _REQUESTS = {
     "check": (),
+    "fail": ("reason",),
     "shutdown": (),
     "wait_for_shutdown": (),
     "register_dispatcher": ("dispatcher_id", "address"),
@@ -147,7 +148,8 @@ _REQUESTS = {
     "end_use": ("dispatcher_id", "rank"),
     "wait_until_unused": ("dispatcher_id", "timeout_s"),
 }
-_TYPES: Mapping[str, Any] = {"address": str, "timeout_s": (int, float)}  # of arguments; all others are integers
+# The types of arguments; all others are integers.
+_TYPES: Mapping[str, Any] = {"address": str, "reason": str, "timeout_s": (int, float)}
 
 
 def _handle(registry: Registry, request: Mapping[str, Any], is_wanted: Callable[[], bool]) -> Any:
