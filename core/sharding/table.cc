@@ -58,14 +58,14 @@ std::vector<int64_t> PartSizes(int size, auto&& part_of) {
 
 }  // namespace
 
-Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in, void* out,
-                         int64_t step_bytes) {
+Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in,
+                         const TakeRows& take, int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
   const Placement& placement = table.placement;
-  const RowRange mine = placement.ContiguousRange(rank, size);
   // Here a step counts rows of the contiguous ranges: each rank gets that many in it.
   const Steps steps(placement, width, size, step_bytes);
+  std::vector<char> placed;
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
     // To each rank: my rows in its range of this step. They are one run in `in`, but the runs for different ranks are
@@ -86,28 +86,31 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Move
     const auto arrived = std::make_unique_for_overwrite<char[]>(target.count() * width);
     const Block block{send, recv, width, packed.data(), arrived.get()};
     LOCKSTEP_RETURN_IF_ERROR(ExchangeBlocks(communicator, name, {&block, 1}));
+    if (target.count() == 0) continue;
 
     // From each rank: its rows of my range, ascending.
+    placed.resize(target.count() * width);
     const char* row = arrived.get();
     for (int r = 0; r < size; ++r) {
       const RowRange part = got_from(r);
       for (int64_t local = part.begin; local < part.end; ++local, row += width) {
-        const int64_t place = placement.GlobalRow(local, r, size) - mine.begin;
-        CopyBytes(static_cast<char*>(out) + place * width, row, width);
+        CopyBytes(placed.data() + (placement.GlobalRow(local, r, size) - target.begin) * width, row, width);
       }
     }
+    const Status taken = take(target, placed.data());
+    if (!taken.ok()) return communicator.Decline(name, taken);
   }
-  return OkStatus();
+  return communicator.Barrier(name);
 }
 
 // The steps are those of RelayToContiguous in the other direction: receivers there are senders here.
-Status RelayFromContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in,
+Status RelayFromContiguous(Communicator& communicator, std::string_view name, MovedTable table, const FillRows& fill,
                            void* out, int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
   const Placement& placement = table.placement;
-  const RowRange mine = placement.ContiguousRange(rank, size);
   const Steps steps(placement, width, size, step_bytes);
+  std::vector<char> filled;
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
     const RowRange source = StepRange(placement, rank, size, step);
@@ -115,14 +118,18 @@ Status RelayFromContiguous(Communicator& communicator, std::string_view name, Mo
     const auto got_from = [&](int r) { return LocalPart(placement, StepRange(placement, r, size, step), rank, size); };
     const std::vector<int64_t> send = PartSizes(size, sent_to), recv = PartSizes(size, got_from);
 
+    filled.resize(source.count() * width);
+    if (source.count() > 0) {
+      const Status given = fill(source, filled.data());
+      if (!given.ok()) return communicator.Decline(name, given);
+    }
     // The rows of one owner may be apart in my range: here packing collects them, and arrivals are one run.
     SendBuffer packed(communicator, source.count() * width);
     char* next = packed.data();
     for (int r = 0; r < size; ++r) {
       const RowRange part = sent_to(r);
       for (int64_t local = part.begin; local < part.end; ++local, next += width) {
-        const int64_t place = placement.GlobalRow(local, r, size) - mine.begin;
-        CopyBytes(next, static_cast<const char*>(in) + place * width, width);
+        CopyBytes(next, filled.data() + (placement.GlobalRow(local, r, size) - source.begin) * width, width);
       }
     }
     int64_t got_rows = 0;

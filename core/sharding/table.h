@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "core/base/dtype.h"
@@ -32,11 +33,18 @@ struct MovedTable {
 // often.
 inline constexpr int64_t kTableStepBytes = int64_t{8} << 20;
 
-// Move rows between the two placements of placement.h: `in` and `out` are [L, row_bytes] each. A step's rows exist a
-// second time while they are packed, and a third time when they have arrived.
-Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in, void* out,
-                         int64_t step_bytes = kTableStepBytes);
-Status RelayFromContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in,
+// Takes rows of this rank's contiguous range, [count, row_bytes], which are valid during the call. Or fills such rows.
+// They are called with consecutive parts of the range, in ascending order, and not if the range is empty.
+using TakeRows = std::function<Status(RowRange rows, const char* data)>;
+using FillRows = std::function<Status(RowRange rows, char* data)>;
+
+// Move rows between the two placements of placement.h, without a copy of the rank's rows: one side is [L, row_bytes] in
+// memory, the other passes by in pieces of at most step_bytes. A step's rows exist a second time while they are packed,
+// and a third time when they have arrived. An error of `take` or `fill` is returned on all ranks, and the communicator
+// stays usable.
+Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in,
+                         const TakeRows& take, int64_t step_bytes = kTableStepBytes);
+Status RelayFromContiguous(Communicator& communicator, std::string_view name, MovedTable table, const FillRows& fill,
                            void* out, int64_t step_bytes = kTableStepBytes);
 
 // Gives every rank the whole table, [rows, row_bytes] by id. `in` is [L, row_bytes]. The

@@ -7,6 +7,7 @@
 #include <ostream>
 #include <vector>
 
+#include "core/base/strings.h"
 #include "core/sharding/placement.h"
 #include "core/testing/thread_communicator.h"
 
@@ -70,13 +71,53 @@ TEST(Table, IsRelaidBothWays) {
       const int rank = communicator.rank();
       const std::vector<uint8_t> shard = c.Shard(rank);
       const std::vector<uint8_t> contiguous = Rows(c.placement.ContiguousRange(rank, c.size), c.row_bytes);
-      std::vector<uint8_t> out(shard.size());
+      const RowRange range = c.placement.ContiguousRange(rank, c.size);
       const MovedTable table{c.placement, c.row_bytes};
-      ASSERT_EQ(RelayToContiguous(communicator, "save", table, shard.data(), out.data(), c.step_bytes), OkStatus());
+      std::vector<uint8_t> out;
+      // Checks that parts follow one another and are not longer than a step; returns their bytes.
+      const auto bytes_of = [&](RowRange rows) {
+        EXPECT_EQ(rows.begin, range.begin + static_cast<int64_t>(out.size()) / c.row_bytes) << c;
+        EXPECT_GT(rows.count(), 0);
+        EXPECT_LE(rows.count(), std::max<int64_t>(1, c.step_bytes / c.row_bytes)) << c;
+        return rows.count() * c.row_bytes;
+      };
+      const auto take = [&](RowRange rows, const char* data) {
+        out.insert(out.end(), data, data + bytes_of(rows));
+        return OkStatus();
+      };
+      ASSERT_EQ(RelayToContiguous(communicator, "save", table, shard.data(), take, c.step_bytes), OkStatus());
       ASSERT_EQ(out, contiguous) << c;
-      ASSERT_EQ(RelayFromContiguous(communicator, "load", table, contiguous.data(), out.data(), c.step_bytes),
-                OkStatus());
-      ASSERT_EQ(out, shard) << c;
+      std::vector<uint8_t> back(shard.size());
+      out.clear();
+      const auto fill = [&](RowRange rows, char* data) {
+        const auto begin = contiguous.begin() + static_cast<int64_t>(out.size());
+        const auto end = begin + bytes_of(rows);
+        std::copy(begin, end, data);
+        out.insert(out.end(), begin, end);
+        return OkStatus();
+      };
+      ASSERT_EQ(RelayFromContiguous(communicator, "load", table, fill, back.data(), c.step_bytes), OkStatus());
+      ASSERT_EQ(back, shard) << c;
+    });
+  }
+}
+
+// A rank that cannot write or read a piece tells the others, in any step, also after the last one.
+TEST(Table, ErrorsOfOneRankReachAll) {
+  for (int64_t failing_row : {1, 4, 5}) {
+    testing::RunOnThreads(2, [&](Communicator& communicator) {
+      const MovedTable table{Placement(6), 1};
+      const std::vector<char> shard(3);
+      std::vector<char> back(3);
+      const auto check = [&](RowRange rows) {
+        return rows.begin == failing_row ? DataLoss(StrCat("row ", rows.begin, " is damaged")) : OkStatus();
+      };
+      const Status damaged = DataLoss(StrCat("rank ", failing_row / 3, ": row ", failing_row, " is damaged"));
+      const auto take = [&](RowRange rows, const char*) { return check(rows); };
+      const auto fill = [&](RowRange rows, char*) { return check(rows); };
+      EXPECT_EQ(RelayToContiguous(communicator, "save", table, shard.data(), take, 1), damaged);
+      EXPECT_EQ(RelayFromContiguous(communicator, "load", table, fill, back.data(), 1), damaged);
+      EXPECT_EQ(communicator.Barrier("still usable"), OkStatus());
     });
   }
 }

@@ -1,10 +1,8 @@
-// Ops on a whole sharded table (core/sharding/table.h): moving it between the two placements, for checkpoints, and
-// gathering it, for reads that are not lookups. The number of rows and their placement are attributes, because a
-// shard's shape does not tell them. They are part of the collective's name, so that ranks whose tables differ get an
-// error.
+// Ops on a whole sharded table (core/sharding/table.h): gathering it, for reads that are not lookups. The number of rows
+// and their placement are attributes, because a shard's shape does not tell them. They are part of the collective's
+// name, so that ranks whose tables differ get an error. (tf/checkpoint/shard_ops.cc writes and restores tables.)
 //
 //   op                    in                 out                gradient
-//   LockstepRelayout      [L, ...]           [L, ...]           LockstepRelayout, in the other direction
 //   LockstepGatherTable   [L, ...]           [num_rows, ...]    LockstepReduceTable
 //   LockstepReduceTable   [num_rows, ...]    [L, ...]           LockstepGatherTable
 //
@@ -91,25 +89,6 @@ class TableKernel : public CollectiveKernel {
   Placement placement_{0};
 };
 
-// For checkpoints: slots may have types that are never reduced, so it accepts more types than collectives compute with.
-class RelayoutKernel : public TableKernel {
- public:
-  explicit RelayoutKernel(tf::OpKernelConstruction* construction) : TableKernel(construction) {
-    construction->SetStatus(construction->GetAttr("to_contiguous", &to_contiguous_));
-  }
-
- protected:
-  int64_t InRows(const Communicator& communicator) const override { return OwnRows(communicator); }
-  int64_t OutRows(const Communicator& communicator) const override { return OwnRows(communicator); }
-  Status Run(Communicator& communicator, const std::string& name, const Rows& rows) const override {
-    const auto relay = to_contiguous_ ? RelayToContiguous : RelayFromContiguous;
-    return relay(communicator, name, {placement(), rows.row_bytes}, Data(rows.in), rows.out, kTableStepBytes);
-  }
-
- private:
-  bool to_contiguous_ = true;
-};
-
 // Gives every rank the whole table: for matmul, a regularizer, or reading the values.
 class GatherTableKernel : public TableKernel {
  public:
@@ -145,30 +124,8 @@ absl::Status WithRows(InferenceContext* c, tf::shape_inference::DimensionOrConst
   return absl::OkStatus();
 }
 
-LOCKSTEP_COLLECTIVE_KERNEL("LockstepRelayout", RelayoutKernel);
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepGatherTable", GatherTableKernel);
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepReduceTable", ReduceTableKernel);
-
-LOCKSTEP_COLLECTIVE_OP("LockstepRelayout")
-    .Input("rows: T")
-    .Output("relaid: T")
-    .Attr(
-        "T: {float, double, half, bfloat16, int8, int16, int32, int64, uint8, uint16, uint32, uint64, bool, complex64, "
-        "complex128}")
-    .Attr("num_rows: int >= 0")
-    .Attr("block: int >= 1 = 1")
-    .Attr("first_rank: int >= 0 = 0")
-    .Attr("to_contiguous: bool")
-    .SetShapeFn(tf::shape_inference::UnchangedShape)
-    .Doc(R"doc(
-Moves the rows of a table between their placement in training and contiguous ranges.
-
-rows: [L, ...]; this rank's rows in the first placement.
-relaid: [L, ...]; this rank's rows in the other.
-num_rows: the rows of the whole table.
-block, first_rank: in training, the rows are dealt in blocks of this number, from this rank on.
-to_contiguous: to ranges, or back.
-)doc");
 
 LOCKSTEP_COLLECTIVE_OP("LockstepGatherTable")
     .Input("rows: T")

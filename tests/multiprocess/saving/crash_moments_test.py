@@ -18,9 +18,9 @@ from tests.multiprocess.saving import crash_moments_worker as worker
 _CASES = [
     (kind, workers, killed, point)
     for kind, points in worker.POINTS.items()
-    for workers in (1, 2)
-    for killed in range(workers)
     for point in points
+    for workers in points[point].workers
+    for killed in range(workers)
     if killed in points[point].passed_by
 ]
 

@@ -13,15 +13,16 @@ from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.lib.io import file_io
 
 import hybridbackend.tensorflow as hb
-from lockstep._src.saving import chain, checkpoint, table_saveables
+from lockstep._src.saving import chain, checkpoint, shard_saveables, table_saveables
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.tables import dynamic
 from lockstep.testing.crash_points import crash_at
 
 _gfile = tensorflow.io.gfile
 KEYS, DIM = 600, 4
-# Each worker passes "tables: part written" more than once.
+# Each worker passes "tables: part written" and "shards: part written" more than once.
 PART_ROWS = 16
+PIECE_BYTES = PART_ROWS * DIM * 4
 # Every slice of a worker, the state file and the chain are longer.
 SLICE_BYTES, TEXT_BYTES = 3000, 30
 # The number of saves before the one in which a worker dies. With increments: full, increment, increment, full.
@@ -36,12 +37,14 @@ class Point(NamedTuple):
       passed_by: ranks that pass the point.
       announced: whether the saved checkpoint is the last one of its folder by then.
       signal: the signal that ends the process.
+      workers: the sizes of jobs that have the point.
     """
 
     arm: Callable[[], None]
     passed_by: tuple[int, ...] = (0,)
     announced: bool = False
     signal: int = signal.SIGKILL
+    workers: tuple[int, ...] = (1, 2)
 
 
 def die():
@@ -103,21 +106,26 @@ def _in_text(owner, name, path=""):
     return _at_call(owner, name, path, act=lambda: _die_in_a_file(TEXT_BYTES))
 
 
+def _data_files():
+    """Returns the number of a checkpoint's data files: variables, dynamic tables of each worker, and sharded ones."""
+    return 1 + hb.context.world_size * (1 if hb.context.world_size == 1 else 2)
+
+
 _BOTH = (0, 1)
 _SAVE = {
     "before the first byte": Point(_at_call(_gfile, "makedirs"), _BOTH),
     "in a slice": Point(lambda: _die_in_a_file(SLICE_BYTES), _BOTH, signal=signal.SIGXFSZ),
+    "in the rows of a sharded table": Point(_at("shards: part written", 7), _BOTH, workers=(2,)),
     "in the rows of a dynamic table": Point(_at("tables: part written", 7), _BOTH),
     "behind a slice": Point(_at("tables: file written"), _BOTH),
     "between slices and index": Point(_BeforeTheMerge.arm),
     "behind the index, before it is synced": Point(_at("commit: merged")),
     "before the renames": Point(_at("commit: synced")),
     "between the renames": Point(_at("commit: file renamed")),
-    # One data file per worker, and one of its tables.
-    "before the index's rename": Point(lambda: crash_at("commit: file renamed", 2 * hb.context.world_size)),
+    "before the index's rename": Point(lambda: crash_at("commit: file renamed", _data_files())),
 }
 _COMMITTED = {
-    "behind the index's rename": Point(lambda: crash_at("commit: file renamed", 2 * hb.context.world_size + 1)),
+    "behind the index's rename": Point(lambda: crash_at("commit: file renamed", _data_files() + 1)),
     "behind the sync of the folder": Point(_at("commit: place synced")),
     "when nothing is left aside": Point(_at("commit: aside removed")),
 }
@@ -168,6 +176,7 @@ def work(folder, kind, point, killed):
     """Saves after steps 1, 2, ...; in the last of these saves a worker dies. The others try one more step."""
     tf.disable_v2_behavior()
     table_saveables.PART_ROWS = PART_ROWS
+    shard_saveables.PIECE_BYTES = PIECE_BYTES
     if point == "between slices and index":
         _BeforeTheMerge.build()
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:

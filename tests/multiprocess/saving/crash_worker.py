@@ -23,28 +23,22 @@ class _Death:
 
     def __init__(self, stage):
         self.armed = False
-        self._renaming = stage == "renaming" and hb.context.rank == 0
-        if stage == "written" and hb.context.rank == hb.context.world_size - 1:
-            self._after(checkpoint.SaverBuilder, "save_op")
-        elif stage == "merged" and hb.context.rank == 0:
+        is_last, is_first = hb.context.rank == hb.context.world_size - 1, hb.context.rank == 0
+        self._point = None
+        if stage == "written" and is_last:
+            self._point = "shards: file written"
+        elif stage == "renaming" and is_first:
+            self._point = "commit: file renamed"  # the first; the index comes last
+        elif stage == "merged" and is_first:
             self._before_commit()
 
     def arm(self):
         self.armed = True
-        if self._renaming:
-            crash_at("commit: file renamed")  # the first; the index comes last
+        if self._point is not None:
+            crash_at(self._point)
 
     def _operation(self):
         return tf.py_func(lambda: np.int32(_die() if self.armed else 0), [], tf.int32).op
-
-    def _after(self, owner, name):
-        original = getattr(owner, name)
-
-        def replaced(*args):
-            with tf.control_dependencies([original(*args)]):
-                return self._operation()
-
-        setattr(owner, name, replaced)
 
     def _before_commit(self):
         commit = checkpoint.ops.lockstep_commit_checkpoint

@@ -2,17 +2,15 @@
 
 A save is one run of the graph on every worker, at the same step:
 
-1. One exchange per sharded variable and slot moves rows from their owners to contiguous ranges. Each worker then holds
-   a slice of the logical tensor.
-2. Every worker writes its slices to a file of its own beside the target; worker 0 also writes the replicated variables.
-   A worker's rows of dynamic tables go to another file, piece by piece (table_saveables.py).
-3. When all workers have written, worker 0 merges the files' indices beside the target, syncs all files, and renames
+1. Every worker writes its part of each table to files of its own beside the target, piece by piece: a contiguous range
+   of a sharded table or slot (shard_saveables.py), and its rows of a dynamic table (table_saveables.py). Worker 0 also
+   writes the replicated variables.
+2. When all workers have written, worker 0 merges the files' indices beside the target, syncs all files, and renames
    them to the checkpoint's name (tf/checkpoint/commit_op.cc). Before that, the checkpoint does not exist. If a worker
    dies or a machine loses its power, the last complete checkpoint remains.
 
-The result is a TensorFlow V2 checkpoint in which a sharded variable is one tensor of its logical shape. In a restore,
-each worker of the current job, with any number of workers, reads its contiguous slice, and an exchange moves the rows
-back to their owners.
+The result is a TensorFlow V2 checkpoint in which a sharded variable is one tensor of its logical shape. Any number of
+workers restores it.
 """
 
 from __future__ import annotations
@@ -34,50 +32,13 @@ from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
-from lockstep._src.saving import data_positions
+from lockstep._src.saving import data_positions, shard_saveables
 from lockstep._src.saving import table_saveables as dynamic_tables
 from lockstep._src.saving.chain import end_chain
 from lockstep._src.saving.data_positions import PositionSaveable, is_position
+from lockstep._src.saving.shard_saveables import ShardSaveable
 from lockstep._src.tables import sharded
 from lockstep._src.tables.dynamic import tensorflow1_adapter
-
-
-class _ShardSaveable(saveable_object.SaveableObject):
-    """One worker's share of a sharded variable or slot, as a slice of the logical tensor.
-
-    Args:
-      variable: the local shard, [local rows, ...].
-      name: the logical tensor's name in the checkpoint.
-    """
-
-    def __init__(self, variable: tf.Variable, name: str) -> None:
-        self._shard = sharded.shard_of(variable)
-        rows = self._shard.rows
-        self._offset, self._length = self._shard.contiguous_range
-        with tf.name_scope("lay_out"):
-            local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-            self.contiguous = sharded.relayout(local, self._shard, to_contiguous=True, name=f"save_{_op_name(name)}")
-        self._row_shape = tuple(variable.shape.as_list()[1:])
-        full_shape = (rows, *self._row_shape)
-        spec = ""
-        if self._length:
-            spec = tf.compat.v1.Variable.SaveSliceInfo(
-                name, full_shape, (self._offset, *([0] * len(self._row_shape))), (self._length, *self._row_shape)
-            ).spec
-        # A worker without rows (a table smaller than the job) takes part in the exchange and writes nothing.
-        specs = [saveable_object.SaveSpec(self.contiguous, spec, name, variable.dtype)] if self._length else []
-        super().__init__(variable, specs, name)
-
-    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
-        """Assigns the rows that this worker owns, from the contiguous slices that the workers read."""
-        del restored_shapes
-        if restored_tensors:
-            (slice_,) = restored_tensors
-            slice_ = tf.ensure_shape(slice_, (self._length, *self._row_shape))
-        else:
-            slice_ = tf.zeros((0, *self._row_shape), self.op.dtype)
-        local = sharded.relayout(slice_, self._shard, to_contiguous=False, name=f"restore_{_op_name(self.name)}")
-        return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=local)
 
 
 class _GatheredSaveable(saveable_object.SaveableObject):
@@ -102,14 +63,6 @@ class _GatheredSaveable(saveable_object.SaveableObject):
         del restored_shapes
         whole = tf.ensure_shape(restored_tensors[0], (self._shard.rows, *self.op.shape[1:].as_list()))
         return tf.raw_ops.AssignVariableOp(resource=self.op.handle, value=self._shard.pick(whole))
-
-
-# The saveables of which every worker writes a part. Worker 0 alone writes all others.
-_WRITTEN_BY_EACH_WORKER = (_ShardSaveable, PositionSaveable)
-
-
-def _op_name(name: str) -> str:
-    return name.replace("/", "_").replace(":", "_")
 
 
 class SaverBuilder(tf_saver.BulkSaverBuilder):
@@ -142,20 +95,15 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     def _AddRestoreOps(self, filename_tensor: tf.Tensor, saveables: Iterable[Any], *args: Any, **kwargs: Any) -> Any:  # noqa: N802
         mine = [s for s in saveables if getattr(s, "restored_by_saver", True)]
-        tables = [s for s in mine if isinstance(s, dynamic_tables.TableSaveable)]
-        others = [s for s in mine if s not in tables]
-        restored = [super()._AddRestoreOps(filename_tensor, others, *args, **kwargs)] if others or not tables else []
-        if not tables:
-            return restored[0]
-        return tf.group(*restored, dynamic_tables.restore(tables, filename_tensor, **self._tables), name="restore_all")
-
-    def bulk_restore(self, filename_tensor: tf.Tensor, saveables: list[Any], *args: Any) -> list[tf.Tensor]:
-        """Returns the tensors that this worker reads; none if it has no rows of the tables, and nothing else is saved.
-
-        TensorFlow's function fails without any.
-        """
-        has_any = any(saveable.specs for saveable in saveables)
-        return super().bulk_restore(filename_tensor, saveables, *args) if has_any else []
+        tables, shards, others = _by_kind(mine)
+        parts = []
+        if others or not (tables or shards):
+            parts.append(super()._AddRestoreOps(filename_tensor, others, *args, **kwargs))
+        if shards:
+            parts.append(shard_saveables.restore(shards, filename_tensor))
+        if tables:
+            parts.append(dynamic_tables.restore(tables, filename_tensor, **self._tables))
+        return parts[0] if len(parts) == 1 else tf.group(*parts, name="restore_all")
 
     def _GroupByDevices(self, saveables: Iterable[Any]) -> list[tuple[str, list[Any]]]:  # noqa: N802
         # All in one group: each worker writes one file and restores in one operation, for all its devices.
@@ -163,34 +111,41 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
         ctx = context
-        tables = [s for s in saveables if isinstance(s, dynamic_tables.TableSaveable)]
-        saveables = [s for s in saveables if s not in tables]
-        mine = [s for s in saveables if isinstance(s, _WRITTEN_BY_EACH_WORKER) or ctx.rank == 0]
+        tables, shards, others = _by_kind(saveables)
+        # Every worker writes its own data positions; worker 0 alone writes all others.
+        mine = [s for s in others if isinstance(s, PositionSaveable) or ctx.rank == 0]
         aside = tf.strings.join([prefix, f"_temp{os.sep}"])
         parts = [
-            [tf.strings.join([aside, f"{kind}-{rank:05d}-of-{ctx.world_size:05d}"]) for kind in ("part", "tables")]
+            [
+                tf.strings.join([aside, f"{kind}-{rank:05d}-of-{ctx.world_size:05d}"])
+                for kind in ("part", "shards", "tables")
+            ]
             for rank in range(ctx.world_size)
         ]
-        exchanges = [s.contiguous.op for s in saveables if isinstance(s, (_ShardSaveable, _GatheredSaveable))]
-        written = exchanges
-        writes_own = any(s.specs for s in mine)
-        if writes_own:
-            with tf.control_dependencies(exchanges):
-                written = [self.save_op(parts[ctx.rank][0], mine)]
+        own_part, own_shards, own_tables = parts[ctx.rank]
+        written = [s.contiguous.op for s in others if isinstance(s, _GatheredSaveable)]
+        # Whether this worker has written each of its files.
+        wrote = [tf.constant(False)] * 3
+        if any(s.specs for s in mine):
+            with tf.control_dependencies(written):
+                written = [self.save_op(own_part, mine)]
+            wrote[0] = tf.constant(True)
+        if shards:
+            wrote[1] = shard_saveables.write(shards, own_shards)
         if tables:
-            writing = dynamic_tables.write(tables, parts[ctx.rank][1], **self._tables)
+            writing = dynamic_tables.write(tables, own_tables, **self._tables)
             written = [*written, writing.written]
+            wrote[2] = writing.has_rows
         with tf.control_dependencies(written):
-            # Only the worker itself knows whether it has written a file (it depends on the tables' sizes), so all
-            # workers exchange this fact.
-            has_part = tf.stack([[tf.constant(writes_own), writing.has_rows if tables else tf.constant(False)]])
+            # Only the worker itself knows it (it depends on the tables' sizes), so all workers exchange this fact.
+            has_part = tf.stack([wrote])
             has_part = ordered.allgather(has_part, name="save_written") if ctx.world_size > 1 else tf.identity(has_part)
         committed = [has_part.op]
         if ctx.rank == 0:
             with tf.control_dependencies(committed):
                 written = [tf.boolean_mask(tf.stack(parts), has_part)]
                 strings = tf.strings.join([aside, "strings"])
-                written += dynamic_tables.join_strings(tables, [files[1] for files in parts], strings)
+                written += dynamic_tables.join_strings(tables, [files[2] for files in parts], strings)
             committed = [_merge_and_commit(tf.concat(written, 0), aside, prefix)]
         if ctx.world_size > 1:
             with tf.control_dependencies(committed):
@@ -229,8 +184,17 @@ def _saveable(name: str, op: Any) -> Any:
     return op
 
 
-def _rows_saveable(variable: tf.Variable, name: str) -> _ShardSaveable | _GatheredSaveable:
-    return (_GatheredSaveable if variable.dtype.base_dtype == tf.float16 else _ShardSaveable)(variable, name)
+def _rows_saveable(variable: tf.Variable, name: str) -> ShardSaveable | _GatheredSaveable:
+    return (_GatheredSaveable if variable.dtype.base_dtype == tf.float16 else ShardSaveable)(variable, name)
+
+
+def _by_kind(saveables: Iterable[Any]) -> tuple[list[dynamic_tables.TableSaveable], list[ShardSaveable], list[Any]]:
+    """Returns dynamic tables, shards of tables, and all others."""
+    tables, shards, others = [], [], []
+    for saveable in saveables:
+        is_table, is_shard = isinstance(saveable, dynamic_tables.TableSaveable), isinstance(saveable, ShardSaveable)
+        (tables if is_table else shards if is_shard else others).append(saveable)
+    return tables, shards, others
 
 
 def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:
@@ -351,6 +315,9 @@ def _initialize_rows(original: Callable[..., None]) -> Callable[..., None]:
             original(variable, ckpt_file, tensor_name, *args, **kwargs)
             return
         saveable = _rows_saveable(variable, tensor_name)
+        if isinstance(saveable, ShardSaveable):
+            variable._initializer_op = shard_saveables.restore([saveable], ckpt_file)
+            return
         rows = [
             tf.raw_ops.RestoreV2(
                 prefix=ckpt_file, tensor_names=[spec.name], shape_and_slices=[spec.slice_spec], dtypes=[spec.dtype]

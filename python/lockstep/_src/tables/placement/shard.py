@@ -42,7 +42,7 @@ class Shard:
 
     @property
     def contiguous_range(self) -> tuple[int, int]:
-        """The first row and the number of rows that the worker holds after `relayout(..., to_contiguous=True)`."""
+        """The first row and the number of rows that the worker writes to a checkpoint."""
         turns, rest = divmod(self.rows, self.block * self.world_size)
         before = self._turn * self.block
         return turns * before + min(rest, before), self.local_rows

@@ -5,7 +5,7 @@ lookups then work on them unchanged.
 """
 
 from lockstep._src.tables.placement.shard import Shard
-from lockstep._src.tables.sharded.lookup_steps import gather_table, relayout
+from lockstep._src.tables.sharded.lookup_steps import gather_table
 from lockstep._src.tables.sharded.scatters import are_rows_of_the_shard, intercept_scatters
 from lockstep._src.tables.sharded.shard import is_named_as_slot, is_sharded, note, register, shard_of, tables
 from lockstep._src.tables.sharded.sharding_rules import ShardingRules, intercept_creation, sharding_scope
@@ -23,7 +23,6 @@ __all__ = [
     "is_sharded",
     "note",
     "register",
-    "relayout",
     "shard_of",
     "sharding_scope",
     "tables",

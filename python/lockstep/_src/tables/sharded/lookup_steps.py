@@ -299,23 +299,6 @@ def check_ids(ids: tf.Tensor, rows: int, table: str) -> tf.Tensor:
     return library.ops.lockstep_check_ids(ids, num_rows=rows, table=table)
 
 
-def relayout(tensor: tf.Tensor, shard: Shard, *, to_contiguous: bool, name: str | None = None) -> tf.Tensor:
-    """Moves the rows of a table between the placement of training and that of checkpoints. All workers take part.
-
-    In a checkpoint worker r holds the range `Shard.contiguous_range`. A worker has the same number of rows in both.
-
-    Args:
-      tensor: [L, ...], this worker's rows.
-      shard: says where the rows are in training.
-      to_contiguous: True: from the placement of training to that of checkpoints; False: back.
-      name: the name of the operation, the same on all workers.
-
-    Returns:
-      [L, ...], this worker's rows in the other placement.
-    """
-    return library.ops.lockstep_relayout(tensor, to_contiguous=to_contiguous, name=name, **shard.attributes)
-
-
 def gather_table(tensor: tf.Tensor, shard: Shard) -> tf.Tensor:
     """Returns the whole table, [rows, ...] by id, from each worker's rows [L, ...]. All workers take part."""
     return library.ops.lockstep_gather_table(tensor, **shard.attributes)
@@ -398,12 +381,6 @@ def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
 @tf.RegisterGradient("LockstepReduceTable")
 def _reduce_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     return library.ops.lockstep_gather_table(tf.convert_to_tensor(grad), **_placement_of(op))
-
-
-@tf.RegisterGradient("LockstepRelayout")
-def _relayout_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
-    back = not op.get_attr("to_contiguous")
-    return library.ops.lockstep_relayout(tf.convert_to_tensor(grad), to_contiguous=back, **_placement_of(op))
 
 
 for _name in (

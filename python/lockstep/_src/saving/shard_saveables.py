@@ -1,0 +1,75 @@
+"""Sharded tables, and optimizers' slots for them, in the checkpoints of a job (tf/checkpoint/shard_ops.cc).
+
+In a checkpoint a table is one tensor, by id. Worker r writes the r-th of W contiguous ranges of it, in slices of some
+megabytes, to a file of its own. In a restore, each worker of the present job, with any number of workers, reads one
+range. The rows pass between the ranges and their owners piece by piece. So neither needs memory for a second copy of
+a worker's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.training.saving import saveable_object
+
+from lockstep._src.engine.library import ops
+from lockstep._src.tables import sharded
+
+# The bytes of one piece; 0 chooses some megabytes.
+PIECE_BYTES = 0
+
+
+class ShardSaveable(saveable_object.SaveableObject):
+    """A sharded variable under its name in the checkpoint. It has no tensors for TensorFlow's own save operation.
+
+    Args:
+      variable: the local shard, [local rows, ...].
+      name: the logical tensor's name in the checkpoint.
+    """
+
+    def __init__(self, variable: tf.Variable, name: str) -> None:
+        self.variable = variable
+        self.shard = sharded.shard_of(variable)
+        super().__init__(variable, [], name)
+
+    def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
+        """Does nothing, because `restore` of this module restores all tables together."""
+        del restored_tensors, restored_shapes
+        return tf.no_op()
+
+
+def write(saveables: Sequence[ShardSaveable], prefix: tf.Tensor) -> tf.Tensor:
+    """Writes a range of each table to this worker's file. All workers take part.
+
+    Args:
+      saveables: the tables; the same on all workers.
+      prefix: the file's prefix.
+
+    Returns:
+      bool scalar, true if the file has any tensor. A file without tensors cannot be merged.
+    """
+    return ops.lockstep_write_shards(prefix, **_arguments(saveables), name="write_shards")
+
+
+def restore(saveables: Sequence[ShardSaveable], prefix: tf.Tensor) -> tf.Operation:
+    """Restores this worker's rows. All workers take part.
+
+    Args:
+      saveables: the tables; the same on all workers.
+      prefix: the checkpoint's prefix.
+    """
+    return ops.lockstep_restore_shards(prefix, **_arguments(saveables), name="restore_shards")
+
+
+def _arguments(saveables: Sequence[ShardSaveable]) -> dict[str, Any]:
+    return {
+        "piece_bytes": PIECE_BYTES,
+        "shards": [saveable.variable.handle for saveable in saveables],
+        "names": [saveable.name for saveable in saveables],
+        "dtypes": [saveable.variable.dtype.base_dtype for saveable in saveables],
+        "shapes": [[saveable.shard.rows, *saveable.variable.shape.as_list()[1:]] for saveable in saveables],
+        "blocks": [saveable.shard.block for saveable in saveables],
+        "first_ranks": [saveable.shard.first for saveable in saveables],
+    }
