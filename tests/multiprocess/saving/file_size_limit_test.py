@@ -13,7 +13,7 @@ pytestmark = pytest.mark.oldest
 @pytest.mark.parametrize(
     ("kind", "workers", "limited", "limit", "what"),
     [
-        # One worker's tables are plain variables. Those of several are written in slices; all workers learn of an error.
+        # One worker's tables are plain variables. Several write theirs in slices, and all learn of an error.
         ("static", 1, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4_temp/part-00000"),
         (
             "static",
