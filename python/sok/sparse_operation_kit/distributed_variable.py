@@ -21,9 +21,9 @@ def Variable(*args: Any, **kwargs: Any) -> DistributedVariable | LocalizedVariab
 
         mode: None or "distributed": row i is on rank i mod the number of ranks. "localized:#": all rows are on rank #.
         shape: [rows, D], with an initializer.
-        initializer: takes a shape and `dtype`, in place of an initial value. It draws the whole table, of which a rank
-          keeps its rows. Without a seed it gets one from the variable's name and TensorFlow's global seed, so rows do
-          not depend on the number of ranks.
+        initializer: takes a shape and `dtype`, in place of an initial value. It is called for the whole table, and a
+          rank draws its rows. Without a seed it gets one from the variable's name and TensorFlow's global seed, so rows
+          do not depend on the number of ranks.
 
     Returns:
       The variable. `global_shape` is (rows, D); `target_gpu` is the rank that has the rows, or -1; `num_gpus` is the

@@ -70,9 +70,9 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
       initial_value: the whole table: an array, a list or a tensor [rows, D], or [D] for one row; or a function without
         arguments that returns a tensor of the shape `shape`. Not together with `initializer`.
       shape: [rows, D], for an initializer or a function.
-      initializer: takes a shape and `dtype`, as those of TensorFlow and Keras. It draws the whole table, of which a
-        rank keeps its rows; without a seed it gets one from the variable's name. So rows do not depend on the number of
-        ranks.
+      initializer: takes a shape and `dtype`, as those of TensorFlow and Keras. It is called for the whole table,
+        and a rank draws its rows. Without a seed it gets one from the variable's name, so rows do not depend on the
+        number of ranks.
       dtype: the type of the values; None for that of the initial value, and for an initializer float32.
       name: None for "sok_static_Variable_" and a number.
       first: the rank that holds the first block.
@@ -276,13 +276,12 @@ def _own_rows(value: Any, shape: tuple[int, int], dtype: tf.DType | None, shard:
     if isinstance(value, functools.partial):
         return initial_values.own_rows(value, tf.TensorShape(shape), dtype, shard, name)
 
-    def rows() -> tf.Tensor:
-        whole = value() if callable(value) else value
-        if isinstance(whole, np.ndarray):
-            # Only this rank's rows become a constant.
-            own = tf.convert_to_tensor(shard.pick(whole.reshape(shape)))
-        else:
-            own = shard.pick(tf.reshape(tf.convert_to_tensor(whole), shape))
-        return own if dtype is None else tf.cast(own, dtype)
+    def whole() -> Any:
+        given = value() if callable(value) else value
+        if isinstance(given, np.ndarray):
+            return given.reshape(shape)
+        given = tf.convert_to_tensor(given)
+        return given if given.shape == shape else tf.reshape(given, shape)
 
-    return rows
+    rows = initial_values.own_rows(whole, tf.TensorShape(shape), None, shard, name)
+    return rows if dtype is None else lambda: tf.cast(rows(), dtype)

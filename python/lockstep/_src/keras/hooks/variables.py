@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from keras.src import backend
+from keras.src import backend, initializers
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
@@ -26,7 +26,7 @@ from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.keras.hooks import outside, table_optimizers
 from lockstep._src.replicas.replicated import EagerVariables, allow_eager
 from lockstep._src.tables.placement import planner
-from lockstep._src.tables.sharded import RowShardedTable, Shard, lookup_steps
+from lockstep._src.tables.sharded import RowShardedTable, Shard, initial_values, lookup_steps
 from lockstep._src.tables.sharded.table import EitherShape, reading_shards
 
 
@@ -189,19 +189,35 @@ def _take(take: Callable[..., Any], x: Any, indices: Any, axis: int | None = Non
     return tf.cast(found, x.dtype)
 
 
-def _add_slot(add_slot: Callable[..., Any], self: Any, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
+def _add_slot(
+    add_slot: Callable[..., Any], self: Any, reference_variable: Any, name: Any = None, initializer: Any = "zeros"
+) -> Any:
     if table_optimizers.own_optimizer(reference_variable) not in (None, self):
         return None  # Keras has no slots for variables that an optimizer does not update.
     if not isinstance(reference_variable, RowShardedVariable):
-        return add_slot(self, reference_variable, *args, **kwargs)
+        return add_slot(self, reference_variable, name=name, initializer=initializer)
     with local_initial_values():
-        slot = add_slot(self, reference_variable, *args, **kwargs)
+        slot = add_slot(self, reference_variable, name=name, initializer=_without_temporaries(initializer))
     slot.__class__ = RowShardedVariable
     slot._slot_shard = reference_variable.shard
     planner.note_slot(
         reference_variable._value.logical_name, slot._value.shape[1:].num_elements() * slot._value.dtype.size
     )
     return slot
+
+
+def _without_temporaries(initializer: Any) -> Any:
+    """Returns an initializer of a slot that needs no memory but the slot's: Keras multiplies a constant by ones."""
+    draw = initializers.get(initializer)
+    if not callable(draw):
+        return initializer
+
+    def computed(shape: Any, dtype: Any = None) -> tf.Tensor:
+        shape = tf.TensorShape(shape)
+        whole = Shard(shape.as_list()[0], 0, 1)
+        return initial_values.own_rows(lambda: draw(shape.as_list(), dtype=dtype), shape, dtype, whole, "slot")()
+
+    return computed
 
 
 def _update_step(update_step: Callable[..., Any], *args: Any, **kwargs: Any) -> None:

@@ -20,6 +20,8 @@ SEEDED = {
     "uniform of version 2": tf.random_uniform_initializer(-1, 1, seed=4),
     "keras": tf.keras.initializers.GlorotUniform(seed=5),
     "variance scaling": v1.variance_scaling_initializer(seed=6),
+    "truncated normal": v1.truncated_normal_initializer(seed=7),
+    "orthogonal": v1.orthogonal_initializer(seed=9),
     "zeros": v1.zeros_initializer(),
     "a function": lambda shape, dtype=None, partition_info=None: tf.random.uniform(shape, seed=8, dtype=dtype),
 }
@@ -100,3 +102,29 @@ def test_a_value_of_another_shape_is_refused():
         pytest.raises(ValueError, match=r"'table'.*\(13, 4\).*\(13, 5\)"),
     ):
         v1.get_variable("table", SHAPE, initializer=lambda shape, dtype: tf.zeros([13, 4]))
+
+
+def test_a_large_value_that_is_not_computed_in_rows_is_refused():
+    call_workers(check_refusal, 2)
+
+
+def check_refusal():
+    context.ensure_initialized()
+    initial_values.WHOLE_LIMIT_BYTES = 259  # of this worker, which then ends
+    with tf.Graph().as_default(), sharding_scope(ShardingRules()):
+        v1.get_variable("drawn", SHAPE, initializer=v1.random_normal_initializer())
+        with pytest.raises(ValueError, match=r"table 'table': rows .* 260 bytes on each worker, at most 259 are"):
+            v1.get_variable("table", SHAPE, initializer=v1.orthogonal_initializer())
+
+
+def test_a_slots_constant_is_not_kept_by_an_operation():
+    context.ensure_initialized()
+    with tf.Graph().as_default() as graph, sharding_scope(ShardingRules()):
+        table = v1.get_variable("table", [5000, 4])
+        v1.train.AdagradOptimizer(0.1).minimize(tf.reduce_sum(tf.nn.embedding_lookup(table, [3, 4])))
+        constants = [op for op in graph.get_operations() if op.type in ("Const", "Fill")]
+        assert max(op.outputs[0].shape.num_elements() or 0 for op in constants) < 1000
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            slot = next(v for v in v1.global_variables() if "Adagrad" in v.name)
+            np.testing.assert_array_equal(session.run(slot), np.full([5000, 4], 0.1, np.float32))

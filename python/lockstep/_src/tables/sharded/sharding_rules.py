@@ -23,6 +23,7 @@ from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.placement import planner
+from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import initial_values, shard
 from lockstep._src.tables.sharded.table import RowShardedTable, unique_name
 
@@ -132,8 +133,10 @@ def intercept_creation(
 
     def create(next_creator: Creator, **kwargs: Any) -> tf.Variable:
         # A stack of creators that was saved during the interception may be restored after its end.
-        if not lasting or makes_slot_of_table.value:
+        if not lasting:
             return next_creator(**kwargs)
+        if makes_slot_of_table.value:
+            return next_creator(**_begun_as_a_table(kwargs))
         rules = current_rules()
         placed = None if rules is None else _place(rules, kwargs)
         if placed is not None and placed.kind != "replicated":
@@ -185,6 +188,22 @@ def _wrap_slots(
         return slot
 
     return wrapped
+
+
+def _begun_as_a_table(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a slot with an initial value that is computed like that of a table.
+
+    TensorFlow's initializer of a constant makes an operation that keeps all elements of the slot as long as the session
+    lives. The slot's first update would then copy it.
+    """
+    initial_value = kwargs.get("initial_value")
+    if not isinstance(initial_value, functools.partial):
+        return kwargs
+    shape = initial_values.shape_of(initial_value, kwargs.get("shape"))
+    if not shape.rank or not shape.is_fully_defined():
+        return kwargs
+    name, whole = unique_name(kwargs.get("name") or "Variable"), Shard(shape.as_list()[0], 0, 1)
+    return {**kwargs, "initial_value": initial_values.own_rows(initial_value, shape, kwargs.get("dtype"), whole, name)}
 
 
 def _place(rules: ShardingRules, kwargs: dict[str, Any]) -> planner.PlacedTable | None:
