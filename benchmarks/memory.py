@@ -1,11 +1,12 @@
 """The memory and the time of a large table's life: start, steps, a save, restores by other workers, an export.
 
-Usage: python benchmarks/memory.py [--rows 10000000] [--dim 32] [--workers 2] [--restore-on 1 3] [--folder DIR].
+Usage: python benchmarks/memory.py [--rows 10000000] [--dim 32] [--initializer uniform] [--workers 2]
+[--restore-on 1 3] [--folder DIR].
 
-Workload: `hb.scope()` in a graph of TensorFlow 1 has one table of `rows` rows, drawn from a uniform distribution with a
-seed, and Adagrad's slot for it. This program starts the workers, with the launcher's settings of malloc. A worker's
-share is the bytes of its rows and of their slot. The checkpoint is as large as the shares of all workers; it is
-written to a temporary folder, or to DIR, and removed.
+Workload: `hb.scope()` in a graph of TensorFlow 1 has one table of `rows` rows, drawn with a seed, and Adagrad's slot.
+This program starts the workers, with the launcher's settings of malloc. A worker's share is the bytes of its rows
+and of their slot. The checkpoint is as large as the shares of all workers. It is written to a temporary folder, or to
+DIR, and removed.
 
 | line | is |
 | --- | --- |
@@ -37,12 +38,14 @@ import time
 
 IDS, STEPS = 4096, 20
 TARGET_MIB, TARGET_FILLS = 256, 3
+INITIALIZERS = ("uniform", "normal", "truncated_normal", "zeros")
 
 
 def flags_from() -> argparse.Namespace:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--rows", type=int, default=10_000_000, help="rows of the table (%(default)s)")
     flags.add_argument("--dim", type=int, default=32, help="width of the table (%(default)s)")
+    flags.add_argument("--initializer", choices=INITIALIZERS, default="uniform", help="(%(default)s)")
     flags.add_argument("--workers", type=int, default=2, help="workers that start and save (%(default)s)")
     flags.add_argument("--restore-on", type=int, nargs="*", default=[1, 3], help="workers of restores (%(default)s)")
     flags.add_argument("--folder", help="where a folder for the checkpoint is made; default: the system's")
@@ -97,15 +100,17 @@ def work(flags: argparse.Namespace) -> None:
     tf1 = tf.compat.v1
     tf1.logging.set_verbosity(tf1.logging.ERROR)
     path = f"{flags.folder}/model.ckpt"
+    initializer = {
+        "uniform": tf1.random_uniform_initializer(-0.1, 0.1, seed=1),
+        "normal": tf1.random_normal_initializer(stddev=0.1, seed=1),
+        "truncated_normal": tf1.truncated_normal_initializer(stddev=0.1, seed=1),
+        "zeros": tf1.zeros_initializer(),
+    }[flags.initializer]
 
     def lookup(ids):
         with hb.embedding_scope():
-            table = tf1.get_variable(
-                "table",
-                [flags.rows, flags.dim],
-                initializer=tf1.random_uniform_initializer(-0.1, 0.1, seed=1),
-                use_resource=True,
-            )
+            shape = [flags.rows, flags.dim]
+            table = tf1.get_variable("table", shape, initializer=initializer, use_resource=True)
         return table, tf.nn.embedding_lookup(table, ids)
 
     def signature():
@@ -161,7 +166,7 @@ def launch(flags: argparse.Namespace, phase: str, workers: int) -> list[dict]:
     from lockstep.testing import run_workers
 
     command = [sys.executable, __file__, f"--phase={phase}", f"--folder={flags.folder}"]
-    command += [f"--rows={flags.rows}", f"--dim={flags.dim}"]
+    command += [f"--{name}={getattr(flags, name)}" for name in ("rows", "dim", "initializer")]
     environment = {**KEEP_MEMORY, "CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}
     outputs = run_workers(workers, command, timeout_s=flags.timeout_s, environment=environment)
     lines = [next(line for line in output.splitlines() if line.startswith("FIGURES")) for output in outputs]
@@ -183,7 +188,7 @@ def main() -> None:
         return
     flags.folder = tempfile.mkdtemp(dir=flags.folder)
     try:
-        print(f"{flags.rows} rows x {flags.dim}, Adagrad, {flags.workers} workers", flush=True)
+        print(f"{flags.rows} rows x {flags.dim}, {flags.initializer}, Adagrad, {flags.workers} workers", flush=True)
         trained = launch(flags, "train", flags.workers)
         filled = max(one["fill"] for one in trained)
         started = max(one["phases"]["start"]["s"] for one in trained)

@@ -44,7 +44,7 @@ def batches(flags: argparse.Namespace, rank: int, rows: int):
     import numpy as np
 
     random = np.random.default_rng(rank)
-    # Of somewhat more ids, drawn with repetitions, enough are different.
+    # Twice as many ids are drawn, since some of them are equal.
     drawn = [np.unique(random.integers(0, rows, 2 * flags.ids)) for _ in range(BATCHES)]
     return np.stack([random.permutation(ids)[: flags.ids] for ids in drawn])
 
