@@ -81,11 +81,12 @@ Status RowsReader::FindPieces(tf::BundleReader* file, const std::string& prefix,
   for (const tf::TensorSlice& slice : slices) {
     for (int d = 1; d < slice.dims(); ++d) {
       if (!slice.IsFullAt(d) && (slice.start(d) != 0 || slice.length(d) != shape.dim_size(d))) {
-        return Unimplemented(absl::StrCat("tensor '", name_, "' is stored in slices of columns: ", slice.DebugString()));
+        return Unimplemented(
+            absl::StrCat("tensor '", name_, "' is stored in slices of columns: ", slice.DebugString()));
       }
     }
-    const RowRange stored = slice.IsFullAt(0) ? RowRange{0, shape.dim_size(0)}
-                                              : RowRange{slice.start(0), slice.start(0) + slice.length(0)};
+    const RowRange stored =
+        slice.IsFullAt(0) ? RowRange{0, shape.dim_size(0)} : RowRange{slice.start(0), slice.start(0) + slice.length(0)};
     if (stored.end <= rows.begin || stored.begin >= rows.end) continue;
     LOCKSTEP_RETURN_IF_ERROR(add(tf::checkpoint::EncodeTensorNameSlice(name_, slice), stored));
   }

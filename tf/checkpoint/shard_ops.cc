@@ -114,8 +114,8 @@ class ShardsKernel : public CollectiveKernel {
       }
       VariablePointer variable;
       const tf::ResourceHandle& handle = tf::HandleFromInput(call.context, static_cast<int>(t) + 1);
-      LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::LookupOrCreateResource<tf::Var>(
-          call.context, handle, &variable, [&table](tf::Var** made) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          FromTensorFlow(tf::LookupOrCreateResource<tf::Var>(call.context, handle, &variable, [&table](tf::Var** made) {
             *made = new tf::Var(table.dtype);
             return absl::OkStatus();
           })));
@@ -127,9 +127,8 @@ class ShardsKernel : public CollectiveKernel {
     if (call.context->num_outputs() > 0) {
       LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_output(0, {}, &result)));
     }
-    return Exchange([this, arguments, result](Communicator& communicator) {
-      return Run(communicator, *arguments, result);
-    });
+    return Exchange(
+        [this, arguments, result](Communicator& communicator) { return Run(communicator, *arguments, result); });
   }
 
   const std::vector<SavedTable>& tables() const { return tables_; }
@@ -269,16 +268,20 @@ class RestoreShardsKernel : public ShardsKernel {
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepWriteShards", WriteShardsKernel);
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepRestoreShards", RestoreShardsKernel);
 
-LOCKSTEP_COLLECTIVE_OP("LockstepWriteShards")
-    .Input("prefix: string")
-    .Input("shards: N * resource")
-    .Attr("N: int >= 1")
-    .Attr("names: list(string)")
-    .Attr("dtypes: list(type)")
-    .Attr("shapes: list(shape)")
-    .Attr("blocks: list(int)")
-    .Attr("first_ranks: list(int)")
-    .Attr("piece_bytes: int = 0")
+// The arguments of both ops.
+#define LOCKSTEP_SHARDS_OP(name)      \
+  LOCKSTEP_COLLECTIVE_OP(name)        \
+      .Input("prefix: string")        \
+      .Input("shards: N * resource")  \
+      .Attr("N: int >= 1")            \
+      .Attr("names: list(string)")    \
+      .Attr("dtypes: list(type)")     \
+      .Attr("shapes: list(shape)")    \
+      .Attr("blocks: list(int)")      \
+      .Attr("first_ranks: list(int)") \
+      .Attr("piece_bytes: int = 0")
+
+LOCKSTEP_SHARDS_OP("LockstepWriteShards")
     .Output("has_rows: bool")
     .SetShapeFn(tf::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -293,18 +296,7 @@ piece_bytes: the bytes that are moved at once; 0: some megabytes.
 has_rows: whether the file has any content. An empty file must not be merged.
 )doc");
 
-LOCKSTEP_COLLECTIVE_OP("LockstepRestoreShards")
-    .Input("prefix: string")
-    .Input("shards: N * resource")
-    .Attr("N: int >= 1")
-    .Attr("names: list(string)")
-    .Attr("dtypes: list(type)")
-    .Attr("shapes: list(shape)")
-    .Attr("blocks: list(int)")
-    .Attr("first_ranks: list(int)")
-    .Attr("piece_bytes: int = 0")
-    .SetShapeFn(tf::shape_inference::NoOutputs)
-    .Doc(R"doc(
+LOCKSTEP_SHARDS_OP("LockstepRestoreShards").SetShapeFn(tf::shape_inference::NoOutputs).Doc(R"doc(
 Restores this worker's rows of tables from a checkpoint; the arguments are those of LockstepWriteShards.
 
 prefix: of the checkpoint.

@@ -1,6 +1,7 @@
-// Ops on a whole sharded table (core/sharding/table.h): gathering it, for reads that are not lookups. The number of rows
-// and their placement are attributes, because a shard's shape does not tell them. They are part of the collective's
-// name, so that ranks whose tables differ get an error. (tf/checkpoint/shard_ops.cc writes and restores tables.)
+// Ops on a whole sharded table (core/sharding/table.h): gathering it, for reads that are not lookups. The number of
+// rows and their placement are attributes, because a shard's shape does not tell them. They are part of the
+// collective's name, so that ranks whose tables differ get an error. (tf/checkpoint/shard_ops.cc writes and restores
+// tables.)
 //
 //   op                    in                 out                gradient
 //   LockstepGatherTable   [L, ...]           [num_rows, ...]    LockstepReduceTable
