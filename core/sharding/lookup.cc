@@ -123,6 +123,9 @@ Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Spl
 //
 //   to rank r, 3 lookups    n0 n1 n2 | n0 local rows | n1 local rows | n2 local rows        int64 each
 //
+// A rank that is asked for nothing gets nothing, not even zeros. So the first of two stages, which sends ids only to
+// relay ranks of the own host, sends nothing to other hosts.
+//
 // The message is taken apart by its own counts, so the ranks have to call with the same number of lookups. This number
 // is part of the exchange's name, which the communicator compares before any message is read. Memory for the outputs is
 // allocated after everything has arrived, because their sizes are in the messages.
@@ -137,6 +140,7 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
   std::vector<int64_t> sent(lookups, 0);
   for (int r = 0; r < size; ++r) {
     const size_t begin = message.size();
+    if (std::none_of(plan.send.begin(), plan.send.end(), [r](const auto& send) { return send[r] > 0; })) continue;
     // `sent[l]` is the number of values of the lookup's local rows, which are sorted by owner, that are already packed.
     for (size_t l = 0; l < lookups; ++l) message.push_back(plan.send[l][r]);
     for (size_t l = 0; l < lookups; ++l) {
@@ -159,11 +163,14 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
 
   std::vector<int64_t*> out(lookups);
   for (size_t l = 0; l < lookups; ++l) {
-    splits[l].recv.resize(size);
-    for (int r = 0; r < size; ++r) splits[l].recv[r] = arrived[starts[r] + static_cast<int64_t>(l)];
+    splits[l].recv.assign(size, 0);
+    for (int r = 0; r < size; ++r) {
+      if (starts[r] < starts[r + 1]) splits[l].recv[r] = arrived[starts[r] + static_cast<int64_t>(l)];
+    }
     LOCKSTEP_ASSIGN_OR_RETURN(out[l], AllocateServed(allocate, l, &splits[l]));
   }
   for (int r = 0; r < size; ++r) {
+    if (starts[r] == starts[r + 1]) continue;
     const int64_t* next = arrived.data() + starts[r] + lookups;
     for (size_t l = 0; l < lookups; ++l) {
       // out[l] advances: each rank's rows come after those of the ranks before.

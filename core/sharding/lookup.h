@@ -34,7 +34,8 @@
 //   combine    CheckRows       Combine              M D                      U D
 //   gradient   SumGradients    ExchangeGradients    U D                      M D
 //
-// These are the bytes for one lookup. With several lookups, a route also sends 8 bytes for each lookup and rank.
+// These are the bytes for one lookup. With several lookups, a route also sends 8 bytes for each lookup to
+// each rank of which it asks something.
 //
 // Letters: R ranks, N ids of a lookup on this rank, U = sum(send) distinct ids, M = sum(recv) rows that this rank
 // serves, D the bytes or elements of a row.

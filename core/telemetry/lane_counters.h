@@ -30,6 +30,15 @@ class LaneCounters {
     Add(sent_bytes_, sent_bytes);
     Add(received_bytes_, received_bytes);
   }
+  // Count a message to another host, and one from there: its head and the payload that the two ranks exchange.
+  void AddSentMessage(int64_t bytes) {
+    Add(sent_messages_, 1);
+    Add(sent_message_bytes_, bytes);
+  }
+  void AddReceivedMessage(int64_t bytes) {
+    Add(received_messages_, 1);
+    Add(received_message_bytes_, bytes);
+  }
   // Counts time that the lane spent on exchanges, waits and copies included.
   void AddExchange(int64_t ns) { Add(exchange_ns_, ns); }
   // Counts a wait for a rank, from `begin_ns` of SteadyNs on; no value: for a rank that is not known here.
@@ -56,6 +65,12 @@ class LaneCounters {
   int64_t collectives() const { return Read(collectives_); }
   int64_t sent_bytes() const { return Read(sent_bytes_); }
   int64_t received_bytes() const { return Read(received_bytes_); }
+  // Messages between this rank and those of other hosts, and their bytes. They differ from the bytes of calls: the
+  // ranks of a host exchange through shared memory, and send for each other.
+  int64_t sent_messages() const { return Read(sent_messages_); }
+  int64_t sent_message_bytes() const { return Read(sent_message_bytes_); }
+  int64_t received_messages() const { return Read(received_messages_); }
+  int64_t received_message_bytes() const { return Read(received_message_bytes_); }
   int64_t exchange_ns() const { return Read(exchange_ns_); }
   int64_t wait_ns() const { return Read(wait_ns_); }
   int64_t waited_for_ns(int rank) const { return Read(waited_for_ns_[static_cast<size_t>(rank)]); }
@@ -73,6 +88,10 @@ class LaneCounters {
   Counter collectives_{0};
   Counter sent_bytes_{0};
   Counter received_bytes_{0};
+  Counter sent_messages_{0};
+  Counter sent_message_bytes_{0};
+  Counter received_messages_{0};
+  Counter received_message_bytes_{0};
   Counter exchange_ns_{0};
   Counter wait_ns_{0};
   std::vector<Counter> waited_for_ns_;  // [R]

@@ -67,6 +67,19 @@ struct JobShape {
   }
 };
 
+// Returns a job of `ranks` ranks on each of `hosts` hosts, at most 26, over shared memory and the network.
+inline JobShape OnHosts(int hosts, int ranks) {
+  std::string letters;
+  for (int host = 0; host < hosts; ++host) letters.append(static_cast<size_t>(ranks), static_cast<char>('a' + host));
+  return {"auto", hosts * ranks, letters};
+}
+
+// Returns shapes that are only for tests that run on several hosts at once, and none elsewhere.
+inline std::vector<JobShape> OnSitesOnly(std::vector<JobShape> shapes) {
+  if (!testing::Site::OfThisProcess()) shapes.clear();
+  return shapes;
+}
+
 inline std::string ToString(const JobShape& shape) {
   return StrCat(shape.backend, "_", shape.size, shape.hosts.empty() ? "" : "_", shape.hosts);
 }

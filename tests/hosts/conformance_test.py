@@ -41,13 +41,17 @@ _FAULTS = (
 )
 
 
-def _run_on(hosts, tests, version):
-    """Runs tests of the engine on all hosts at once; expects all to pass, and returns how many there were."""
+# 64 ranks: four on each of 16 hosts.
+_AT_SCALE = "auto_64_" + "".join(4 * letter for letter in "abcdefghijklmnop")
+
+
+def _run_on(hosts, tests, version, folder="comm"):
+    """Runs tests of a folder of the core on all hosts at once; expects all to pass, and returns how many there were."""
     address = f"[{hosts[0].addresses[6]}]" if version == 6 else hosts[0].addresses[4]
     processes = []
     for host in hosts:
         environment = {**os.environ, "LOCKSTEP_TEST_SITE": f"{host.name}@{address}:7000"}
-        command = [core_program("comm", "lockstep_comm_test"), f"--gtest_filter={':'.join(tests)}"]
+        command = [core_program(folder, f"lockstep_{folder}_test"), f"--gtest_filter={':'.join(tests)}"]
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         processes.append(host.start(command, env=environment, **options))
     outputs = [process.communicate(timeout=_DEADLINE_S)[0] for process in processes]
@@ -95,3 +99,20 @@ def test_faults_end_lanes_by_name_as_they_do_on_one_host():
 def test_cables_that_are_slow_or_lossy_change_no_result(cables):
     with Cluster(2, versions=(6,), **cables) as hosts:
         assert _run_on(hosts, [f"*/ConformanceTest.RandomCallsEqualTheOracle/{_SHAPES[0]}"], 6) == 1
+
+
+def test_64_ranks_pass_the_suite_of_conformance():
+    with Cluster(16) as hosts:
+        assert _run_on(hosts, [f"AtScale/ConformanceTest.*/{_AT_SCALE}"], 4) >= 6
+
+
+def test_64_ranks_look_up_and_update_sharded_tables_as_one_rank_does():
+    with Cluster(16) as hosts:
+        assert _run_on(hosts, [f"AtScale/HostsTest.*/{_AT_SCALE}"], 6, folder="sharding") == 2
+
+
+def test_64_ranks_say_faults_as_few_do():
+    # The other tests of faults make a job for each rank.
+    faults = [fault for fault in _FAULTS if fault != "RanksThatHaveDoneTheirPartMayLeaveInAnyOrder"]
+    with Cluster(16) as hosts:
+        assert _run_on(hosts, [f"AtScale/FaultsTest.{fault}/{_AT_SCALE}" for fault in faults], 4) == len(faults)

@@ -191,7 +191,7 @@ class Communicator {
   // Returns the counters of this rank's calls; null if they are not counted.
   LaneCounters* counters() { return observer_ ? &observer_->counters() : nullptr; }
   // Adds the waits of the following calls for ranks that have not begun them to `counters`, which has to outlive the
-  // communicator. An implementation that does not know its waits does nothing.
+  // communicator, and their messages to other hosts. An implementation that does not know its waits does nothing.
   virtual void CountWaits(LaneCounters* counters) {}
 
  protected:

@@ -228,14 +228,17 @@ TEST_P(ConformanceTest, RandomCallsEqualTheOracle) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   ExpectAllWell(GetParam(), [&](Communicator& c) {
     // With many ranks the calls are fewer and smaller: every rank computes the parts of all.
-    const int calls = (kSanitized ? 40 : 200) / (c.size() > 8 ? 5 : 1);
+    const bool most = c.size() > 16 && !testing::Site::OfThisProcess();
+    const int calls = (kSanitized ? 40 : 200) / (most ? 20 : c.size() > 8 ? 5 : 1);
     const std::string small = RandomCalls(c, GetParam(), seed, 64 << 10).Run(calls);
-    return small.empty() ? RandomCalls(c, GetParam(), seed + 1, (8 << 20) / c.size()).Run(calls / 6) : small;
+    return small.empty() ? RandomCalls(c, GetParam(), seed + 1, (8 << 20) / c.size()).Run((calls + 5) / 6) : small;
   });
 }
 
 // The same ranks in one address space, where a thread sanitizer can see both sides of each flag.
+// Not with many: a process may have too few descriptors for the connections of all.
 TEST_P(ConformanceTest, RandomCallsOfRanksThatAreThreadsEqualTheOracle) {
+  if (GetParam().RanksHere().size() > 16) return;
   const uint64_t seed = 7002;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   ExpectAllWellAsThreads(GetParam(), [&](Communicator& c) {
@@ -334,7 +337,7 @@ TEST_P(ConformanceTest, LargeTensorsArePipelined) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     // On few ranks, each rank's share is many pieces. More ranks have less data, because all ranks check everything.
     const int64_t bytes = kSanitized ? 40 << 20 : 64 << 20;
-    const int64_t count = bytes / 4 / (c.size() > 5 ? 32 : c.size() > 3 ? 8 : 1) + 3;
+    const int64_t count = bytes / 4 / (c.size() > 16 ? 128 : c.size() > 5 ? 32 : c.size() > 3 ? 8 : 1) + 3;
     const std::string error = LargeCalls(c, count, false).Run();
     return error.empty() ? LargeCalls(c, count, true).Run() : error;
   });
@@ -366,10 +369,11 @@ TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
   });
 }
 
-// Rank 0 has no memory for what it receives, but still has to send: in a slot (10 items) and staged (2^20).
+// Rank 0 has no memory for what it receives, but still has to send: in a slot (10 items) and staged. Few ranks send 4
+// MiB or more each; of many, each sends to all, so their messages are smaller.
 TEST_P(ConformanceTest, AFailedAllocationConcernsItsRankAlone) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
-    for (int64_t count : {10, (4 << 20) / c.size()}) {
+    for (int64_t count : {10, (4 << 20) / c.size() / (c.size() > 16 ? 16 : 1)}) {
       std::vector<int32_t> in(count * c.size(), c.rank()), out(count * c.size());
       const std::vector<int64_t> sends(c.size(), count);
       const Allocate allocate = [&](auto) -> Result<void*> {
@@ -455,6 +459,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, ConformanceTest,
                                            JobShape{"auto", 3, "aab"}, JobShape{"auto", 5, "abacb"},
                                            JobShape{"auto", 8, "aaabbbcc"}),
                          JobShapeName);
+// 64 ranks on 16 hosts. `make test-hosts` runs it on emulated hosts (tests/hosts/conformance_test.py).
+INSTANTIATE_TEST_SUITE_P(AtScale, ConformanceTest, ::testing::Values(OnHosts(16, 4)), JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

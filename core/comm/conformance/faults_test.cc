@@ -73,8 +73,8 @@ struct Operation {
 };
 
 // All ways of a contribution (inline, slot, staged, in place), and the pipeline with and without results: each waits at
-// other places.
-std::vector<Operation> AllOperations() {
+// other places. Of many ranks each needs memory for the data of all, so they try only small calls.
+std::vector<Operation> AllOperations(int size) {
   const auto all_reduce = [](int64_t count) {
     return [count](Communicator& c, std::vector<float>& memory) {
       memory.resize(count);
@@ -116,6 +116,8 @@ std::vector<Operation> AllOperations() {
       return c.ReduceScatter("x", ReduceOp::kSum, DType::kFloat32, counts, memory.data(), out.data());
     };
   };
+  const Operation barrier = {"barrier", [](Communicator& c, std::vector<float>&) { return c.Barrier("x"); }};
+  if (size > 16) return {{"allreduce", all_reduce(1)}, barrier};
   return {{"allreduce", all_reduce(1)},
           {"allreduce", all_reduce(100)},
           {"allreduce", all_reduce(2 << 20)},
@@ -126,7 +128,7 @@ std::vector<Operation> AllOperations() {
           {"allgather", gather(1 << 18)},
           {"reducescatter", reduce_scatter(1)},
           {"reducescatter", reduce_scatter(1 << 18)},
-          {"barrier", [](Communicator& c, std::vector<float>&) { return c.Barrier("x"); }}};
+          barrier};
 }
 
 class FaultsTest : public ::testing::TestWithParam<JobShape> {
@@ -137,7 +139,7 @@ class FaultsTest : public ::testing::TestWithParam<JobShape> {
 
 // The victim dies before its part of a call, so all others wait for it.
 TEST_P(FaultsTest, AKilledRankIsNamedWhateverTheOthersDo) {
-  for (const Operation& operation : AllOperations()) {
+  for (const Operation& operation : AllOperations(size())) {
     SCOPED_TRACE(operation.name);
     TimeOfDeath death;
     const testing::Shared<std::atomic<int>> rounds_done(0);
@@ -195,7 +197,7 @@ TEST_P(FaultsTest, AFrozenRankIsNamedAfterTheStallTimeoutWhateverTheOthersDo) {
   // All run at once, because they only wait.
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<std::unique_ptr<testing::Shared<std::atomic<int>>>> counts;
-  for (const Operation& operation : AllOperations()) {
+  for (const Operation& operation : AllOperations(size())) {
     std::atomic<int>* const ready = &**counts.emplace_back(std::make_unique<testing::Shared<std::atomic<int>>>(0));
     const Part part = [operation, ready, victim = last()](Communicator& c) -> std::string {
       std::vector<float> memory;
@@ -220,7 +222,7 @@ class StopsTest : public FaultsTest {};
 TEST_P(StopsTest, AStoppedRankIsNamedWhateverTheOthersDo) {
   const Adjust impatient = [](ContextOptions& options) { options.stopped_timeout_s = 0.5; };
   std::vector<std::unique_ptr<Job>> jobs;
-  for (const Operation& operation : AllOperations()) {
+  for (const Operation& operation : AllOperations(size())) {
     const Part part = [operation, victim = last()](Communicator& c) -> std::string {
       std::vector<float> memory;
       if (c.rank() == victim) testing::FreezeNow();
@@ -423,6 +425,25 @@ INSTANTIATE_TEST_SUITE_P(Backends, FaultsTest,
                                            JobShape{"gloo", 2}, JobShape{"gloo", 3}, JobShape{"auto", 3, "aab"},
                                            JobShape{"auto", 4, "aabb"}),
                          JobShapeName);
+// For tests/hosts/conformance_test.py.
+INSTANTIATE_TEST_SUITE_P(AtScale, FaultsTest, ::testing::ValuesIn(OnSitesOnly({OnHosts(16, 4)})), JobShapeName);
+
+// A death that 63 others wait for: 3 in their host's shared memory, 15 leaders on the rail, the rest for their leaders.
+TEST(FaultsAtScaleTest, AKilledRankIsNamedByAllOthers) {
+  TimeOfDeath death;
+  Job job(OnHosts(16, 4), [&](Communicator& c) -> std::string {
+    if (Status s = c.Barrier("together"); !s.ok()) return Unexpected(s);
+    constexpr int kVictim = 29;
+    if (c.rank() == kVictim) death.DieNow();
+    Status status;
+    while (status.ok()) status = c.Barrier("x");
+    if (std::string late = death.ExpectReportedInTime(); !late.empty()) return late;
+    const bool good = status.code() == StatusCode::kUnavailable &&
+                      Contains(status, {StrCat("rank ", kVictim), "died", "barrier 'x'"});
+    return good ? ExpectBroken(c, status) : Unexpected(status);
+  });
+  job.ExpectSurvivorsWell({29});
+}
 
 }  // namespace
 }  // namespace lockstep

@@ -49,13 +49,13 @@ Status Calls::Send(uint64_t fingerprint, const std::function<Part(int peer)>& pa
 }
 
 // A message of a peer that is here is not waited for. Between hosts a wait contains the message's way.
-Status Calls::Receive(LaneCounters* counters) {
+Status Calls::Receive(LaneCounters* waits) {
   const int size = streams_.size();
   for (int i = 1; i < size; ++i) {
     const int peer = (streams_.index() + i) % size;
-    const int64_t begin_ns = counters == nullptr ? 0 : SteadyNs();
+    const int64_t begin_ns = waits == nullptr ? 0 : SteadyNs();
     LOCKSTEP_ASSIGN_OR_RETURN(received_[peer], streams_.Await(peer));
-    if (counters != nullptr) counters->AddWait(streams_.ranks()[peer], begin_ns, SteadyNs() - begin_ns);
+    if (waits != nullptr) waits->AddWait(streams_.ranks()[peer], begin_ns, SteadyNs() - begin_ns);
     const Head& got = head(peer);
     if (got.number != number_ || got.bytes < 0 || got.bytes > kMostBytes || got.count < 0) {
       return streams_.Break(
@@ -63,6 +63,7 @@ Status Calls::Receive(LaneCounters* counters) {
                           " sent a message of call ", got.number, " with ", got.bytes, " bytes for ", got.count,
                           " items in ", streams_.Operation(), ", which is call ", number_)));
     }
+    if (counters_ != nullptr) counters_->AddReceivedMessage(int64_t{sizeof(Head)} + got.bytes);
   }
   return OkStatus();
 }

@@ -53,8 +53,11 @@ class Calls {
   Status Decline(std::string_view name, const Status& why, bool verbatim);
   // Sets the name that errors use for the following calls; without a value each call has its own name.
   void SetNameInErrors(std::optional<CallKind> kind) { shown_ = kind; }
-  // Adds the waits for the peers' first messages to `counters`, which has to outlive this object.
-  void CountWaits(LaneCounters* counters) { counters_ = counters; }
+  // Adds the messages to `counters`, which has to outlive this object, and the waits for the peers' first ones.
+  void CountWaits(LaneCounters* counters) {
+    counters_ = counters;
+    streams_.CountMessages(counters);
+  }
   // Releases the memory that head and data refer to.
   Status End();
 
@@ -66,8 +69,9 @@ class Calls {
 
  private:
   Status Send(uint64_t fingerprint, const std::function<Part(int peer)>& part_for);
-  // Receives one message of each peer, with this call's number.
-  Status Receive(LaneCounters* counters);
+  // Receives one message of each peer, with this call's number. Counts the waits for them in `waits`, unless it is
+  // null.
+  Status Receive(LaneCounters* waits);
   // Exchanges the second message of ranks that disagree. text: this rank's call, or its reason to decline.
   Status Explain(uint64_t fingerprint, StatusCode code, std::string_view text);
 

@@ -14,6 +14,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/gloo/pair.h"
+#include "core/telemetry/lane_counters.h"
 
 // Gloo (tcp transport) has a thread that reads from all connections, into memory prepared by recv, and writes what the
 // calling thread could not write at once. Other threads can end its waits (abortWaitRecv). It reports events of a
@@ -72,9 +73,9 @@ struct Streams::Engine {
 };
 
 struct Streams::Peer {
-  // A buffer and whether a transfer uses it.
+  // A buffer and whether a transfer uses it. Its memory is not cleared: pages that no message has reached take none.
   struct Window {
-    std::vector<char> memory;
+    std::unique_ptr<char[]> memory;
     std::unique_ptr<Memory> buffer;
     bool busy = false;
   };
@@ -241,12 +242,12 @@ std::unique_ptr<Memory> Streams::MakeBuffer(void* data, int64_t bytes) {
 Status Streams::OpenWindows(int peer) {
   return Guarded(peer, [&] {
     for (Peer::Window& window : peers_[peer]->out) {
-      window.memory.resize(kWindowBytes);
-      window.buffer = MakeBuffer(window.memory.data(), kWindowBytes);
+      window.memory = std::make_unique_for_overwrite<char[]>(kWindowBytes);
+      window.buffer = MakeBuffer(window.memory.get(), kWindowBytes);
     }
     for (Peer::Window& window : peers_[peer]->in) {
-      window.memory.resize(kWindowBytes);
-      window.buffer = MakeBuffer(window.memory.data(), kWindowBytes);
+      window.memory = std::make_unique_for_overwrite<char[]>(kWindowBytes);
+      window.buffer = MakeBuffer(window.memory.get(), kWindowBytes);
       window.buffer->recv(peer, kMessages, 0, kWindowBytes);
     }
   });
@@ -275,19 +276,20 @@ Result<char*> Streams::Outgoing(int peer) {
     window.busy = false;
   }
   LOCKSTEP_RETURN_IF_ERROR(waiting_->error());
-  return window.memory.data();
+  return window.memory.get();
 }
 
 Status Streams::Send(int peer, int64_t bytes) {
   Peer::Window& window = peers_[peer]->out[peers_[peer]->sent++ & 1];
   window.busy = true;
+  if (counters_ != nullptr) counters_->AddSentMessage(bytes);
   return Guarded(peer, [&] { window.buffer->send(peer, kMessages, 0, static_cast<size_t>(bytes)); });
 }
 
 Result<const char*> Streams::Await(int peer) {
   Peer::Window& window = peers_[peer]->in[peers_[peer]->awaited++ & 1];
   LOCKSTEP_RETURN_IF_ERROR(Wait(*window.buffer, /*for_send=*/false, peer, options_.stall_timeout_s));
-  return window.memory.data();
+  return window.memory.get();
 }
 
 // A message that has arrived stays valid, even if its sender is gone by now; the next call notices that.
@@ -310,12 +312,15 @@ Status Streams::Post(int peer, void* data, int64_t bytes) {
 
 Status Streams::AwaitPosted(int peer) {
   const Status status = Wait(*peers_[peer]->posted.front(), /*for_send=*/false, peer, options_.stall_timeout_s);
-  if (status.ok()) peers_[peer]->posted.pop_front();
+  if (!status.ok()) return status;
+  if (counters_ != nullptr) counters_->AddReceivedMessage(static_cast<int64_t>(peers_[peer]->posted.front()->size));
+  peers_[peer]->posted.pop_front();
   return status;
 }
 
 // Gloo's buffers serve both directions and take no const pointers; a buffer that sends is only read.
 Status Streams::SendFrom(int peer, const void* data, int64_t bytes) {
+  if (counters_ != nullptr) counters_->AddSentMessage(bytes);
   return Guarded(peer, [&] {
     peers_[peer]->sending.push_back(MakeBuffer(const_cast<void*>(data), bytes));
     peers_[peer]->sending.back()->send(peer, kMemory, 0, static_cast<size_t>(bytes));

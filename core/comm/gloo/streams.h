@@ -13,6 +13,10 @@
 #include "core/base/status.h"
 #include "core/comm/gloo/introductions.h"
 
+namespace lockstep {
+class LaneCounters;  // core/telemetry/lane_counters.h
+}
+
 namespace lockstep::gloo {
 
 class Memory;
@@ -72,6 +76,10 @@ class Streams {
   // Connects and authenticates all pairs. theirs: the peers' addresses, [n]; this rank's own is not used. Returns the
   // errors of Introductions::Connect, UNAVAILABLE if a connection ends, and the error of Break.
   Status Connect(const std::vector<std::string>& theirs, const Digest& key, const Deadline& deadline);
+
+  // Counts messages and memory that are sent in `counters`, which has to outlive this object, and memory that arrives.
+  // Messages that arrive are counted by their reader, who knows their sizes (calls.h).
+  void CountMessages(LaneCounters* counters) { counters_ = counters; }
 
   int index() const { return options_.index; }
   int size() const { return static_cast<int>(options_.ranks.size()); }
@@ -143,6 +151,7 @@ class Streams {
   std::vector<std::unique_ptr<Peer>> peers_;  // [n], null for the rank itself
   std::string_view kind_ = "start";
   std::string_view name_;
+  LaneCounters* counters_ = nullptr;
   std::unique_ptr<Waiting> waiting_;
 };
 

@@ -207,7 +207,7 @@ class Cluster:
     """Several hosts and the switch that connects them; a context manager that returns the hosts.
 
     Args:
-      size: the number of hosts, 2 to 4.
+      size: the number of hosts, 2 to 16.
       versions: versions of the Internet Protocol, some of 4 and 6.
       rate: the rate of each cable, in each direction, as `tc` writes it: "10gbit", "100mbit"; None: no limit.
       delay_us: the delay of each cable; a frame from one host to another passes two cables.
@@ -231,8 +231,8 @@ class Cluster:
         loss: float = 0,
         interfaces: int = 1,
     ):
-        if not 2 <= size <= 4:
-            raise ValueError(f"a cluster of {size!r} hosts: wanted 2 to 4")
+        if not 2 <= size <= 16:
+            raise ValueError(f"a cluster of {size!r} hosts: wanted 2 to 16")
         self._versions, self._rate, self._delay_us, self._loss = tuple(versions), rate, delay_us, loss
         self._more = list(_NETWORKS)[1:interfaces]
         self._names = [chr(ord("a") + i) for i in range(size)]
