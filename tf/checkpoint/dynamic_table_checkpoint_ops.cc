@@ -24,6 +24,7 @@
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/bridge/convert.h"
+#include "tf/checkpoint/bundle_rows.h"
 #include "tf/checkpoint/table_reader.h"
 #include "tf/checkpoint/table_writer.h"
 #include "tf/embedding/table_resource.h"
@@ -230,11 +231,6 @@ class EndSnapshotsKernel : public TablesKernel {
     return ForEach(context, [&](DynamicTableResource& table, int) { return table.EndSnapshot(link); });
   }
 };
-
-// A truncated file gives the code that training loops take for the end of their data; it becomes DATA_LOSS.
-Status Damage(const Status& status) {
-  return status.code() == StatusCode::kOutOfRange ? DataLoss(status.message()) : status;
-}
 
 class RestoreTablesKernel : public TablesKernel {
  public:

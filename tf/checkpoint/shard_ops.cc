@@ -5,8 +5,7 @@
 //   write    rows of the variable  ──► exchange ──► a slice of the tensor in this worker's file     piece by piece
 //   restore  rows of the variable  ◄── exchange ◄── rows of the tensor, from any slices             piece by piece
 //
-// A piece takes 8 MiB, or 1/256 of the largest share if that is more: TensorFlow compares all pairs of a tensor's
-// slices when it reads them.
+// A piece takes 8 MiB, or 1/256 of the largest share if that is more (kMostSlices).
 //
 // The arguments are lists with a place for each table. Slots of optimizers are tables as well. An error on one worker
 // (a full disk, a damaged file) is returned on all of them.
@@ -22,9 +21,9 @@
 #include "core/sharding/table.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
-#include "tensorflow/core/framework/tensor_slice.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf/bridge/convert.h"
+#include "tf/checkpoint/bundle_rows.h"
 #include "tf/checkpoint/rows_reader.h"
 #include "tf/comm/collective_kernel.h"
 
@@ -33,8 +32,6 @@ namespace {
 
 namespace tf = ::tensorflow;
 using VariablePointer = tf::core::RefCountPtr<tf::Var>;
-
-constexpr int64_t kMostSlices = 256;
 
 // A table in an op's attributes, the same on all workers.
 struct SavedTable {
@@ -172,7 +169,7 @@ class WriteShardsKernel : public ShardsKernel {
       const SavedTable& table = tables()[t];
       const auto take = [&](RowRange rows, const char* data) {
         wrote = true;
-        return AddRows(&file, table, rows, data);
+        return Write(&file, table, rows, data);
       };
       // Nothing changes the rows while they are read.
       const tf::tf_shared_lock lock(*arguments.variables[t]->mu());
@@ -187,17 +184,10 @@ class WriteShardsKernel : public ShardsKernel {
   }
 
  private:
-  static Status AddRows(tf::BundleWriter* file, const SavedTable& table, RowRange rows, const char* data) {
+  static Status Write(tf::BundleWriter* file, const SavedTable& table, RowRange rows, const char* data) {
     tf::Tensor piece(table.dtype, table.With(rows.count()));
     std::copy_n(data, rows.count() * table.row_bytes(), static_cast<char*>(Data(piece)));
-    if (rows.count() == table.placement.rows) {
-      LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file->Add(table.name, piece)));
-    } else {
-      tf::TensorSlice slice(table.shape.dims());
-      slice.set_start(0, rows.begin);
-      slice.set_length(0, rows.count());
-      LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file->AddSlice(table.name, table.shape, slice, piece)));
-    }
+    LOCKSTEP_RETURN_IF_ERROR(AddRows(file, table.name, table.placement.rows, rows.begin, piece));
     PassCrashPoint("shards: part written");
     return OkStatus();
   }
@@ -225,11 +215,6 @@ class RestoreShardsKernel : public ShardsKernel {
       LOCKSTEP_RETURN_IF_ERROR(Restore(communicator, tables()[t], *readers[t], arguments.variables[t].get()));
     }
     return OkStatus();
-  }
-
-  // A truncated file gives the code that training loops take for the end of their data; it becomes DATA_LOSS.
-  static Status Damage(const Status& status) {
-    return status.code() == StatusCode::kOutOfRange ? DataLoss(status.message()) : status;
   }
 
   Status OpenAll(const Communicator& communicator, const Arguments& arguments, tf::BundleReader* file,

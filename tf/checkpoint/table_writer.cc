@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/crash_point.h"
-#include "tensorflow/core/framework/tensor_slice.h"
 #include "tf/bridge/convert.h"
+#include "tf/checkpoint/bundle_rows.h"
 #include "tf/embedding/table_rows.h"
 
 namespace lockstep {
@@ -17,8 +17,6 @@ namespace {
 
 // The bytes of a table that are in memory while it is written.
 constexpr int64_t kPartBytes = 16 << 20;
-// The largest number of slices that a worker writes of a tensor: when it reads, TensorFlow compares all pairs of them.
-constexpr int64_t kMostSlices = 256;
 
 template <typename T, typename Values>
 tf::Tensor Vector(const Values& values) {
@@ -207,16 +205,9 @@ Status TableWriter::Add(const std::string& name, const tf::Tensor& tensor) {
 }
 
 Status TableWriter::AddSlice(const std::string& name, const TableParts& parts, int64_t begin, const tf::Tensor& rows) {
-  const int64_t count = rows.dim_size(0);
-  if (count == 0) return OkStatus();
-  if (count == parts.total()) return Add(name, rows);
-  tf::TensorShape whole = rows.shape();
-  whole.set_dim(0, parts.total());
-  tf::TensorSlice slice(rows.dims());
-  slice.set_start(0, begin);
-  slice.set_length(0, count);
+  if (rows.dim_size(0) == 0) return OkStatus();
   wrote_ = true;
-  return FromTensorFlow(file_->AddSlice(name, whole, slice, rows));
+  return AddRows(file_, name, parts.total(), begin, rows);
 }
 
 }  // namespace lockstep

@@ -73,7 +73,7 @@ struct Operation {
 };
 
 // All ways of a contribution (inline, slot, staged, in place), and the pipeline with and without results: each waits at
-// other places. Of many ranks each needs memory for the data of all, so they try only small calls.
+// other places. Each rank needs memory for the data of all. So many ranks try only small calls.
 std::vector<Operation> AllOperations(int size) {
   const auto all_reduce = [](int64_t count) {
     return [count](Communicator& c, std::vector<float>& memory) {

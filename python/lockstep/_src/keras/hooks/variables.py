@@ -214,8 +214,7 @@ def _without_temporaries(initializer: Any) -> Any:
 
     def computed(shape: Any, dtype: Any = None) -> tf.Tensor:
         shape = tf.TensorShape(shape)
-        whole = Shard(shape.as_list()[0], 0, 1)
-        return initial_values.own_rows(lambda: draw(shape.as_list(), dtype=dtype), shape, dtype, whole, "slot")()
+        return initial_values.all_rows(lambda: draw(shape.as_list(), dtype=dtype), shape, dtype, "slot")()
 
     return computed
 

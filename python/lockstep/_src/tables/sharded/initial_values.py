@@ -1,7 +1,7 @@
 """Initial values of a sharded table; they depend on seed, table and row only, not on the number of workers.
 
 A worker computes only its own rows, with the bits that plain TensorFlow computes for the whole table with the same
-seed. So it needs memory for its share alone. The function of the initial value is traced into a temporary graph, and
+seed. So it needs memory for its share alone. The function of the initial value is traced into a temporary graph.
 row_draws.py finds in it how a row is computed:
 
 | initial value | a worker |
@@ -48,17 +48,16 @@ def shape_of(initial_value: Any, shape: Any) -> tf.TensorShape:
     if shape is not None and tf.TensorShape(shape).is_fully_defined():
         return tf.TensorShape(shape)
     if not callable(initial_value):
-        return (
-            tf.convert_to_tensor(initial_value).shape
-            if not hasattr(initial_value, "shape")
-            else tf.TensorShape(initial_value.shape)
-        )
+        return _shape_of_value(initial_value)
     if isinstance(initial_value, functools.partial) and initial_value.args:
         return tf.TensorShape(initial_value.args[0])
     # The shape is known only from a call of the function, which is traced into a temporary graph.
     with func_graph.FuncGraph("initial_value_shape").as_default():
-        given = initial_value()
-        return tf.TensorShape(given.shape) if hasattr(given, "shape") else tf.convert_to_tensor(given).shape
+        return _shape_of_value(initial_value())
+
+
+def _shape_of_value(value: Any) -> tf.TensorShape:
+    return tf.TensorShape(value.shape) if hasattr(value, "shape") else tf.convert_to_tensor(value).shape
 
 
 def own_rows(initial_value: Any, shape: tf.TensorShape, dtype: Any, shard: Shard, name: str) -> Callable[[], tf.Tensor]:
@@ -90,6 +89,11 @@ def own_rows(initial_value: Any, shape: tf.TensorShape, dtype: Any, shard: Shard
         return shard.pick(tf.ensure_shape(whole, shape))
 
     return value
+
+
+def all_rows(initial_value: Any, shape: tf.TensorShape, dtype: Any, name: str) -> Callable[[], tf.Tensor]:
+    """Returns a function that computes a whole value as `own_rows` does: for slots, which are as large as a shard."""
+    return own_rows(initial_value, shape, dtype, Shard(shape.as_list()[0], 0, 1), name)
 
 
 def _rows_alone(

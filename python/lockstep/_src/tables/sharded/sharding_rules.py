@@ -23,7 +23,6 @@ from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.placement import planner
-from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import initial_values, shard
 from lockstep._src.tables.sharded.table import RowShardedTable, unique_name
 
@@ -202,8 +201,8 @@ def _begun_as_a_table(kwargs: dict[str, Any]) -> dict[str, Any]:
     shape = initial_values.shape_of(initial_value, kwargs.get("shape"))
     if not shape.rank or not shape.is_fully_defined():
         return kwargs
-    name, whole = unique_name(kwargs.get("name") or "Variable"), Shard(shape.as_list()[0], 0, 1)
-    return {**kwargs, "initial_value": initial_values.own_rows(initial_value, shape, kwargs.get("dtype"), whole, name)}
+    name = unique_name(kwargs.get("name") or "Variable")
+    return {**kwargs, "initial_value": initial_values.all_rows(initial_value, shape, kwargs.get("dtype"), name)}
 
 
 def _place(rules: ShardingRules, kwargs: dict[str, Any]) -> planner.PlacedTable | None:
