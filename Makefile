@@ -61,7 +61,7 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
 	exit $$((core || python))
 
-core_tests_build = $(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON)
+core_tests_build = $(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,$(if $(REDUCED),lockstep_columnar_tests))
 core_tests = tools/test_core.sh build/core-tf-$(TF)
 python_tests = tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS)
 

@@ -33,8 +33,10 @@ _INTERRUPT_ERRORS = ("CancelledError", "UnavailableError", "InternalError")
 _DEVICE_ERRORS = ("InternalError", "UnknownError")
 # The text with which pybind11 reports an interrupt that came while an error of TensorFlow was created.
 _REPLACED = "REPLACED BY KeyboardInterrupt"
-# The time after which an interrupt is repeated. Destructors are over by then.
-_AFTER_DESTRUCTOR_S = 0.02
+# The modules of TensorFlow's errors. C++ creates such an error; an interrupt there replaces it, and can crash TensorFlow.
+_MODULES_OF_ERRORS = ("tensorflow.python.framework.errors_impl", "tensorflow.python.eager.core")
+# The time after which an interrupt is repeated. The destructor, or the creation of the error, is over by then.
+_REPEATED_AFTER_S = 0.02
 _was_interrupted = False
 
 
@@ -51,7 +53,10 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     # The exception that is raised here may be lost, or TensorFlow may turn it into another error.
     global _was_interrupted
     _was_interrupted = True
-    signal.default_int_handler(signum, frame)
+    if frame is not None and frame.f_globals.get("__name__") in _MODULES_OF_ERRORS:
+        _repeat()
+    else:
+        signal.default_int_handler(signum, frame)
 
 
 def _interrupt_again(show: Callable[[Any], None], lost: Any) -> None:
@@ -59,9 +64,13 @@ def _interrupt_again(show: Callable[[Any], None], lost: Any) -> None:
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         show(lost)
     elif threading.main_thread().is_alive():  # a program that already ends needs no second interrupt
-        again = threading.Timer(_AFTER_DESTRUCTOR_S, os.kill, (os.getpid(), signal.SIGINT))
-        again.daemon = True
-        again.start()
+        _repeat()
+
+
+def _repeat() -> None:
+    again = threading.Timer(_REPEATED_AFTER_S, os.kill, (os.getpid(), signal.SIGINT))
+    again.daemon = True
+    again.start()
 
 
 def tell(error: BaseException) -> bool:

@@ -1,8 +1,10 @@
 """Tests of the output of a job whose ranks train together, when one of them fails or the user interrupts it."""
 
+import importlib
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,7 @@ def test_an_interrupt_is_a_line_for_each_rank_and_names_the_last_checkpoint(laun
 
 _FIT = """
 import sys
+import time
 import keras, numpy as np
 import lockstep
 class Tells(keras.callbacks.Callback):
@@ -138,6 +141,24 @@ def test_an_interrupt_in_a_destructor_is_not_lost(launch, tmp_path):
     assert {path.name for path in tmp_path.glob("continues*")} == {"continues0", "continues1"}, said
     assert "Exception ignored" not in said and "Traceback" not in said, said
     assert stderr[-1].startswith("[lockstep] ended by SIGINT"), said
+
+
+@pytest.mark.parametrize("module", failure_report._MODULES_OF_ERRORS)
+def test_an_interrupt_while_tensorflow_creates_an_error_comes_after_it(monkeypatch, module):
+    monkeypatch.setattr(failure_report, "_was_interrupted", False)
+    importlib.import_module(module)  # the name is one of TensorFlow's
+    created = []
+    names = {"__name__": module, "created": created, "raise_signal": signal.raise_signal}
+    exec("def create():\n    raise_signal(2)\n    created.append('error')", names)
+    before = signal.signal(signal.SIGINT, failure_report._interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            names["create"]()
+            time.sleep(_DEADLINE_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert created == ["error"]
+    assert failure_report._was_interrupted
 
 
 # Rank 1 ends without an error. Rank 2 waits for it in vain; rank 0 fails by itself when all know that.
