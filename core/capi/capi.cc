@@ -270,7 +270,25 @@ int lockstep_shutdown(const char* how) {
   }
   if (context == nullptr) return Report(lockstep::OkStatus());
   // Kernels may hold the context a little longer. Their waits end now.
-  context->communicator().Leave(TextOf(how));
+  context->Leave(TextOf(how));
+  return Report(lockstep::OkStatus());
+}
+
+int lockstep_await_background(double seconds) {
+  const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
+  if (context == nullptr) return Report(lockstep::OkStatus());
+  const std::optional<lockstep::Status> ended = context->AwaitBackground(seconds);
+  return ended ? Report(*ended) : LOCKSTEP_STILL_RUNS;
+}
+
+int lockstep_meet_in_background(const char* error) {
+  const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
+  if (!context.ok()) return Report(context.status());
+  const auto meet = [why = TextOf(error)](lockstep::Communicator& communicator) {
+    constexpr char kName[] = "end of background work";
+    return why.empty() ? communicator.Barrier(kName) : communicator.Decline(kName, lockstep::Cancelled(why));
+  };
+  (*context)->background().Post(meet, [] {});
   return Report(lockstep::OkStatus());
 }
 

@@ -22,6 +22,7 @@
 inline constexpr int LOCKSTEP_NO_LISTENER = -1;  // LockstepContextOptions::listener; so are all numbers below it
 inline constexpr int LOCKSTEP_NO_CONTEXT = -1;   // rank, size and number of hosts of a process without a context
 inline constexpr int LOCKSTEP_NO_NUMBER = -1;    // lockstep_next_number without a lane
+inline constexpr int LOCKSTEP_STILL_RUNS = -1;   // lockstep_await_background at the end of its time
 // A time that never comes: stopped_timeout_s, end_after_loss_s, and the two times of lockstep_open_lane.
 inline constexpr double LOCKSTEP_NEVER_S = 0;
 
@@ -65,6 +66,16 @@ int lockstep_init(const LockstepContextOptions* options);
 // The library does not call it at the end of a process. To peers that wait for it, a rank that ends without the call
 // looks like one that died. `how` tells the peers how the rank left (Communicator::Leave).
 int lockstep_shutdown(const char* how = nullptr);
+
+// Waits until the work on the background lane has ended (comm/job/background_lane.h), for at most that many seconds.
+// Returns the first error of such work that no call has returned yet; LOCKSTEP_STILL_RUNS if some still runs. Without a
+// context there is none.
+int lockstep_await_background(double seconds);
+
+// Posts work to the background lane in which the ranks meet, and does not wait for it. `error` is "" or why this rank
+// has failed since its last such work; then the meeting is CANCELLED on all ranks, with that text. FAILED_PRECONDITION
+// without a context.
+int lockstep_meet_in_background(const char* error);
 
 // Ends the process after that many seconds if it has not ended by then. `code` is the exit code, or the negative number
 // of a signal. It is for the end of a program, after its exit handlers. The teardown of a process with TensorFlow takes

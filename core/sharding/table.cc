@@ -58,7 +58,13 @@ std::vector<int64_t> PartSizes(int size, auto&& part_of) {
 
 }  // namespace
 
-Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in,
+ReadRows RowsIn(const void* rows, int64_t row_bytes) {
+  return [from = static_cast<const char*>(rows), row_bytes](RowRange local, char* data) {
+    CopyBytes(data, from + local.begin * row_bytes, local.count() * row_bytes);
+  };
+}
+
+Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const ReadRows& read,
                          const TakeRows& take, int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();
   const int64_t width = table.row_bytes;
@@ -68,8 +74,8 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Move
   std::vector<char> placed;
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
-    // To each rank: my rows in its range of this step. They are one run in `in`, but the runs for different ranks are
-    // not adjacent.
+    // To each rank: my rows in its range of this step. They are one run of my shard, but the runs for different ranks
+    // are not adjacent.
     const auto sent_to = [&](int r) { return LocalPart(placement, StepRange(placement, r, size, step), rank, size); };
     const RowRange target = StepRange(placement, rank, size, step);
     const auto got_from = [&](int r) { return LocalPart(placement, target, r, size); };
@@ -80,7 +86,7 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Move
     SendBuffer packed(communicator, sent_rows * width);
     char* next = packed.data();
     for (int r = 0; r < size; ++r) {
-      CopyBytes(next, static_cast<const char*>(in) + sent_to(r).begin * width, send[r] * width);
+      if (send[r] > 0) read(sent_to(r), next);
       next += send[r] * width;
     }
     const auto arrived = std::make_unique_for_overwrite<char[]>(target.count() * width);

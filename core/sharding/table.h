@@ -37,12 +37,17 @@ inline constexpr int64_t kTableStepBytes = int64_t{8} << 20;
 // They are called with consecutive parts of the range, in ascending order, and not if the range is empty.
 using TakeRows = std::function<Status(RowRange rows, const char* data)>;
 using FillRows = std::function<Status(RowRange rows, char* data)>;
+// Writes some of this rank's local rows, [count, row_bytes], to `data`.
+using ReadRows = std::function<void(RowRange local, char* data)>;
 
-// Move rows between the two placements of placement.h, without a copy of the rank's rows: one side is [L, row_bytes] in
-// memory, the other passes by in pieces of at most step_bytes. A step's rows exist a second time while they are packed,
+// Returns the reader of rows in memory that does not change meanwhile, [L, row_bytes].
+ReadRows RowsIn(const void* rows, int64_t row_bytes);
+
+// Move rows between the two placements of placement.h, without a copy of the rank's rows: one side is the rank's local
+// rows, the other passes by in pieces of at most step_bytes. A step's rows exist a second time while they are packed,
 // and a third time when they have arrived. An error of `take` or `fill` is returned on all ranks, and the communicator
-// stays usable.
-Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const void* in,
+// stays usable. `read` is called once for each row, with runs of any length. `out` is [L, row_bytes].
+Status RelayToContiguous(Communicator& communicator, std::string_view name, MovedTable table, const ReadRows& read,
                          const TakeRows& take, int64_t step_bytes = kTableStepBytes);
 Status RelayFromContiguous(Communicator& communicator, std::string_view name, MovedTable table, const FillRows& fill,
                            void* out, int64_t step_bytes = kTableStepBytes);

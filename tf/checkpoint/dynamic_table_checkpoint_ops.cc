@@ -9,19 +9,19 @@
 // A restore is LockstepRestoreTables (table_reader.h), for tables that have been created.
 //
 // Letters: T tables, W workers.
+#include <algorithm>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/crash_point.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/bridge/convert.h"
 #include "tf/checkpoint/bundle_rows.h"
@@ -35,10 +35,7 @@ namespace {
 namespace tf = ::tensorflow;
 using tf::shape_inference::InferenceContext;
 
-// The number of counts of each table: admitted keys, candidates, removed keys.
-constexpr int kCounts = 3;
-// The suffix of a worker's file of string keys, after the name of its file of tables.
-constexpr char kStrings[] = "-strings";
+constexpr int kCounts = std::tuple_size_v<TableCounts>;
 
 // Base of the kernels: the tables are the last T inputs, and their names in checkpoints are an attribute.
 class TablesKernel : public tf::OpKernel {
@@ -99,23 +96,13 @@ class BeginSnapshotsKernel : public TablesKernel {
       if (track_) table.table().TrackChanges();
       LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
       LOCKSTEP_ASSIGN_OR_RETURN(const Snapshot* snapshot, table.snapshot());
-      auto row = counts->matrix<int64_t>();
-      row(t, 0) = snapshot->admitted_count();
-      row(t, 1) = snapshot->candidate_count();
-      row(t, 2) = static_cast<int64_t>(snapshot->removed().size());
+      const TableCounts of_table = CountsOf(*snapshot);
+      std::copy(of_table.begin(), of_table.end(), &counts->matrix<int64_t>()(t, 0));
       return OkStatus();
     });
   }
 
  private:
-  // Returns a number that no other checkpoint has, whatever seeds the program sets: it is not from TensorFlow's
-  // generators.
-  static int64_t NewLink() {
-    std::random_device random;
-    const uint64_t bits = (static_cast<uint64_t>(random()) << 32 | random()) >> 1;
-    return static_cast<int64_t>(bits | 1);
-  }
-
   bool track_ = false;
 };
 
@@ -140,8 +127,7 @@ class WriteTablesKernel : public TablesKernel {
     const std::string where = absl::StrCat("checkpoint ", prefix, ": ");
     tf::BundleWriter file(context->env(), prefix);
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.status()).WithPrefix(where));
-    std::optional<tf::BundleWriter> strings;
-    bool wrote = false;
+    TableFiles files(&file, prefix);
     const auto column = [&](int table, int which) {
       std::vector<int64_t> of_workers;
       for (int64_t w = 0; w < counts.dim_size(0); ++w) {
@@ -154,23 +140,15 @@ class WriteTablesKernel : public TablesKernel {
       share.link = link;
       if (changes_) share.previous = table.link();
       if (part_rows_ != 0) share.part_rows = part_rows_;
-      LOCKSTEP_ASSIGN_OR_RETURN(Snapshot* const snapshot, table.snapshot());
-      const bool apart = table.strings() != nullptr && counts.dim_size(0) > 1;
-      if (apart && !strings) {
-        strings.emplace(context->env(), absl::StrCat(prefix, kStrings));
-        LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings->status()).WithPrefix(where));
-      }
-      TableWriter writer(&file, apart ? &*strings : &file, &table, names_[t], std::move(share));
-      LOCKSTEP_RETURN_IF_ERROR(writer.Write(snapshot).WithPrefix(where));
-      wrote = wrote || writer.wrote();
-      return OkStatus();
+      share.slots = table.table().slots();
+      share.clock = table.clock();
+      return files.Write(&table, names_[t], std::move(share)).WithPrefix(where);
     }));
-    if (strings) LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings->Finish()).WithPrefix(where));
+    LOCKSTEP_RETURN_IF_ERROR(files.Finish().WithPrefix(where));
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file.Finish()).WithPrefix(where));
-    PassCrashPoint("tables: file written");
     tf::Tensor* has_rows;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, {}, &has_rows)));
-    has_rows->scalar<bool>()() = wrote;
+    has_rows->scalar<bool>()() = files.wrote();
     return OkStatus();
   }
 
@@ -179,7 +157,6 @@ class WriteTablesKernel : public TablesKernel {
   int64_t part_rows_ = 0;
 };
 
-// Joins the string tensors of several files, one tensor at a time.
 class JoinStringsKernel : public tf::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -187,37 +164,8 @@ class JoinStringsKernel : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     const auto prefixes = context->input(0).flat<tf::tstring>();
     const std::string joined(context->input(1).scalar<tf::tstring>()());
-    const absl::Status status = Join(context->env(), {prefixes.data(), prefixes.data() + prefixes.size()}, joined);
-    OP_REQUIRES_OK(context, ToTensorFlow(FromTensorFlow(status).WithPrefix(absl::StrCat("checkpoint ", joined, ": "))));
-  }
-
- private:
-  static absl::Status Join(tf::Env* env, const std::vector<std::string>& prefixes, const std::string& joined) {
-    std::vector<std::unique_ptr<tf::BundleReader>> files;
-    for (const std::string& prefix : prefixes) {
-      files.push_back(std::make_unique<tf::BundleReader>(env, absl::StrCat(prefix, kStrings)));
-      TF_RETURN_IF_ERROR(files.back()->status());
-    }
-    if (files.empty()) return absl::InvalidArgumentError("no files to join");
-    std::vector<std::string> names;
-    files[0]->Seek("");
-    // The first entry is the header of the file itself.
-    for (files[0]->Next(); files[0]->Valid(); files[0]->Next()) names.emplace_back(files[0]->key());
-    tf::BundleWriter writer(env, joined);
-    TF_RETURN_IF_ERROR(writer.status());
-    for (const std::string& name : names) {
-      std::vector<tf::Tensor> parts;
-      for (const auto& file : files) {
-        tf::DataType type;
-        tf::TensorShape shape;
-        TF_RETURN_IF_ERROR(file->LookupDtypeAndShape(name, &type, &shape));
-        TF_RETURN_IF_ERROR(file->Lookup(name, &parts.emplace_back(type, shape)));
-      }
-      tf::Tensor whole;
-      TF_RETURN_IF_ERROR(tf::tensor::Concat(parts, &whole));
-      TF_RETURN_IF_ERROR(writer.Add(name, whole));
-    }
-    return writer.Finish();
+    OP_REQUIRES_OK(context, ToTensorFlow(JoinStrings(context->env(), {prefixes.data(), prefixes.data() + prefixes.size()}, joined)
+                                .WithPrefix(absl::StrCat("checkpoint ", joined, ": "))));
   }
 };
 

@@ -1,10 +1,14 @@
 #include "tf/checkpoint/table_writer.h"
 
 #include <algorithm>
+#include <memory>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/crash_point.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/platform/env.h"
 #include "tf/bridge/convert.h"
 #include "tf/checkpoint/bundle_rows.h"
 #include "tf/embedding/table_rows.h"
@@ -18,6 +22,9 @@ namespace {
 // The bytes of a table that are in memory while it is written.
 constexpr int64_t kPartBytes = 16 << 20;
 
+// The suffix of a worker's file of string keys, after the name of its file.
+constexpr char kStrings[] = "-strings";
+
 template <typename T, typename Values>
 tf::Tensor Vector(const Values& values) {
   tf::Tensor tensor(tf::DataTypeToEnum<T>::value, tf::TensorShape({static_cast<int64_t>(std::size(values))}));
@@ -25,7 +32,64 @@ tf::Tensor Vector(const Values& values) {
   return tensor;
 }
 
+absl::Status Join(tf::Env* env, const std::vector<std::string>& prefixes, const std::string& joined) {
+  std::vector<std::unique_ptr<tf::BundleReader>> files;
+  for (const std::string& prefix : prefixes) {
+    files.push_back(std::make_unique<tf::BundleReader>(env, absl::StrCat(prefix, kStrings)));
+    TF_RETURN_IF_ERROR(files.back()->status());
+  }
+  if (files.empty()) return absl::InvalidArgumentError("no files to join");
+  std::vector<std::string> names;
+  files[0]->Seek("");
+  // The first entry is the header of the file itself.
+  for (files[0]->Next(); files[0]->Valid(); files[0]->Next()) names.emplace_back(files[0]->key());
+  tf::BundleWriter writer(env, joined);
+  TF_RETURN_IF_ERROR(writer.status());
+  for (const std::string& name : names) {
+    std::vector<tf::Tensor> parts;
+    for (const auto& file : files) {
+      tf::DataType type;
+      tf::TensorShape shape;
+      TF_RETURN_IF_ERROR(file->LookupDtypeAndShape(name, &type, &shape));
+      TF_RETURN_IF_ERROR(file->Lookup(name, &parts.emplace_back(type, shape)));
+    }
+    tf::Tensor whole;
+    TF_RETURN_IF_ERROR(tf::tensor::Concat(parts, &whole));
+    TF_RETURN_IF_ERROR(writer.Add(name, whole));
+  }
+  return writer.Finish();
+}
+
 }  // namespace
+
+TableCounts CountsOf(const Snapshot& snapshot) {
+  return {snapshot.admitted_count(), snapshot.candidate_count(), static_cast<int64_t>(snapshot.removed().size())};
+}
+
+int64_t NewLink() {
+  std::random_device random;
+  const uint64_t bits = (static_cast<uint64_t>(random()) << 32 | random()) >> 1;
+  return static_cast<int64_t>(bits | 1);
+}
+
+Status TableFiles::Write(DynamicTableResource* table, const std::string& name, TableShare share) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Snapshot* const snapshot, table->snapshot());
+  const bool apart = table->strings() != nullptr && share.admitted.offsets().size() > 2;  // of several workers
+  if (apart && !strings_) {
+    strings_.emplace(tf::Env::Default(), absl::StrCat(prefix_, kStrings));
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings_->status()));
+  }
+  TableWriter writer(file_, apart ? &*strings_ : file_, table, name, std::move(share));
+  LOCKSTEP_RETURN_IF_ERROR(writer.Write(snapshot));
+  wrote_ = wrote_ || writer.wrote();
+  return OkStatus();
+}
+
+Status TableFiles::Finish() { return strings_ ? FromTensorFlow(strings_->Finish()) : OkStatus(); }
+
+Status JoinStrings(tf::Env* env, const std::vector<std::string>& prefixes, const std::string& joined) {
+  return FromTensorFlow(Join(env, prefixes, joined));
+}
 
 TableWriter::TableWriter(tf::BundleWriter* file, tf::BundleWriter* strings, DynamicTableResource* table,
                          const std::string& name, TableShare share)
@@ -33,8 +97,7 @@ TableWriter::TableWriter(tf::BundleWriter* file, tf::BundleWriter* strings, Dyna
       strings_file_(strings),
       table_(table),
       layout_(name, share.changes),
-      share_(std::move(share)),
-      slots_(table->table().slots()) {}
+      share_(std::move(share)) {}
 
 Status TableWriter::Write(Snapshot* snapshot) {
   const size_t workers = share_.admitted.offsets().size() - 1;
@@ -51,7 +114,7 @@ Status TableWriter::Write(Snapshot* snapshot) {
     LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.Of("filter"), one_each, share_.rank, counters));
   }
   if (table_->table().options().eviction.any()) LOCKSTEP_RETURN_IF_ERROR(WriteSweep(snapshot->sweep()));
-  const int64_t row_bytes = 64 + 4 * table_->dim() * (1 + static_cast<int64_t>(slots_.size()));
+  const int64_t row_bytes = 64 + 4 * table_->dim() * (1 + static_cast<int64_t>(share_.slots.size()));
   const int64_t part_rows = share_.part_rows.value_or(
       std::max(kPartBytes / row_bytes + 1, share_.admitted.count(share_.rank) / kMostSlices + 1));
   SnapshotPart part;
@@ -94,13 +157,12 @@ Status TableWriter::WriteSweep(const EvictionSweep& sweep) {
 Status TableWriter::WriteOnce(const Snapshot& snapshot) {
   std::vector<std::string> names;
   std::vector<float> initials;
-  for (const DynamicTable::Slot& slot : slots_) {
+  for (const DynamicTable::Slot& slot : share_.slots) {
     if (slot.dropped) continue;
     names.push_back(slot.name);
     initials.push_back(slot.initial);
   }
-  const DynamicTableResource::Clock now = table_->clock();
-  const std::vector<int64_t> clock = {now.step, now.changes};
+  const std::vector<int64_t> clock = {share_.clock.step, share_.clock.changes};
   const std::vector<int64_t> link = {share_.link, share_.previous.value_or(TableLayout::kNoLink)};
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slots"), Vector<tf::tstring>(names)));
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slot_initials"), Vector<float>(initials)));
@@ -140,7 +202,7 @@ Status TableWriter::WriteEmpty() {
     const tf::Tensor no_rows(tf::DT_FLOAT, tf::TensorShape({0, table_->dim()}));
     if (!strings) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.keys(), none));
     LOCKSTEP_RETURN_IF_ERROR(Add(layout_.values(), no_rows));
-    for (const DynamicTable::Slot& slot : slots_) {
+    for (const DynamicTable::Slot& slot : share_.slots) {
       if (!slot.dropped) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.slot(slot.name), no_rows));
     }
     LOCKSTEP_RETURN_IF_ERROR(add_counts("", options.record_frequency || eviction.needs_frequency()));
@@ -167,10 +229,10 @@ Status TableWriter::WriteRows(const SnapshotPart& part) {
   for (int64_t i = 0; i < rows.size(); ++i) ReadRow(table_->table(), rows, i, out + i * table_->dim());
   LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.values(), parts, begin, values));
   // A slot that was added after the snapshot began is not part of it.
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    if (slots_[s].dropped) continue;
+  for (size_t s = 0; s < share_.slots.size(); ++s) {
+    if (share_.slots[s].dropped) continue;
     std::copy(rows.slots[s].begin(), rows.slots[s].end(), out);
-    LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.slot(slots_[s].name), parts, begin, values));
+    LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.slot(share_.slots[s].name), parts, begin, values));
   }
   return OkStatus();
 }

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
@@ -22,9 +24,20 @@ struct TableShare {
   // The number of this checkpoint, and that of the one that it builds on, if it is incremental.
   int64_t link = 0;
   std::optional<int64_t> previous = std::nullopt;
+  // The table's slots and clock when the snapshot began.
+  std::vector<DynamicTable::Slot> slots = {};
+  DynamicTableResource::Clock clock = {};
   // The rows examined at once. Default: as many as take some megabytes.
   std::optional<int64_t> part_rows = std::nullopt;
 };
+
+// A snapshot's numbers of admitted keys, candidates and removed keys. Workers exchange them before they write.
+using TableCounts = std::array<int64_t, 3>;
+TableCounts CountsOf(const Snapshot& snapshot);
+
+// Returns a number for a checkpoint that no other one has, whatever seeds the program sets: it is not from TensorFlow's
+// generators.
+int64_t NewLink();
 
 // Writes this worker's part of a table to its file of a checkpoint, piece by piece (table_layout.h). Worker 0 also
 // writes the tensors that exist once. For one thread; files and table outlive it.
@@ -57,10 +70,34 @@ class TableWriter {
   DynamicTableResource* const table_;
   const TableLayout layout_;
   const TableShare share_;
-  const std::vector<DynamicTable::Slot> slots_;
   int64_t written_[2] = {0, 0};  // admitted keys, candidates
   std::vector<std::string> strings_[2];
   bool wrote_ = false;
 };
+
+// The files of a worker: one for numbers and, if there are several workers, one for the string keys of all its tables,
+// which is made when the first such table comes.
+class TableFiles {
+ public:
+  // prefix: the name of `file`.
+  TableFiles(tensorflow::BundleWriter* file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}
+
+  // Writes the worker's part of a table: its snapshot, to the end.
+  Status Write(DynamicTableResource* table, const std::string& name, TableShare share);
+  // Ends the file of strings. The caller ends the other one.
+  Status Finish();
+  // Returns whether anything was written to the file of numbers.
+  bool wrote() const { return wrote_; }
+
+ private:
+  tensorflow::BundleWriter* const file_;
+  const std::string prefix_;
+  std::optional<tensorflow::BundleWriter> strings_;
+  bool wrote_ = false;
+};
+
+// Joins the string tensors that several workers have written beside their files with these prefixes, in a file of its
+// own: one tensor at a time.
+Status JoinStrings(tensorflow::Env* env, const std::vector<std::string>& prefixes, const std::string& joined);
 
 }  // namespace lockstep

@@ -25,6 +25,9 @@
 
 #define LOCKSTEP_NAME_ATTR "lockstep_name"
 
+// Attributes whose names begin with this are a rank's own: they are not compared between ranks.
+#define LOCKSTEP_OWN_ATTRS "own_"
+
 // Defines a collective whose arguments are all lists, with one place for each of its parts. So several nodes can become
 // one node that does all their work in one exchange (tf/graph/grouping.h). Attributes are lists as well, with a value
 // for each place, or belong to the whole node; "N" is the number of places.

@@ -33,6 +33,7 @@
 #include "tf/comm/collective_op.h"
 #include "tf/embedding/table_resource.h"
 #include "tf/embedding/update_rules.h"
+#include "tf/embedding/variable_moment.h"
 
 namespace lockstep {
 namespace {
@@ -79,8 +80,10 @@ class Locks {
   bool any_twice_ = false;
 };
 
-// Makes the variable the only owner of its buffer, so that it can be changed in place. Its mutex is held.
-Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable) {
+// Makes the variable the only owner of its buffer, so that `rows` (null: all) can be changed in place. Its mutex is held.
+Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable, const std::vector<uint32_t>* rows) {
+  // A save that reads the buffer keeps it: the variable stays out of "copy on read" mode until it is saved.
+  if (rows != nullptr && VariableMoment::BeforeChange(variable, *rows)) return OkStatus();
   if (!variable->copy_on_read_mode.load() && !variable->tensor()->RefCountIsOne()) {
     const tf::Tensor& old = *variable->tensor();
     tf::Tensor copy;
@@ -284,7 +287,8 @@ class SparseUpdateKernel : public tf::OpKernel {
                                   ? ToNumbers<int32_t>
                                   : ToNumbers<int64_t>)(table->indices, rows, parallel, &table->numbers));
     for (const VariablePointer& variable : table->variables) {
-      LOCKSTEP_RETURN_IF_ERROR(MakeWritable(context, variable.get()));
+      const std::vector<uint32_t>* const rows = table->all_rows ? nullptr : &table->numbers;
+      LOCKSTEP_RETURN_IF_ERROR(MakeWritable(context, variable.get(), rows));
     }
     const int64_t dim = rows == 0 ? 0 : weights.NumElements() / rows;
     const auto view = [&](int v) {

@@ -44,6 +44,7 @@ constexpr std::array<std::string_view, 10> kCalls = {
 std::string Describe(const tf::OpDef& op, std::string_view name, tf::AttrSlice attrs) {
   std::vector<std::string> values;
   for (const auto& attr : op.attr()) {
+    if (absl::StartsWith(attr.name(), LOCKSTEP_OWN_ATTRS)) continue;
     const tf::AttrValue* value = attrs.Find(attr.name());
     if (value != nullptr) values.push_back(absl::StrCat(attr.name(), "=", tf::SummarizeAttrValue(*value)));
   }

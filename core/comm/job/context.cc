@@ -61,8 +61,32 @@ Context::Context(ContextOptions options, std::unique_ptr<Communicator> communica
 }
 
 Context::~Context() {
+  background_.reset();
   // The lane ends first: posted work still runs on the communicator.
   lane_.reset();
+}
+
+BackgroundLane& Context::background() {
+  const std::lock_guard lock(background_mutex_);
+  if (background_ == nullptr) background_ = std::make_unique<BackgroundLane>(options_);
+  return *background_;
+}
+
+std::optional<Status> Context::AwaitBackground(double seconds) {
+  BackgroundLane* lane = nullptr;
+  {
+    const std::lock_guard lock(background_mutex_);
+    lane = background_.get();
+  }
+  return lane == nullptr ? OkStatus() : lane->Await(seconds);
+}
+
+void Context::Leave(std::string_view how) {
+  {
+    const std::lock_guard lock(background_mutex_);
+    if (background_ != nullptr) background_->Leave(how);
+  }
+  communicator().Leave(how);
 }
 
 }  // namespace lockstep

@@ -1,9 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
 
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
+#include "core/comm/job/background_lane.h"
 #include "core/comm/job/lane.h"
 #include "core/comm/job/run_agreement.h"
 #include "core/comm/options.h"
@@ -24,8 +28,8 @@ Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& o
 //   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Context> context, Context::Create(options));
 //   context->lane().Post([&] { status = context->communicator().Barrier("start"); done.set_value(); });
 //
-// The references that it returns are to objects that it owns: communicator(), lane() and run_agreement() live as long
-// as it does. For posted work, the communicator and the agreement live until that work has run. Thread-safe if
+// The references that it returns are to objects that it owns: communicator(), lane(), background() and run_agreement()
+// live as long as it does. For posted work, the communicator and the agreement live until that work has run. Thread-safe if
 // collectives go through the lane: the communicator accepts one at a time.
 class Context {
  public:
@@ -36,13 +40,19 @@ class Context {
   // left behind.
   static Result<std::unique_ptr<Context>> Create(const ContextOptions& options);
   // Runs the work that is posted on the lane, then leaves the job (Communicator::Leave). To end at once, call Leave or
-  // Abort first. If work on the lane destroys the last owner, the destructor does not wait: work posted after it runs
+  // Abort first. Background work ends with CANCELLED. If work on the lane destroys the last owner, the destructor does not wait: work posted after it runs
   // later, and then the job is left.
   ~Context();
 
   const ContextOptions& options() const { return options_; }
   Communicator& communicator() { return *job_->communicator; }
   Lane& lane() { return *lane_; }
+  // Returns the lane for work beside the steps, which is made at the first call.
+  BackgroundLane& background();
+  // Like BackgroundLane::Await; without such work there is nothing to wait for.
+  std::optional<Status> AwaitBackground(double seconds);
+  // Leaves the job on both lanes (Communicator::Leave).
+  void Leave(std::string_view how);
   // Returns the agreement of this job's ranks on the graphs that they run.
   RunAgreement& run_agreement() { return job_->run_agreement; }
 
@@ -59,6 +69,8 @@ class Context {
   const ContextOptions options_;
   std::shared_ptr<Job> job_;
   std::unique_ptr<Lane> lane_;
+  std::mutex background_mutex_;
+  std::unique_ptr<BackgroundLane> background_;  // made with background_mutex_ held, then kept
 };
 
 }  // namespace lockstep

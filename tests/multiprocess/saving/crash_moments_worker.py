@@ -6,14 +6,13 @@ import signal
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import tensorflow
 import tensorflow.compat.v1 as tf
 from tensorflow.python.checkpoint import checkpoint_management
 from tensorflow.python.lib.io import file_io
 
 import hybridbackend.tensorflow as hb
-from lockstep._src.saving import chain, checkpoint, shard_saveables, table_saveables
+from lockstep._src.saving import chain, shard_saveables, table_saveables
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.tables import dynamic
 from lockstep.testing.crash_points import crash_at
@@ -82,33 +81,13 @@ def _at_call(owner, name, path="", *, after=False, act=die):
     return arm
 
 
-class _BeforeTheMerge:
-    """A death in the graph, just before worker 0 merges the slices of all workers."""
-
-    armed = False
-
-    @classmethod
-    def arm(cls):
-        cls.armed = True
-
-    @classmethod
-    def build(cls):
-        merge = checkpoint._merge_and_commit
-
-        def replaced(*args):
-            with tf.control_dependencies([tf.py_func(lambda: np.int32(die() if cls.armed else 0), [], tf.int32)]):
-                return merge(*args)
-
-        checkpoint._merge_and_commit = replaced
-
-
 def _in_text(owner, name, path=""):
     return _at_call(owner, name, path, act=lambda: _die_in_a_file(TEXT_BYTES))
 
 
 def _data_files():
-    """Returns the number of a checkpoint's data files: variables, dynamic tables of each worker, and sharded ones."""
-    return 1 + hb.context.world_size * (1 if hb.context.world_size == 1 else 2)
+    """Returns the number of a checkpoint's data files."""
+    return hb.context.world_size
 
 
 _BOTH = (0, 1)
@@ -117,8 +96,8 @@ _SAVE = {
     "in a slice": Point(lambda: _die_in_a_file(SLICE_BYTES), _BOTH, signal=signal.SIGXFSZ),
     "in the rows of a sharded table": Point(_at("shards: part written", 7), _BOTH, workers=(2,)),
     "in the rows of a dynamic table": Point(_at("tables: part written", 7), _BOTH),
-    "behind a slice": Point(_at("tables: file written"), _BOTH),
-    "between slices and index": Point(_BeforeTheMerge.arm),
+    "behind a slice": Point(_at("save: file written"), _BOTH),
+    "between slices and index": Point(_at("save: all written")),
     "behind the index, before it is synced": Point(_at("commit: merged")),
     "before the renames": Point(_at("commit: synced")),
     "between the renames": Point(_at("commit: file renamed")),
@@ -177,8 +156,6 @@ def work(folder, kind, point, killed):
     tf.disable_v2_behavior()
     table_saveables.PART_ROWS = PART_ROWS
     shard_saveables.PIECE_BYTES = PIECE_BYTES
-    if point == "between slices and index":
-        _BeforeTheMerge.build()
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
         *_, step, saver = build(kind)
         session.run(tf.global_variables_initializer())

@@ -25,6 +25,7 @@ from lockstep.launch.base.ports import listener_at
 _NO_LISTENER = -1
 _NO_CONTEXT = -1
 _NO_NUMBER = -1
+_STILL_RUNS = -1
 _NEVER_S = 0.0
 
 # By number of StatusCode (core/base/status.h): the class that calls through the C interface raise for it. Operations
@@ -65,6 +66,8 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_char_p,
     ]
     capi.lockstep_shutdown.argtypes = [ctypes.c_char_p]
+    capi.lockstep_await_background.argtypes = [ctypes.c_double]
+    capi.lockstep_meet_in_background.argtypes = [ctypes.c_char_p]
     capi.lockstep_end_within.argtypes = [ctypes.c_double, ctypes.c_int]
     capi.lockstep_close_lane.argtypes = [ctypes.c_int, ctypes.c_char_p]
     capi.lockstep_cancel_join.argtypes = [ctypes.c_int, ctypes.c_char_p]
@@ -211,6 +214,29 @@ def shutdown(how: str = "") -> None:
     Ranks that wait for this one receive the sentence `how`, which says how it left.
     """
     _check(capi.lockstep_shutdown(how.encode()))
+
+
+def background_has_ended(wait_s: float) -> bool:
+    """Waits for the end of the work on the background lane for up to `wait_s` seconds; returns whether it has ended.
+
+    Raises:
+      tf.errors.OpError: such work has failed; raised once.
+    """
+    code = capi.lockstep_await_background(wait_s)
+    if code == _STILL_RUNS:
+        return False
+    _check(code)
+    return True
+
+
+def meet_in_background(error: str) -> None:
+    """Adds a meeting of all ranks to the background work; does not wait for it.
+
+    Args:
+      error: why this rank has failed; then the meeting fails on all ranks, with CancelledError and this text. "": it
+        has not.
+    """
+    _check(capi.lockstep_meet_in_background(error.encode()))
 
 
 def end_within(seconds: float, code: int) -> None:

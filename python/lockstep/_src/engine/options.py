@@ -163,6 +163,8 @@ class Options:
         data; with False, training continues with empty batches on workers without data.
       save_data_position: whether checkpoints hold each worker's position in the data of the scope's iterators. A
         session that restores them continues from this position.
+      background_saves: whether the checkpoints of a session's `CheckpointSaverHook` are written while training goes on.
+        With listeners of the program, training waits all the same.
       pipeline_dense_ga_enabled: without effect: gradients of micro-batches are always summed first.
       comm_default: backend of the communication engine: 'shm', shared memory of one host; 'gloo', connections between
         all workers; 'auto', shared memory inside each host and connections between hosts. 'NCCL' is accepted and means
@@ -209,6 +211,7 @@ class Options:
     data_batch_count: int = _option(1, _at_least(1), "HB_DATA_BATCH_COUNT")
     data_sync_drop_remainder: bool = _option(True, _to_bool, "HB_DATA_SYNC_DROP_REMAINDER")
     save_data_position: bool = _option(False, _to_bool, "LOCKSTEP_SAVE_DATA_POSITION")
+    background_saves: bool = _option(True, _to_bool, "LOCKSTEP_BACKGROUND_SAVES")
     pipeline_dense_ga_enabled: bool = _option(False, _to_bool, "HB_PIPELINE_DENSE_GA_ENABLED")
 
     comm_default: str = _option("auto", _to_backend, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
@@ -297,6 +300,7 @@ class OptionValues(TypedDict, total=False):
     data_batch_count: int
     data_sync_drop_remainder: bool
     save_data_position: bool
+    background_saves: bool
     pipeline_dense_ga_enabled: bool
     comm_default: str
     comm_pool_capacity: int

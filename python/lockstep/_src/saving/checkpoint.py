@@ -1,12 +1,12 @@
 """Checkpoints of a job: all workers write them together, and plain TensorFlow can read them.
 
-A save is one run of the graph on every worker, at the same step:
+A save is one run of an operation on every worker, at the same step (tf/checkpoint/save_job.h):
 
-1. Every worker writes its part of each table to files of its own beside the target, piece by piece: a contiguous range
+1. Every worker writes its part of each table to a file of its own beside the target, piece by piece: a contiguous range
    of a sharded table or slot (shard_saveables.py), and its rows of a dynamic table (table_saveables.py). Worker 0 also
    writes the replicated variables.
 2. When all workers have written, worker 0 merges the files' indices beside the target, syncs all files, and renames
-   them to the checkpoint's name (tf/checkpoint/commit_op.cc). Before that, the checkpoint does not exist. If a worker
+   them to the checkpoint's name (tf/checkpoint/commit.h). Before that, the checkpoint does not exist. If a worker
    dies or a machine loses its power, the last complete checkpoint remains.
 
 The result is a TensorFlow V2 checkpoint in which a sharded variable is one tensor of its logical shape. Any number of
@@ -18,16 +18,18 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.checkpoint import checkpoint_management
+from tensorflow.python.lib.io import file_io
 from tensorflow.python.ops import variables
 from tensorflow.python.training import saver as tf_saver
 from tensorflow.python.training.saving import saveable_object, saveable_object_util
 
 from lockstep._src.collectives import ordered
-from lockstep._src.engine import file_errors
+from lockstep._src.engine import background, file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.hooks import symbols
@@ -39,6 +41,10 @@ from lockstep._src.saving.data_positions import PositionSaveable, is_position
 from lockstep._src.saving.shard_saveables import ShardSaveable
 from lockstep._src.tables import sharded
 from lockstep._src.tables.dynamic import tensorflow1_adapter
+
+
+# The name of a saver's operation that saves in the background, beside the one that waits.
+BACKGROUND = "save_in_background"
 
 
 class _GatheredSaveable(saveable_object.SaveableObject):
@@ -110,66 +116,42 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         return [("", list(saveables))]
 
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
-        ctx = context
         tables, shards, others = _by_kind(saveables)
         # Every worker writes its own data positions; worker 0 alone writes all others.
-        mine = [s for s in others if isinstance(s, PositionSaveable) or ctx.rank == 0]
-        aside = tf.strings.join([prefix, f"_temp{os.sep}"])
-        parts = [
-            [
-                tf.strings.join([aside, f"{kind}-{rank:05d}-of-{ctx.world_size:05d}"])
-                for kind in ("part", "shards", "tables")
-            ]
-            for rank in range(ctx.world_size)
-        ]
-        own_part, own_shards, own_tables = parts[ctx.rank]
-        written = [s.contiguous.op for s in others if isinstance(s, _GatheredSaveable)]
-        # Whether this worker has written each of its files.
-        wrote = [tf.constant(False)] * 3
-        if any(s.specs for s in mine):
-            with tf.control_dependencies(written):
-                written = [self.save_op(own_part, mine)]
-            wrote[0] = tf.constant(True)
-        if shards:
-            wrote[1] = shard_saveables.write(shards, own_shards)
-        if tables:
-            writing = dynamic_tables.write(tables, own_tables, **self._tables)
-            written = [*written, writing.written]
-            wrote[2] = writing.has_rows
-        with tf.control_dependencies(written):
-            # Only the worker itself knows it (it depends on the tables' sizes), so all workers exchange this fact.
-            has_part = tf.stack([wrote])
-            has_part = ordered.allgather(has_part, name="save_written") if ctx.world_size > 1 else tf.identity(has_part)
-        committed = [has_part.op]
-        if ctx.rank == 0:
-            with tf.control_dependencies(committed):
-                written = [tf.boolean_mask(tf.stack(parts), has_part)]
-                strings = tf.strings.join([aside, "strings"])
-                written += dynamic_tables.join_strings(tables, [files[2] for files in parts], strings)
-            committed = [_merge_and_commit(tf.concat(written, 0), aside, prefix)]
-        if ctx.world_size > 1:
-            with tf.control_dependencies(committed):
-                committed = [ordered.barrier(name="save_merged")]
-        if tables:
-            with tf.control_dependencies(committed):
-                committed = [dynamic_tables.end(tables, writing.link, changes=self._tables["changes"])]
-        with tf.control_dependencies(committed):
-            return tf.identity(prefix)
+        mine = [s for s in others if isinstance(s, PositionSaveable) or context.rank == 0]
+        # What worker 0 writes may be read by collectives, in which all take part.
+        gathered = [s.contiguous.op for s in others if isinstance(s, _GatheredSaveable)]
+        arguments = {
+            "prefix": prefix,
+            **_variables_and_tensors(mine),
+            **shard_saveables.arguments(shards),
+            **dynamic_tables.saved(tables, **self._tables),
+        }
+        with tf.control_dependencies(gathered):
+            saved = ops.lockstep_save_checkpoint(**arguments, name="save_checkpoint")
+            # The same, while the program goes on (background.py).
+            ops.lockstep_save_checkpoint(**arguments, background=True, name=BACKGROUND)
+        return saved
 
 
-def _merge_and_commit(parts: tf.Tensor, aside: tf.Tensor, prefix: tf.Tensor) -> tf.Operation:
-    """Merges the files of all workers into one checkpoint, and renames it so that it appears complete.
+def _variables_and_tensors(saveables: Sequence[Any]) -> dict[str, list[Any]]:
+    """Returns the arguments of LockstepSaveCheckpoint for these: resource variables by their handles, others by values.
 
-    Args:
-      parts: prefixes of the files, [number of files].
-      aside: the folder that holds the files, with a separator at its end.
-      prefix: the checkpoint's name.
+    The handles of variables on another device than the CPU are of no use to the operation.
     """
-    merged = tf.strings.join([aside, "merged"])
-    with tf.control_dependencies(
-        [tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=parts, destination_prefix=merged, delete_old_dirs=False)]
-    ):
-        return ops.lockstep_commit_checkpoint(merged, prefix, tf.size(parts, tf.int64))
+    variables, tensors = [], []
+    only_cpu = not tf.config.get_visible_devices("GPU")
+    for saveable in saveables:
+        by_handle = type(saveable) is saveable_object_util.ResourceVariableSaveable and only_cpu
+        (variables if by_handle else tensors).extend((saveable, spec) for spec in saveable.specs)
+    return {
+        "variables": [saveable.handle_op for saveable, _ in variables],
+        "own_variable_names": [spec.name for _, spec in variables],
+        "own_variable_slices": [spec.slice_spec for _, spec in variables],
+        "tensors": [spec.tensor for _, spec in tensors],
+        "own_tensor_names": [spec.name for _, spec in tensors],
+        "own_tensor_slices": [spec.slice_spec for _, spec in tensors],
+    }
 
 
 def _saveable(name: str, op: Any) -> Any:
@@ -208,9 +190,13 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
         if context.rank != 0:
             kwargs.update(write_meta_graph=False, write_state=False)
         save_path = tf.compat.as_str(save_path)
-        with file_errors.raised_on_all(file_errors.not_saved(save_path, kwargs.get("global_step"))):
+        background.finish()
+        what = file_errors.not_saved(save_path, kwargs.get("global_step"))
+        with file_errors.raised_on_all(what):
             tf.io.gfile.makedirs(os.path.dirname(save_path) or ".")
             with data_positions.saving():
+                if background.allowed.value and not saver._is_empty:
+                    return _save_in_background(save, saver, sess, save_path, what, kwargs)
                 path = save(sess, save_path, **kwargs)
             if context.rank == 0 and path is not None:
                 end_chain(tf.compat.as_str(path))
@@ -222,11 +208,68 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
     return wrapped
 
 
+def _save_in_background(
+    save: Callable[..., Any], saver: Any, sess: Any, save_path: str, what: str, options: dict[str, Any]
+) -> str:
+    """Begins a save; worker 0 writes the state file when the checkpoint is complete.
+
+    Args:
+      save: `Saver.save` of this saver.
+      saver: the saver.
+      sess: the session.
+      save_path: the prefix of checkpoints, without the step.
+      what: a description of a failure.
+      options: the other arguments of `Saver.save`.
+    """
+    write_state, suffix = options.get("write_state", True), options.get("meta_graph_suffix", "meta")
+    meta_graph = _meta_graph(saver, sess.graph, options) if options.get("write_meta_graph", True) else None
+    waits = saver.saver_def.save_tensor_name
+    scope, _, _ = waits.rpartition("/")
+    saver.saver_def.save_tensor_name = f"{scope}/{BACKGROUND}:0"
+    try:
+        path = tf.compat.as_str(save(sess, save_path, **{**options, "write_state": False, "write_meta_graph": False}))
+    finally:
+        saver.saver_def.save_tensor_name = waits
+
+    def announce() -> None:
+        if write_state:
+            announce_state()
+        if meta_graph is not None:
+            file_io.atomic_write_string_to_file(f"{path}.{suffix}", meta_graph)
+
+    def announce_state() -> None:
+        saver._RecordLastCheckpoint(path)
+        checkpoint_management.update_checkpoint_state_internal(
+            save_dir=os.path.dirname(save_path),
+            model_checkpoint_path=path,
+            all_model_checkpoint_paths=saver.last_checkpoints,
+            latest_filename=options.get("latest_filename"),
+            save_relative_paths=saver._save_relative_paths,
+        )
+        saver._MaybeDeleteOldCheckpoints(meta_graph_suffix=suffix)
+        end_chain(path)
+
+    background.begin(what, announce)
+    return path
+
+
+def _meta_graph(saver: Any, graph: tf.Graph, options: dict[str, Any]) -> bytes:
+    """Returns the content of a checkpoint's `.meta` file. To make it takes long, so it is kept while the graph stays."""
+    how = {name: options.get(name, False) for name in ("strip_default_attrs", "save_debug_info")}
+    key = (graph, graph.version, tuple(how.values()))
+    kept = getattr(saver, "_lockstep_meta_graph", None)
+    if kept is None or kept[0] != key:
+        with graph.as_default():
+            kept = saver._lockstep_meta_graph = (key, saver.export_meta_graph(**how).SerializeToString())
+    return kept[1]
+
+
 def restore_by_name(restore: Callable[..., None]) -> Callable[..., None]:
     """Wraps `Saver.restore` so that errors name the checkpoint that is damaged or cannot be read."""
 
     @functools.wraps(restore)
     def wrapped(sess: Any, save_path: Any) -> None:
+        background.finish()
         with file_errors.while_restoring(save_path):
             restore(sess, save_path)
 

@@ -33,7 +33,7 @@ from tensorflow.python.ops import variables
 from tensorflow.python.training import saver as tf_saver
 
 from lockstep._src.collectives import agreement, ordered
-from lockstep._src.engine import file_errors
+from lockstep._src.engine import background, file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.saving import checkpoint, latest
@@ -92,6 +92,7 @@ class IncrementalSaver:
             return self._save(session, save_path, global_step)
 
     def _save(self, session: Any, save_path: str, global_step: int) -> str:
+        background.finish()  # it changes the links
         links = agreement.gather_values(session.run(self._links).tolist(), "incremental_links")
         # 0 means that the changes of a table are unknown.
         link = links[0][0] if {link for row in links for link in row} == {links[0][0]} else 0

@@ -1,4 +1,4 @@
-"""Sharded tables, and optimizers' slots for them, in the checkpoints of a job (tf/checkpoint/shard_ops.cc).
+"""Sharded tables, and optimizers' slots for them, in the checkpoints of a job (tf/checkpoint/saved_table.h).
 
 In a checkpoint a table is one tensor, by id. Worker r writes the r-th of W contiguous ranges of it, in slices of some
 megabytes, to a file of its own. In a restore, each worker of the present job, with any number of workers, reads one
@@ -40,19 +40,6 @@ class ShardSaveable(saveable_object.SaveableObject):
         return tf.no_op()
 
 
-def write(saveables: Sequence[ShardSaveable], prefix: tf.Tensor) -> tf.Tensor:
-    """Writes a range of each table to this worker's file. All workers take part.
-
-    Args:
-      saveables: the tables; the same on all workers.
-      prefix: the file's prefix.
-
-    Returns:
-      bool scalar, true if the file has any tensor. A file without tensors cannot be merged.
-    """
-    return ops.lockstep_write_shards(prefix, **_arguments(saveables), name="write_shards")
-
-
 def restore(saveables: Sequence[ShardSaveable], prefix: tf.Tensor) -> tf.Operation:
     """Restores this worker's rows. All workers take part.
 
@@ -60,16 +47,17 @@ def restore(saveables: Sequence[ShardSaveable], prefix: tf.Tensor) -> tf.Operati
       saveables: the tables; the same on all workers.
       prefix: the checkpoint's prefix.
     """
-    return ops.lockstep_restore_shards(prefix, **_arguments(saveables), name="restore_shards")
+    return ops.lockstep_restore_shards(prefix, **arguments(saveables), name="restore_shards")
 
 
-def _arguments(saveables: Sequence[ShardSaveable]) -> dict[str, Any]:
+def arguments(saveables: Sequence[ShardSaveable]) -> dict[str, Any]:
+    """Returns the tables as arguments of the operations that save and restore them."""
     return {
         "piece_bytes": PIECE_BYTES,
         "shards": [saveable.variable.handle for saveable in saveables],
-        "names": [saveable.name for saveable in saveables],
-        "dtypes": [saveable.variable.dtype.base_dtype for saveable in saveables],
-        "shapes": [[saveable.shard.rows, *saveable.variable.shape.as_list()[1:]] for saveable in saveables],
+        "shard_names": [saveable.name for saveable in saveables],
+        "shard_dtypes": [saveable.variable.dtype.base_dtype for saveable in saveables],
+        "shard_shapes": [[saveable.shard.rows, *saveable.variable.shape.as_list()[1:]] for saveable in saveables],
         "blocks": [saveable.shard.block for saveable in saveables],
         "first_ranks": [saveable.shard.first for saveable in saveables],
     }

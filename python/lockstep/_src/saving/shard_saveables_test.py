@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from lockstep._src.collectives import ordered
 from lockstep._src.engine.context import context
+from lockstep._src.engine.library import ops
 from lockstep._src.saving import shard_saveables
 from lockstep._src.tables.sharded import Shard
 from lockstep.testing import call_workers
@@ -38,20 +39,21 @@ def saveables(rows, block, first):
     return [saveable(name, table, block, first) for name, table in tables.items()]
 
 
+def save(saved, prefix):
+    nothing = dict.fromkeys(("variables", "own_variable_names", "own_variable_slices"), [])
+    nothing |= dict.fromkeys(("tables", "table_names", "tensors", "own_tensor_names", "own_tensor_slices"), [])
+    ops.lockstep_save_checkpoint(prefix, **shard_saveables.arguments(saved), **nothing)
+
+
 def write(folder, rows, block, first):
     shard_saveables.PIECE_BYTES = 24  # of the widest rows one, of others several
-    wrote = shard_saveables.write(saveables(rows, block, first), f"{folder}/part-{context.rank}")
-    return bool(wrote), f"{folder}/part-{context.rank}"
+    save(saveables(rows, block, first), f"{folder}/whole")
 
 
 def written(folder, workers, rows, block=1, first=0):
     """Lets workers write the tables; returns the prefix of the whole checkpoint."""
-    parts = call_workers(functools.partial(write, str(folder), rows, block, first), workers)
-    prefix = f"{folder}/whole"
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[part for wrote, part in parts if wrote], destination_prefix=prefix
-    )
-    return prefix
+    call_workers(functools.partial(write, str(folder), rows, block, first), workers)
+    return f"{folder}/whole"
 
 
 def restore(prefix, rows):
@@ -142,14 +144,14 @@ def write_what_cannot_be_saved(folder):
     one = saveable("table", whole(4, [2], "float32"), 1, 0)
     one.shard = Shard(6, context.rank, context.world_size)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"rank 0: table 'table': its variable is float\[2,2\]"):
-        shard_saveables.write([one], f"{folder}/a")
+        save([one], f"{folder}/a")
     two = saveable("table", whole(4, [2], "float32"), 1, 0)
     with pytest.raises(tf.errors.OpError, match=f"rank 0: {folder}/nowhere/a.*Not a directory"):
         # Rank 0's folder is a file.
-        shard_saveables.write([two], f"{folder}/nowhere/a" if context.rank == 0 else f"{folder}/b")
+        save([two], f"{folder}/nowhere/a" if context.rank == 0 else f"{folder}/b")
     first = saveable("table", whole(4, [2], "float32"), 1, context.rank)
     with pytest.raises(tf.errors.FailedPreconditionError, match="in blocks of 1 from rank 1 on"):
-        shard_saveables.write([first], f"{folder}/{context.rank}")
+        save([first], f"{folder}/{context.rank}")
 
 
 def test_an_error_on_one_worker_is_raised_on_all(tmp_path):

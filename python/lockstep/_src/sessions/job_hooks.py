@@ -27,7 +27,7 @@ import tensorflow as tf
 from tensorflow.python.training import basic_session_run_hooks
 
 from lockstep._src.collectives import agreement, ordered
-from lockstep._src.engine import file_errors, program_end
+from lockstep._src.engine import background, file_errors, program_end
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 from lockstep._src.graph.ancestry import communicates
@@ -243,12 +243,10 @@ class _LauncherListener(_tf1.train.CheckpointSaverListener):
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         step = int(global_step_value)
-        notes.say_saved(
-            getattr(self._hook, "saved_path", f"{self._hook._save_path}-{step}"),  # that of an increment
-            suffix=".index",
-            step=step,
-            resumes=True,
-            data=data_positions.resumes(session.graph),
+        path = getattr(self._hook, "saved_path", f"{self._hook._save_path}-{step}")  # that of an increment
+        resumes = data_positions.resumes(session.graph)
+        background.when_done(
+            lambda: notes.say_saved(path, suffix=".index", step=step, resumes=True, data=resumes)
         )
 
 
@@ -306,16 +304,31 @@ class PeriodicJobHook(AgreedPeriodHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         keeping = resumed.keep_restored(self._hook) if self._restored else contextlib.nullcontext()
+        self._in_background = context.options.background_saves and not agreement.any_worker(
+            not self._may_save_in_background(), "saves_wait"
+        )
         with file_errors.raised_on_all(self._name), keeping:
             super().after_create_session(session, coord)
 
+    def _may_save_in_background(self) -> bool:
+        """Returns whether nobody expects the checkpoint to be complete when the hook's call ends."""
+        hook = self._hook
+        return (
+            isinstance(hook, _SAVER_HOOK)
+            and type(hook)._save is _SAVER_HOOK._save
+            and all(isinstance(listener, _LauncherListener) for listener in hook._listeners)
+        )
+
     def after_run(self, run_context: Any, run_values: Any) -> None:
         with file_errors.raised_on_all(self._name):
-            super().after_run(run_context, run_values)
+            background.check()
+            with background.allowed.holding(self._in_background):
+                super().after_run(run_context, run_values)
 
     def end(self, session: Any) -> None:
         with file_errors.raised_on_all(self._name):
             super().end(session)
+            background.finish()
             if self._hook._summary_writer is not None:
                 self._hook._summary_writer.flush()  # TensorFlow does not flush it for a CheckpointSaverHook
         if self._listeners is not None:

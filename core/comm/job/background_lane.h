@@ -1,0 +1,62 @@
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+
+#include "core/base/status.h"
+#include "core/comm/collective/communicator.h"
+#include "core/comm/job/lane.h"
+#include "core/comm/options.h"
+
+namespace lockstep {
+
+// Work beside the steps of training, such as writing a checkpoint: one piece after another, on a thread of low priority,
+// with a communicator of its own. So its collectives have no place in the order of those of the steps. All ranks post
+// the same work in the same order.
+//
+//   lane.Post([](Communicator& communicator) { return Write(communicator); });   // returns at once
+//   ...
+//   const std::optional<Status> ended = lane.Await(0);   // now and then: an error of the work
+//
+// The ranks connect when the first work begins, at the rendezvous of the job. Thread-safe.
+class BackgroundLane {
+ public:
+  // Must not throw.
+  using Work = std::function<Status(Communicator& communicator)>;
+
+  // options: those of the job.
+  explicit BackgroundLane(const ContextOptions& options);
+  // Like Leave; waits until the running work has ended.
+  ~BackgroundLane();
+
+  // Posts `work` after all earlier work. `dropped` is called instead, on the lane, if the ranks can't connect or this
+  // one has left; then that is the work's error.
+  void Post(Work work, std::function<void()> dropped);
+
+  // Waits until all work has ended, for at most `seconds`. Returns the first error of work that ended since the last
+  // call that returned one; no value if work still waits or runs. The error of a connection is the error of all work.
+  std::optional<Status> Await(double seconds);
+
+  // Leaves the job (Communicator::Leave): work that runs ends with CANCELLED, and so does later work.
+  void Leave(std::string_view how);
+
+ private:
+  // Returns the communicator, which it makes if there is none.
+  Result<Communicator*> Connected();
+  Status Run(const Work& work, const std::function<void()>& dropped);
+
+  ContextOptions options_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  int pending_ = 0;                             // guarded by mutex_
+  Status error_;                                // guarded by mutex_: the first one that no caller got yet
+  bool left_ = false;                           // guarded by mutex_
+  std::unique_ptr<Communicator> communicator_;  // set with mutex_ held, by the lane
+  std::optional<Lane> lane_;                    // last: its thread uses the others
+};
+
+}  // namespace lockstep

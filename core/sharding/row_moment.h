@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "core/sharding/placement.h"
+
+namespace lockstep {
+
+// A rank's rows of a table at one moment, read piece by piece while training changes them. Whoever wants to change rows
+// in place calls BeforeChange first, which copies them aside unless they have been read. So the moment itself costs
+// nothing, each row is copied at most once, and only the rows that change before they are read take memory twice.
+// (RowStore in core/embedding does the same for the rows of dynamic tables.)
+//
+//   RowMoment moment(rows, count, row_bytes);
+//   training                          saving
+//   moment.BeforeChange(numbers);     moment.Read({0, 4096}, out);
+//   ... changes these rows            ... writes them
+//
+// Calls exclude each other; the variable's mutex does it.
+class RowMoment {
+ public:
+  // rows: [count, row_bytes]; the memory outlives this object.
+  RowMoment(const void* rows, int64_t count, int64_t row_bytes);
+
+  // Copies those of the rows aside that have not been read. Numbers are below `count` and may repeat.
+  void BeforeChange(std::span<const uint32_t> numbers);
+  // Writes rows as they were at the moment to `out`, [rows.count(), row_bytes]. Each row is read at most once.
+  void Read(RowRange rows, void* out);
+
+  // Returns the memory of the rows that were copied aside.
+  int64_t aside_bytes() const { return static_cast<int64_t>(blocks_.size()) * kBlockRows * row_bytes_; }
+
+ private:
+  static constexpr int64_t kBlockRows = 1024;
+  static constexpr int64_t kWordBits = 64;
+
+  const char* Row(int64_t number) const { return rows_ + number * row_bytes_; }
+  char* Aside(uint32_t place) { return blocks_[place / kBlockRows].get() + place % kBlockRows * row_bytes_; }
+  bool IsKept(int64_t row) const { return (kept_[row / kWordBits] >> (row % kWordBits) & 1) != 0; }
+  void Keep(int64_t row) { kept_[row / kWordBits] |= uint64_t{1} << (row % kWordBits); }
+
+  const char* const rows_;
+  const int64_t row_bytes_;
+  std::vector<uint64_t> kept_;  // a bit for each row: it was read or copied aside
+  std::unordered_map<uint32_t, uint32_t> places_;  // of rows that were copied aside and not read
+  std::deque<std::unique_ptr<char[]>> blocks_;     // [kBlockRows, row_bytes] each
+  uint32_t copied_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,84 @@
+"""Tests of checkpoints that are written while a session trains."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lockstep.testing import WorkerError, call_workers
+from tests.multiprocess.saving import background_worker as worker
+
+_STEPS, _EVERY = 5 * worker.EVERY, worker.EVERY
+
+
+@pytest.mark.oldest
+@pytest.mark.parametrize("workers", [1, 2])
+def test_checkpoints_and_weights_are_those_of_a_run_that_waits(tmp_path, workers):
+    folders = [str(tmp_path / name) for name in ("waits", "goes_on")]
+    alongside = [
+        call_workers(worker.train, workers, folder, _STEPS, background, timeout_s=120)
+        for folder, background in zip(folders, (False, True), strict=True)
+    ]
+    assert max(alongside[0]) == 0 and min(alongside[1]) > 0
+    for step in range(0, _STEPS + 1, _EVERY):
+        # The first step of a session saves as well.
+        waited, went_on = (worker.contents(f"{folder}/model.ckpt-{step}") for folder in folders)
+        assert waited.keys() == went_on.keys()
+        for name, values in waited.items():
+            np.testing.assert_array_equal(went_on[name], values, err_msg=f"{name} at step {step}")
+    assert tf.train.latest_checkpoint(folders[1]) == f"{folders[1]}/model.ckpt-{_STEPS}"
+    assert not list((tmp_path / "goes_on").glob("*_temp*"))
+
+
+# Each rank passes "part written" more often than that.
+_MOMENTS = [
+    *((rank, "shards: part written", passes) for rank in (0, 1) for passes in (1, 2, 20, 60, 99)),
+    *((rank, "tables: part written", passes) for rank in (0, 1) for passes in (1, 2)),
+    *((rank, "save: file written", 1) for rank in (0, 1)),
+    *((0, point, 1) for point in ("save: all written", "commit: merged", "commit: synced", "commit: file renamed")),
+]
+_COMMITTED = [(0, "commit: place synced", 1), (0, "commit: aside removed", 1)]
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory):
+    folder = str(tmp_path_factory.mktemp("whole"))
+    call_workers(worker.train, 2, folder, 2 * _EVERY, timeout_s=120)
+    return folder
+
+
+@pytest.mark.parametrize(("rank", "point", "passes"), [*_MOMENTS, *_COMMITTED])
+def test_a_death_at_any_moment_leaves_the_last_complete_checkpoint(tmp_path, whole_run, rank, point, passes):
+    outcomes = call_workers(
+        worker.train_and_die, 2, str(tmp_path), rank, point, passes, timeout_s=120, check=False
+    )
+    assert outcomes[rank].exit_code == -signal.SIGKILL, outcomes
+    assert outcomes[1 - rank].error and f"rank {rank}" in outcomes[1 - rank].error, outcomes
+    committed = (rank, point, passes) in _COMMITTED
+    announced = tf.train.latest_checkpoint(tmp_path)
+    assert announced == str(tmp_path / f"model.ckpt-{_EVERY}")
+    for step in (_EVERY, 2 * _EVERY) if committed else (_EVERY,):
+        expected = worker.contents(f"{whole_run}/model.ckpt-{step}")
+        for name, values in worker.contents(str(tmp_path / f"model.ckpt-{step}")).items():
+            np.testing.assert_array_equal(values, expected[name], err_msg=name)
+    assert committed or not os.path.exists(tmp_path / f"model.ckpt-{2 * _EVERY}.index")
+    # A new job restores it, with another number of workers.
+    call_workers(worker.train, 1, str(tmp_path), 2 * _EVERY, timeout_s=120)
+
+
+def test_a_failed_save_is_an_error_of_a_later_step(tmp_path):
+    with pytest.raises(WorkerError) as raised:
+        call_workers(worker.train_on_a_full_disk, 2, str(tmp_path), timeout_s=120)
+    said = str(raised.value)
+    assert f"checkpoint {tmp_path}/model.ckpt-{2 * _EVERY} cannot be saved: rank 1: " in said, said
+    assert "File too large" in said
+    assert tf.train.latest_checkpoint(tmp_path) == str(tmp_path / f"model.ckpt-{_EVERY}")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_other_saves_and_restores_wait_and_the_end_of_the_session_too(tmp_path, workers):
+    for equal, latest in call_workers(worker.save_twice_and_restore, workers, str(tmp_path), timeout_s=120):
+        assert equal
+        assert latest == f"{tmp_path}/sessions/model.ckpt-4"

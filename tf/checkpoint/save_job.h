@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/comm/collective/communicator.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+#include "tf/checkpoint/saved_table.h"
+#include "tf/checkpoint/table_writer.h"
+#include "tf/embedding/table_resource.h"
+#include "tf/embedding/variable_moment.h"
+
+namespace lockstep {
+
+// What this worker has to save, as it was at one moment. All workers have the same sharded tables and dynamic tables, in
+// the same order; worker 0 has the variables that are equal on all workers.
+struct SavedState {
+  struct Tensor {
+    std::string name;
+    std::string slice;  // "" or its part of a larger tensor, as TensorFlow's operations write it
+    tensorflow::Tensor value;
+  };
+  struct Variable {
+    std::string name;
+    std::string slice;
+    std::shared_ptr<VariableMoment> moment;
+  };
+  struct Shard {
+    SavedTable table;
+    std::shared_ptr<VariableMoment> moment;  // [LocalRows, ...]
+  };
+  struct Dynamic {
+    std::string name;
+    tensorflow::core::RefCountPtr<DynamicTableResource> table;  // with a snapshot
+    TableCounts counts;
+    std::optional<int64_t> previous;  // the checkpoint on which this one builds
+    std::vector<DynamicTable::Slot> slots;
+    DynamicTableResource::Clock clock;
+  };
+
+  std::vector<Tensor> tensors;
+  std::vector<Variable> variables;
+  std::vector<Shard> shards;
+  std::vector<Dynamic> tables;
+  bool changes = false;  // an incremental checkpoint
+  int64_t piece_bytes = 0;               // of shards and variables; 0: some megabytes
+  std::optional<int64_t> part_rows;      // of dynamic tables; no value: as many as take some megabytes
+
+  // Ends the snapshots of a failed save: a snapshot that is left unread makes every change cost a copy.
+  void DropSnapshots() const;
+};
+
+// Writes a checkpoint of the whole job. It is a sequence of collectives: all workers call it with the same name and
+// prefix.
+//
+// 1. Each worker writes one file beside the place: its contiguous range of the sharded tables, which passes by piece by
+//    piece (core/sharding/table.h), its rows of dynamic tables, and its own tensors and variables.
+// 2. Worker 0 merges the files' indices, and moves the checkpoint to its place (commit.h). Before that, it does not
+//    exist.
+//
+// prepared: an error of collecting the state on this worker. An error on one worker (a full disk, a state that could
+// not be collected) is returned on all of them, and the communicator stays usable.
+class SaveJob {
+ public:
+  SaveJob(std::string name, std::string prefix, Result<SavedState> state);
+
+  Status Run(Communicator& communicator);
+  // Ends what the state has begun; instead of Run.
+  void Drop() const;
+
+ private:
+  Status Save(Communicator& communicator);
+  Status WriteOwn(tensorflow::BundleWriter* file);
+  Status WriteVariable(tensorflow::BundleWriter* file, const SavedState::Variable& variable);
+  Status WriteShard(Communicator& communicator, tensorflow::BundleWriter* file, const SavedState::Shard& shard);
+  // Tells all workers the numbers of rows of all, and a number for the checkpoint.
+  Status ExchangeCounts(Communicator& communicator);
+  Status WriteTables(Communicator& communicator, tensorflow::BundleWriter* file, const std::string& path);
+  // On worker 0. wrote: which workers have a file.
+  Status MergeAndCommit(const std::vector<uint8_t>& wrote);
+  Status Add(tensorflow::BundleWriter* file, const std::string& name, const std::string& slice,
+             const tensorflow::Tensor& value);
+
+  std::string Aside() const { return prefix_ + "_temp/"; }
+  std::string FileOf(int rank, int workers) const;
+
+  const std::string name_, prefix_;
+  Result<SavedState> state_;
+  std::vector<int64_t> counts_;  // [W, T, 3] of all workers
+  int64_t link_ = 0;
+  bool wrote_ = false;
+};
+
+}  // namespace lockstep

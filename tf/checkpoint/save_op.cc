@@ -1,0 +1,195 @@
+// Saves a checkpoint of the job (save_job.h): the kernel collects this worker's state of the moment, which takes no
+// time, and the job writes it. The job runs on one of two lanes:
+//
+//   in the step        on the lane of the step's collectives; the step ends when the checkpoint is in its place
+//   in the background  on the background lane, with a communicator of its own; the step goes on at once
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tf/bridge/convert.h"
+#include "tf/checkpoint/save_job.h"
+#include "tf/comm/collective_kernel.h"
+
+namespace lockstep {
+namespace {
+
+namespace tf = ::tensorflow;
+
+class SaveCheckpointKernel : public CollectiveKernel {
+ public:
+  explicit SaveCheckpointKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
+    const auto get = [&](const char* name, auto* value) {
+      const absl::Status got = construction->GetAttr(name, value);
+      if (!got.ok()) construction->SetStatus(got);
+    };
+    get("own_variable_names", &variable_names_);
+    get("own_variable_slices", &variable_slices_);
+    get("table_names", &table_names_);
+    get("own_tensor_names", &tensor_names_);
+    get("own_tensor_slices", &tensor_slices_);
+    get("changes", &changes_);
+    get("track", &track_);
+    get("part_rows", &part_rows_);
+    get("piece_bytes", &piece_bytes_);
+    get("background", &background_);
+    Result<std::vector<SavedTable>> shards = SavedTablesOf(construction);
+    OP_REQUIRES_OK(construction, ToTensorFlow(shards.status()));
+    shards_ = *std::move(shards);
+    const size_t inputs = 1 + variable_names_.size() + shards_.size() + table_names_.size() + tensor_names_.size();
+    OP_REQUIRES(construction,
+                variable_slices_.size() == variable_names_.size() && tensor_slices_.size() == tensor_names_.size() &&
+                    construction->num_inputs() == static_cast<int>(inputs),
+                absl::InvalidArgumentError("the lists of arguments have different lengths"));
+  }
+
+ protected:
+  Result<Exchange> Prepare(const Call& call) override {
+    const std::string prefix(call.context->input(0).scalar<tf::tstring>()());
+    tf::Tensor saved;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_temp(tf::DT_STRING, {}, &saved)));
+    saved.scalar<tf::tstring>()() = prefix;
+    call.context->set_output(0, saved);
+    // The job tells the other workers of an error.
+    auto job = std::make_shared<SaveJob>(collective_name(), prefix, Collect(call));
+    if (!background_) return Exchange([job](Communicator& communicator) { return job->Run(communicator); });
+    call.engine.background().Post([job](Communicator& communicator) { return job->Run(communicator); },
+                                  [job] { job->Drop(); });
+    return Exchange();
+  }
+
+ private:
+  Result<SavedState> Collect(const Call& call) const {
+    SavedState state;
+    state.changes = changes_;
+    state.piece_bytes = piece_bytes_;
+    if (part_rows_ != 0) state.part_rows = part_rows_;
+    tf::OpKernelContext* const context = call.context;
+    const Communicator& communicator = call.engine.communicator();
+    int input = 1;
+    for (size_t v = 0; v < variable_names_.size(); ++v) {
+      LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, variable_names_[v]));
+      state.variables.push_back({variable_names_[v], variable_slices_[v], std::move(moment)});
+    }
+    for (const SavedTable& table : shards_) {
+      LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, table.name));
+      LOCKSTEP_RETURN_IF_ERROR(Check(*moment, table, communicator));
+      state.shards.push_back({table, std::move(moment)});
+    }
+    const int first_table = input;
+    input += static_cast<int>(table_names_.size());
+    for (size_t t = 0; t < tensor_names_.size(); ++t) {
+      const tf::Tensor& value = context->input(input++);
+      // The memory may be a variable's, which changes in place.
+      const bool copies = background_ && tf::DataTypeCanUseMemcpy(value.dtype());
+      state.tensors.push_back({tensor_names_[t], tensor_slices_[t], copies ? tf::tensor::DeepCopy(value) : value});
+    }
+    // Snapshots begin last: nothing fails once they have begun.
+    for (size_t t = 0; t < table_names_.size(); ++t) {
+      const Status begun = BeginSnapshot(context, first_table + static_cast<int>(t), table_names_[t], &state);
+      if (begun.ok()) continue;
+      state.DropSnapshots();
+      return begun;
+    }
+    return state;
+  }
+
+  static Result<std::shared_ptr<VariableMoment>> MomentOf(tf::OpKernelContext* context, int input,
+                                                          const std::string& name) {
+    tf::core::RefCountPtr<tf::Var> variable;
+    const absl::Status found = tf::LookupResource(context, tf::HandleFromInput(context, input), &variable);
+    const std::string where = absl::StrCat("variable '", name, "': ");
+    if (!found.ok()) return FailedPrecondition(absl::StrCat(where, "it is not initialized"));
+    Result<std::shared_ptr<VariableMoment>> moment = VariableMoment::Begin(std::move(variable));
+    if (!moment.ok()) return moment.status().WithPrefix(where);
+    return moment;
+  }
+
+  static Status Check(const VariableMoment& moment, const SavedTable& table, const Communicator& communicator) {
+    LOCKSTEP_RETURN_IF_ERROR(table.CheckPlacement(communicator));
+    const tf::TensorShape own = table.With(table.placement.LocalRows(communicator.rank(), communicator.size()));
+    if (moment.dtype() == table.dtype && moment.shape() == own) return OkStatus();
+    return InvalidArgument(absl::StrCat("table '", table.name, "': its variable is ", tf::DataTypeString(moment.dtype()),
+                                        moment.shape().DebugString(), ", wanted ", tf::DataTypeString(table.dtype),
+                                        own.DebugString()));
+  }
+
+  Status BeginSnapshot(tf::OpKernelContext* context, int input, const std::string& name, SavedState* state) const {
+    SavedState::Dynamic dynamic{.name = name};
+    LOCKSTEP_ASSIGN_OR_RETURN(dynamic.table, TableOf(context, input));
+    DynamicTableResource& table = *dynamic.table;
+    if (track_) table.table().TrackChanges();
+    if (changes_) dynamic.previous = table.link();
+    LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Snapshot* snapshot, table.snapshot());
+    dynamic.counts = CountsOf(*snapshot);
+    dynamic.slots = table.table().slots();
+    dynamic.clock = table.clock();
+    state->tables.push_back(std::move(dynamic));
+    return OkStatus();
+  }
+
+  std::vector<std::string> variable_names_, variable_slices_, table_names_, tensor_names_, tensor_slices_;
+  std::vector<SavedTable> shards_;
+  bool changes_ = false, track_ = false, background_ = false;
+  int64_t part_rows_ = 0, piece_bytes_ = 0;
+};
+
+LOCKSTEP_COLLECTIVE_KERNEL("LockstepSaveCheckpoint", SaveCheckpointKernel);
+
+LOCKSTEP_COLLECTIVE_OP("LockstepSaveCheckpoint")
+    .Input("prefix: string")
+    .Input("variables: own_V * resource")
+    .Input("shards: S * resource")
+    .Input("tables: T * resource")
+    .Input("tensors: own_types")
+    .Output("saved: string")
+    .Attr("own_V: int >= 0")
+    .Attr("S: int >= 0")
+    .Attr("T: int >= 0")
+    .Attr("own_types: list(type) >= 0")
+    .Attr("own_variable_names: list(string) >= 0")
+    .Attr("own_variable_slices: list(string) >= 0")
+    .Attr("shard_names: list(string) >= 0")
+    .Attr("shard_dtypes: list(type) >= 0")
+    .Attr("shard_shapes: list(shape) >= 0")
+    .Attr("blocks: list(int) >= 0")
+    .Attr("first_ranks: list(int) >= 0")
+    .Attr("table_names: list(string) >= 0")
+    .Attr("own_tensor_names: list(string) >= 0")
+    .Attr("own_tensor_slices: list(string) >= 0")
+    .Attr("changes: bool = false")
+    .Attr("track: bool = false")
+    .Attr("part_rows: int = 0")
+    .Attr("piece_bytes: int = 0")
+    .Attr("background: bool = false")
+    .SetShapeFn(tf::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Saves a checkpoint of the job. All workers run it at the same step.
+
+prefix: of the checkpoint.
+variables: Resource variables that this worker saves whole.
+shards: Resource variables; this worker's rows of sharded tables. The same tables on all workers.
+tables: Dynamic tables, the same on all workers.
+tensors: Other values that this worker saves.
+saved: The prefix.
+own_variable_names: Names of the variables in the checkpoint.
+own_variable_slices: "", or which part of a larger tensor the variable is, in the form of TensorFlow's SaveV2.
+shard_names, shard_dtypes, shard_shapes: Those of the whole sharded tables.
+blocks, first_ranks: The sharded tables' placements.
+table_names: Names of the dynamic tables.
+own_tensor_names, own_tensor_slices: Like those of the variables.
+changes: Of dynamic tables, only changes since the last checkpoint; FailedPrecondition if they are not known.
+track: Dynamic tables record changes from now on.
+part_rows: Rows of a dynamic table that are examined at once; 0: as many as take some megabytes.
+piece_bytes: Bytes of other tables that are moved at once; 0: some megabytes.
+background: The op ends at once, and the checkpoint is written while the program goes on. Its end, and its error, are
+  the background lane's.
+)doc");
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/comm/collective/communicator.h"
+#include "core/sharding/placement.h"
+#include "core/sharding/table.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+
+namespace lockstep {
+
+// A sharded table in a checkpoint, the same on all workers: one tensor, by id.
+struct SavedTable {
+  std::string name;  // of the tensor
+  tensorflow::DataType dtype;
+  tensorflow::TensorShape shape;  // of the whole table
+  Placement placement{0};
+
+  int64_t row_bytes() const;
+  MovedTable moved() const { return {placement, row_bytes()}; }
+  // Returns the shape of `rows` rows.
+  tensorflow::TensorShape With(int64_t rows) const;
+  // Returns the collective's name for an operation. It tells all that has to agree.
+  std::string Collective(const std::string& op) const;
+  // Returns INVALID_ARGUMENT if the table's rows begin on a rank that the job does not have.
+  Status CheckPlacement(const Communicator& communicator) const;
+  // Returns the bytes of a piece, the same on all workers; `wanted`: 0 for some megabytes.
+  int64_t PieceBytes(int64_t wanted, int workers) const;
+};
+
+// Returns the tables of an op's attributes: shard_names, shard_dtypes, shard_shapes, blocks and first_ranks.
+Result<std::vector<SavedTable>> SavedTablesOf(tensorflow::OpKernelConstruction* construction);
+
+// Returns `status` on all workers, if it is an error on any: they meet here.
+Status Meet(Communicator& communicator, const std::string& name, const Status& status);
+
+}  // namespace lockstep

@@ -1,0 +1,114 @@
+#include "tf/embedding/variable_moment.h"
+
+#include <algorithm>
+#include <atomic>
+#include <unordered_map>
+#include <utility>
+
+#include "tensorflow/core/framework/tensor_util.h"
+#include "tensorflow/core/framework/types.h"
+#include "tf/bridge/convert.h"
+
+namespace lockstep {
+
+namespace tf = ::tensorflow;
+
+namespace {
+
+// The bytes that are read at a time. Updates of the variable wait meanwhile; if the system stops the reading thread in
+// between, which has a low priority, they wait for it. So it holds the mutex for some microseconds only.
+constexpr int64_t kReadBytes = int64_t{64} << 10;
+
+// The moments of the process, by their variables: one map for all sessions, which share variables.
+struct Moments {
+  std::atomic<int64_t> count{0};
+  std::mutex mutex;
+  std::unordered_map<const tf::Var*, std::weak_ptr<VariableMoment>> of;  // guarded by mutex
+};
+
+// Never destroyed: a thread that saves may outlast the program.
+Moments& TheMoments() {
+  static Moments* const moments = new Moments;
+  return *moments;
+}
+
+std::shared_ptr<VariableMoment> MomentOf(const tf::Var* variable) {
+  Moments& moments = TheMoments();
+  if (moments.count.load(std::memory_order_acquire) == 0) return nullptr;
+  const std::lock_guard lock(moments.mutex);
+  const auto found = moments.of.find(variable);
+  return found == moments.of.end() ? nullptr : found->second.lock();
+}
+
+int64_t RowsOf(const tf::Tensor& value) { return value.dims() == 0 ? 1 : value.dim_size(0); }
+
+int64_t RowBytesOf(const tf::Tensor& value) {
+  return RowsOf(value) == 0 ? 0 : static_cast<int64_t>(value.TotalBytes()) / RowsOf(value);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<VariableMoment>> VariableMoment::Begin(tf::core::RefCountPtr<tf::Var> variable) {
+  tf::Tensor value;
+  {
+    const tf::mutex_lock lock(*variable->mu());
+    if (!variable->is_initialized || !variable->tensor()->IsInitialized()) {
+      return FailedPrecondition("it is not initialized");
+    }
+    value = *variable->tensor();
+    if (!tf::DataTypeCanUseMemcpy(value.dtype())) value = tf::tensor::DeepCopy(value);
+    variable->copy_on_read_mode.store(false);
+  }
+  const tf::Var* const key = variable.get();
+  std::shared_ptr<VariableMoment> moment(new VariableMoment(std::move(variable), std::move(value)));
+  Moments& moments = TheMoments();
+  const std::lock_guard lock(moments.mutex);
+  moments.of[key] = moment;
+  moments.count.fetch_add(1, std::memory_order_release);
+  return moment;
+}
+
+VariableMoment::VariableMoment(tf::core::RefCountPtr<tf::Var> variable, tf::Tensor value)
+    : variable_(std::move(variable)), value_(std::move(value)), row_bytes_(RowBytesOf(value_)) {
+  if (tf::DataTypeCanUseMemcpy(value_.dtype())) rows_.emplace(Data(value_), RowsOf(value_), row_bytes_);
+}
+
+VariableMoment::~VariableMoment() {
+  Moments& moments = TheMoments();
+  const std::lock_guard lock(moments.mutex);
+  // A later moment of the same variable may have taken the place.
+  const auto found = moments.of.find(variable_.get());
+  if (found != moments.of.end() && found->second.expired()) moments.of.erase(found);
+  moments.count.fetch_sub(1, std::memory_order_release);
+}
+
+bool VariableMoment::BeforeChange(tf::Var* variable, std::span<const uint32_t> rows) {
+  const std::shared_ptr<VariableMoment> moment = MomentOf(variable);
+  if (variable->tensor()->NumElements() == 0) return false;
+  // The owners of the memory are the variable and the moment.
+  if (moment == nullptr || !moment->rows_ || variable->copy_on_read_mode.load() ||
+      !variable->tensor()->SharesBufferWith(moment->value_) || variable->tensor()->RefCount() != 2) {
+    return false;
+  }
+  moment->rows_->BeforeChange(rows);
+  return true;
+}
+
+void VariableMoment::Read(RowRange rows, char* out) {
+  const int64_t step = std::max<int64_t>(1, kReadBytes / std::max<int64_t>(1, row_bytes_));
+  for (int64_t begin = rows.begin; begin < rows.end; begin += step) {
+    const RowRange part{begin, std::min(begin + step, rows.end)};
+    const tf::tf_shared_lock lock(*variable_->mu());
+    rows_->Read(part, out);
+    out += part.count() * row_bytes_;
+  }
+}
+
+tf::Tensor VariableMoment::ReadAll() {
+  if (!rows_) return value_;
+  tf::Tensor whole(value_.dtype(), value_.shape());
+  Read({0, RowsOf(value_)}, static_cast<char*>(Data(whole)));
+  return whole;
+}
+
+}  // namespace lockstep

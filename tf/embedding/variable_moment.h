@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+
+#include "core/base/status.h"
+#include "core/sharding/placement.h"
+#include "core/sharding/row_moment.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace lockstep {
+
+// A variable's value at one moment, read later and piece by piece, while training changes the variable.
+//
+// It shares the variable's memory and takes it out of "copy on read" mode. So TensorFlow's own operations, which find
+// that the memory has another owner, copy all of it before they change it or give the variable new memory: the moment
+// keeps the old one. Lockstep's sparse updates know of moments. They change rows in place, and have only those copied
+// aside that were not read yet (BeforeChange). A moment costs no time itself.
+//
+// Thread-safe.
+class VariableMoment {
+ public:
+  // Begins a moment of a variable that has no other one. FAILED_PRECONDITION if it is not initialized.
+  static Result<std::shared_ptr<VariableMoment>> Begin(tensorflow::core::RefCountPtr<tensorflow::Var> variable);
+  ~VariableMoment();
+  VariableMoment(const VariableMoment&) = delete;
+  VariableMoment& operator=(const VariableMoment&) = delete;
+
+  // Copies rows of a variable aside if a moment has not read them. Called before they are changed in place, with the
+  // variable's mutex held exclusively. Returns false if the variable's memory has other owners as well, or no moment:
+  // then the caller does what TensorFlow's operations do.
+  static bool BeforeChange(tensorflow::Var* variable, std::span<const uint32_t> rows);
+
+  tensorflow::DataType dtype() const { return value_.dtype(); }
+  const tensorflow::TensorShape& shape() const { return value_.shape(); }
+  // Returns the bytes of a row: of a scalar, all.
+  int64_t row_bytes() const { return row_bytes_; }
+
+  // Writes rows of the moment to `out`, [rows.count(), row_bytes]. A scalar is one row. Each row is read at most once;
+  // not for types that are not plain memory.
+  void Read(RowRange rows, char* out);
+  // Returns the whole value; no row was read before. For plain types it is a copy.
+  tensorflow::Tensor ReadAll();
+
+ private:
+  VariableMoment(tensorflow::core::RefCountPtr<tensorflow::Var> variable, tensorflow::Tensor value);
+
+  const tensorflow::core::RefCountPtr<tensorflow::Var> variable_;
+  tensorflow::Tensor value_;
+  const int64_t row_bytes_;
+  std::optional<RowMoment> rows_;  // guarded by the variable's mutex; no value for types that are not plain memory
+};
+
+}  // namespace lockstep
