@@ -46,7 +46,7 @@ class RowMoment {
 
   const char* const rows_;
   const int64_t row_bytes_;
-  std::vector<uint64_t> kept_;  // a bit for each row: it was read or copied aside
+  std::vector<uint64_t> kept_;                     // a bit for each row: it was read or copied aside
   std::unordered_map<uint32_t, uint32_t> places_;  // of rows that were copied aside and not read
   std::deque<std::unique_ptr<char[]>> blocks_;     // [kBlockRows, row_bytes] each
   uint32_t copied_ = 0;

@@ -85,7 +85,9 @@ TEST(Table, IsRelaidBothWays) {
         out.insert(out.end(), data, data + bytes_of(rows));
         return OkStatus();
       };
-      ASSERT_EQ(RelayToContiguous(communicator, "save", table, RowsIn(shard.data(), table.row_bytes), take, c.step_bytes), OkStatus());
+      ASSERT_EQ(
+          RelayToContiguous(communicator, "save", table, RowsIn(shard.data(), table.row_bytes), take, c.step_bytes),
+          OkStatus());
       ASSERT_EQ(out, contiguous) << c;
       std::vector<uint8_t> back(shard.size());
       out.clear();
@@ -115,7 +117,8 @@ TEST(Table, ErrorsOfOneRankReachAll) {
       const Status damaged = DataLoss(StrCat("rank ", failing_row / 3, ": row ", failing_row, " is damaged"));
       const auto take = [&](RowRange rows, const char*) { return check(rows); };
       const auto fill = [&](RowRange rows, char*) { return check(rows); };
-      EXPECT_EQ(RelayToContiguous(communicator, "save", table, RowsIn(shard.data(), table.row_bytes), take, 1), damaged);
+      EXPECT_EQ(RelayToContiguous(communicator, "save", table, RowsIn(shard.data(), table.row_bytes), take, 1),
+                damaged);
       EXPECT_EQ(RelayFromContiguous(communicator, "load", table, fill, back.data(), 1), damaged);
       EXPECT_EQ(communicator.Barrier("still usable"), OkStatus());
     });

@@ -164,8 +164,9 @@ class JoinStringsKernel : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     const auto prefixes = context->input(0).flat<tf::tstring>();
     const std::string joined(context->input(1).scalar<tf::tstring>()());
-    OP_REQUIRES_OK(context, ToTensorFlow(JoinStrings(context->env(), {prefixes.data(), prefixes.data() + prefixes.size()}, joined)
-                                .WithPrefix(absl::StrCat("checkpoint ", joined, ": "))));
+    OP_REQUIRES_OK(
+        context, ToTensorFlow(JoinStrings(context->env(), {prefixes.data(), prefixes.data() + prefixes.size()}, joined)
+                                  .WithPrefix(absl::StrCat("checkpoint ", joined, ": "))));
   }
 };
 

@@ -57,8 +57,7 @@ class RestoreShardsKernel : public CollectiveKernel {
           })));
     }
     return Exchange([this, arguments](Communicator& communicator) {
-      return RestoreAll(communicator, *arguments)
-          .WithPrefix(absl::StrCat("checkpoint ", arguments->prefix, ": "));
+      return RestoreAll(communicator, *arguments).WithPrefix(absl::StrCat("checkpoint ", arguments->prefix, ": "));
     });
   }
 

@@ -179,13 +179,13 @@ Status SaveJob::MergeAndCommit(const std::vector<uint8_t>& wrote) {
   return FromTensorFlow(CommitCheckpoint(tf::Env::Default(), whole, prefix_, static_cast<int64_t>(merged.size())));
 }
 
-Status SaveJob::Add(tf::BundleWriter* file, const std::string& name, const std::string& slice, const tf::Tensor& value) {
+Status SaveJob::Add(tf::BundleWriter* file, const std::string& name, const std::string& slice,
+                    const tf::Tensor& value) {
   wrote_ = true;
   if (slice.empty()) return FromTensorFlow(file->Add(name, value));
   tf::TensorShape whole, part_shape;
   tf::TensorSlice part(value.dims());
-  LOCKSTEP_RETURN_IF_ERROR(
-      FromTensorFlow(tf::checkpoint::ParseShapeAndSlice(slice, &whole, &part, &part_shape)));
+  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::checkpoint::ParseShapeAndSlice(slice, &whole, &part, &part_shape)));
   if (part_shape != value.shape()) {
     return InvalidArgument(absl::StrCat("tensor '", name, "': its part ", slice, " of a larger one has shape ",
                                         part_shape.DebugString(), ", got ", value.shape().DebugString()));

@@ -17,8 +17,8 @@
 
 namespace lockstep {
 
-// What this worker has to save, as it was at one moment. All workers have the same sharded tables and dynamic tables, in
-// the same order; worker 0 has the variables that are equal on all workers.
+// What this worker has to save, as it was at one moment. All workers have the same sharded tables and dynamic tables,
+// in the same order; worker 0 has the variables that are equal on all workers.
 struct SavedState {
   struct Tensor {
     std::string name;
@@ -47,9 +47,9 @@ struct SavedState {
   std::vector<Variable> variables;
   std::vector<Shard> shards;
   std::vector<Dynamic> tables;
-  bool changes = false;  // an incremental checkpoint
-  int64_t piece_bytes = 0;               // of shards and variables; 0: some megabytes
-  std::optional<int64_t> part_rows;      // of dynamic tables; no value: as many as take some megabytes
+  bool changes = false;              // an incremental checkpoint
+  int64_t piece_bytes = 0;           // of shards and variables; 0: some megabytes
+  std::optional<int64_t> part_rows;  // of dynamic tables; no value: as many as take some megabytes
 
   // Ends the snapshots of a failed save: a snapshot that is left unread makes every change cost a copy.
   void DropSnapshots() const;

@@ -113,9 +113,9 @@ class SaveCheckpointKernel : public CollectiveKernel {
     LOCKSTEP_RETURN_IF_ERROR(table.CheckPlacement(communicator));
     const tf::TensorShape own = table.With(table.placement.LocalRows(communicator.rank(), communicator.size()));
     if (moment.dtype() == table.dtype && moment.shape() == own) return OkStatus();
-    return InvalidArgument(absl::StrCat("table '", table.name, "': its variable is ", tf::DataTypeString(moment.dtype()),
-                                        moment.shape().DebugString(), ", wanted ", tf::DataTypeString(table.dtype),
-                                        own.DebugString()));
+    return InvalidArgument(absl::StrCat("table '", table.name, "': its variable is ",
+                                        tf::DataTypeString(moment.dtype()), moment.shape().DebugString(), ", wanted ",
+                                        tf::DataTypeString(table.dtype), own.DebugString()));
   }
 
   Status BeginSnapshot(tf::OpKernelContext* context, int input, const std::string& name, SavedState* state) const {

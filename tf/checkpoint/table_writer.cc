@@ -93,11 +93,7 @@ Status JoinStrings(tf::Env* env, const std::vector<std::string>& prefixes, const
 
 TableWriter::TableWriter(tf::BundleWriter* file, tf::BundleWriter* strings, DynamicTableResource* table,
                          const std::string& name, TableShare share)
-    : file_(file),
-      strings_file_(strings),
-      table_(table),
-      layout_(name, share.changes),
-      share_(std::move(share)) {}
+    : file_(file), strings_file_(strings), table_(table), layout_(name, share.changes), share_(std::move(share)) {}
 
 Status TableWriter::Write(Snapshot* snapshot) {
   const size_t workers = share_.admitted.offsets().size() - 1;

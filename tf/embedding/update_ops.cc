@@ -80,7 +80,8 @@ class Locks {
   bool any_twice_ = false;
 };
 
-// Makes the variable the only owner of its buffer, so that `rows` (null: all) can be changed in place. Its mutex is held.
+// Makes the variable the only owner of its buffer, so that `rows` (null: all) can be changed in place. Its mutex is
+// held.
 Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable, const std::vector<uint32_t>* rows) {
   // A save that reads the buffer keeps it: the variable stays out of "copy on read" mode until it is saved.
   if (rows != nullptr && VariableMoment::BeforeChange(variable, *rows)) return OkStatus();

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <utility>
 
-#include "core/comm/job/context.h"
+#include "core/comm/job/create_communicator.h"
 
 namespace lockstep {
 namespace {

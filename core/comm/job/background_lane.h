@@ -14,9 +14,9 @@
 
 namespace lockstep {
 
-// Work beside the steps of training, such as writing a checkpoint: one piece after another, on a thread of low priority,
-// with a communicator of its own. So its collectives have no place in the order of those of the steps. All ranks post
-// the same work in the same order.
+// Work beside the steps of training, such as writing a checkpoint: one piece after another, on a thread of low
+// priority, with a communicator of its own. So its collectives have no place in the order of those of the steps. All
+// ranks post the same work in the same order.
 //
 //   lane.Post([](Communicator& communicator) { return Write(communicator); });   // returns at once
 //   ...

@@ -1,11 +1,9 @@
 #include "core/comm/job/context.h"
 
-#include <random>
-#include <string>
 #include <utility>
 
 #include "core/base/cores.h"
-#include "core/comm/job/bootstrap.h"
+#include "core/comm/job/create_communicator.h"
 
 namespace lockstep {
 namespace {
@@ -19,34 +17,7 @@ int LaneSpinUs(int ranks) {
   return AvailableCores() >= kCoresPerRank * ranks ? kSpinUs : 0;
 }
 
-// Returns a random number, the same on all ranks, by which the files of their timelines know each other. Ends with the
-// error of a rank that declined.
-Result<uint64_t> AgreeOnJob(Communicator& communicator) {
-  std::random_device random;
-  uint64_t job = (uint64_t{random()} << 32) + random();
-  LOCKSTEP_RETURN_IF_ERROR(communicator.Broadcast("timeline", 0, sizeof(job), &job));
-  return job;
-}
-
 }  // namespace
-
-Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options) {
-  LOCKSTEP_RETURN_IF_ERROR(options.Validate());
-  const auto telemetry = options.telemetry != nullptr ? options.telemetry : std::make_shared<Telemetry>();
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Assemble(options));
-  const std::string lane = options.purpose == ContextOptions().purpose ? "ordered" : options.purpose;
-  if (options.timeline.empty()) {
-    communicator->ObserveCalls(telemetry, lane);
-    return communicator;
-  }
-  Result<std::unique_ptr<TraceFile>> file = telemetry->OpenTimeline(options.timeline, options.rank);
-  if (!file.ok()) return communicator->Decline("timeline", file.status());
-  LOCKSTEP_ASSIGN_OR_RETURN(const uint64_t job, AgreeOnJob(*communicator));
-  // The timeline has the lanes that are open.
-  communicator->ObserveCalls(telemetry, lane);
-  LOCKSTEP_RETURN_IF_ERROR(telemetry->StartTimeline(*std::move(file), {options.rank, options.size, job}));
-  return communicator;
-}
 
 Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(options));

@@ -17,10 +17,6 @@
 
 namespace lockstep {
 
-// Joins the other ranks at the rendezvous and connects, by the backend of the options. Returns Context::Create's
-// errors. It is for code that needs its own communicator (named/named_lane.h).
-Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options);
-
 // The engine of one process: its communicator and the lane that runs its collectives. It owns all state; nothing in the
 // core is global, and a process may have several contexts (tests run the ranks of a job as threads). capi/capi.h keeps
 // the one default context for ops.
@@ -29,8 +25,8 @@ Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& o
 //   context->lane().Post([&] { status = context->communicator().Barrier("start"); done.set_value(); });
 //
 // The references that it returns are to objects that it owns: communicator(), lane(), background() and run_agreement()
-// live as long as it does. For posted work, the communicator and the agreement live until that work has run. Thread-safe if
-// collectives go through the lane: the communicator accepts one at a time.
+// live as long as it does. For posted work, the communicator and the agreement live until that work has run.
+// Thread-safe if collectives go through the lane: the communicator accepts one at a time.
 class Context {
  public:
   // Joins the other ranks and connects. It waits for at most rendezvous_timeout_s, and up to 10 s longer for rank 0's
@@ -40,8 +36,8 @@ class Context {
   // left behind.
   static Result<std::unique_ptr<Context>> Create(const ContextOptions& options);
   // Runs the work that is posted on the lane, then leaves the job (Communicator::Leave). To end at once, call Leave or
-  // Abort first. Background work ends with CANCELLED. If work on the lane destroys the last owner, the destructor does not wait: work posted after it runs
-  // later, and then the job is left.
+  // Abort first. Background work ends with CANCELLED. If work on the lane destroys the last owner, the destructor does
+  // not wait: work posted after it runs later, and then the job is left.
   ~Context();
 
   const ContextOptions& options() const { return options_; }

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/base/strings.h"
-#include "core/comm/job/context.h"
+#include "core/comm/job/create_communicator.h"
 #include "core/comm/liveness/after_loss.h"
 #include "core/comm/named/named_messages.h"
 #include "core/telemetry/clock.h"

@@ -26,8 +26,8 @@ def train(folder, kind, ranks, limit):
     tf.disable_v2_behavior()
     long = {"static": "static", "dynamic": "dynamic", "increments": "dynamic"}.get(kind)
     rows = {name: 4000 if name == long else 10 for name in ("static", "dynamic")}
-    # TensorFlow flushes all files of the process when it writes a checkpoint, and drops the errors of other files. Beside
-    # training, that may be the summary file.
+    # TensorFlow flushes all files of the process when it writes a checkpoint, and drops the errors of other files.
+    # Beside training, that may be the summary file.
     with tf.Graph().as_default(), hb.scope(background_saves=kind != "events"):
         with hb.embedding_scope():
             static = tf.get_variable("static", [rows["static"], DIM], initializer=tf.zeros_initializer())

@@ -8,8 +8,11 @@ end of the program. An error of the work is raised by the next call of `check` o
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 from collections.abc import Callable
+
+import tensorflow as tf
 
 from lockstep._src.engine import at_exit, file_errors, library
 from lockstep._src.engine.thread_value import ThreadValue
@@ -112,5 +115,19 @@ def _next(work: _Work) -> Callable[[], None] | None:
 
 
 def _finish_at_exit() -> None:
-    if library.is_initialized():
-        finish()
+    """Waits for the work at the end of the process, until the user interrupts it.
+
+    The thread has to end in any case: Python ends threads that still run while it ends itself, and TensorFlow's code in
+    such a thread then crashes the process.
+    """
+    work = _work
+    if work is None:
+        return
+    while work.thread.is_alive():
+        try:
+            work.thread.join()
+        except KeyboardInterrupt:
+            library.shutdown("it was interrupted")
+    # The errors of a rank that leaves, or whose peers have left, are no news.
+    if work.error is not None and not isinstance(work.error, (tf.errors.CancelledError, tf.errors.UnavailableError)):
+        logging.getLogger("lockstep").error("%s: %s", work.what, file_errors.cause_of(work.error))

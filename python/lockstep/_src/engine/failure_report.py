@@ -33,7 +33,8 @@ _INTERRUPT_ERRORS = ("CancelledError", "UnavailableError", "InternalError")
 _DEVICE_ERRORS = ("InternalError", "UnknownError")
 # The text with which pybind11 reports an interrupt that came while an error of TensorFlow was created.
 _REPLACED = "REPLACED BY KeyboardInterrupt"
-# The modules of TensorFlow's errors. C++ creates such an error; an interrupt there replaces it, and can crash TensorFlow.
+# The modules of TensorFlow's errors. C++ creates such an error; an interrupt there replaces it, and can crash
+# TensorFlow.
 _MODULES_OF_ERRORS = ("tensorflow.python.framework.errors_impl", "tensorflow.python.eager.core")
 # The time after which an interrupt is repeated. The destructor, or the creation of the error, is over by then.
 _REPEATED_AFTER_S = 0.02

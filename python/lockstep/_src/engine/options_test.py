@@ -83,7 +83,7 @@ def test_the_types_that_editors_see_are_those_of_the_options():
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
     with pytest.raises(AttributeError, match="unknown option 'grad_nbucket'; did you mean 'grad_nbuckets'[?] the opt"):
         Options().update(grad_nbucket=2)
-    with pytest.raises(AttributeError, match="unknown option 'zzz'; the options are batch_size, "):
+    with pytest.raises(AttributeError, match="unknown option 'zzz'; the options are background_saves, batch_size, "):
         Options().update(zzz=2)
 
 

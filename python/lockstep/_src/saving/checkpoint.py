@@ -42,7 +42,6 @@ from lockstep._src.saving.shard_saveables import ShardSaveable
 from lockstep._src.tables import sharded
 from lockstep._src.tables.dynamic import tensorflow1_adapter
 
-
 # The name of a saver's operation that saves in the background, beside the one that waits.
 BACKGROUND = "save_in_background"
 
@@ -254,7 +253,7 @@ def _save_in_background(
 
 
 def _meta_graph(saver: Any, graph: tf.Graph, options: dict[str, Any]) -> bytes:
-    """Returns the content of a checkpoint's `.meta` file. To make it takes long, so it is kept while the graph stays."""
+    """Returns the content of a checkpoint's `.meta` file. It takes long to make, so the saver keeps it."""
     how = {name: options.get(name, False) for name in ("strip_default_attrs", "save_debug_info")}
     key = (graph, graph.version, tuple(how.values()))
     kept = getattr(saver, "_lockstep_meta_graph", None)

@@ -245,9 +245,7 @@ class _LauncherListener(_tf1.train.CheckpointSaverListener):
         step = int(global_step_value)
         path = getattr(self._hook, "saved_path", f"{self._hook._save_path}-{step}")  # that of an increment
         resumes = data_positions.resumes(session.graph)
-        background.when_done(
-            lambda: notes.say_saved(path, suffix=".index", step=step, resumes=True, data=resumes)
-        )
+        background.when_done(lambda: notes.say_saved(path, suffix=".index", step=step, resumes=True, data=resumes))
 
 
 class LastStepHook(_tf1.train.SessionRunHook):
