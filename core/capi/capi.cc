@@ -281,14 +281,14 @@ int lockstep_await_background(double seconds) {
   return ended ? Report(*ended) : LOCKSTEP_STILL_RUNS;
 }
 
-int lockstep_meet_in_background(const char* error) {
+int lockstep_barrier_in_background(const char* error) {
   const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
   if (!context.ok()) return Report(context.status());
-  const auto meet = [why = TextOf(error)](lockstep::Communicator& communicator) {
+  const auto barrier = [why = TextOf(error)](lockstep::Communicator& communicator) {
     constexpr char kName[] = "end of background work";
     return why.empty() ? communicator.Barrier(kName) : communicator.Decline(kName, lockstep::Cancelled(why));
   };
-  (*context)->background().Post(meet, [] {});
+  (*context)->background().Post(barrier, [] {});
   return Report(lockstep::OkStatus());
 }
 

@@ -72,10 +72,9 @@ int lockstep_shutdown(const char* how = nullptr);
 // context there is none.
 int lockstep_await_background(double seconds);
 
-// Posts work to the background lane in which the ranks meet, and does not wait for it. `error` is "" or why this rank
-// has failed since its last such work; then the meeting is CANCELLED on all ranks, with that text. FAILED_PRECONDITION
-// without a context.
-int lockstep_meet_in_background(const char* error);
+// Posts a barrier of all ranks to the background lane, and does not wait for it. `error` is "", or why this rank has
+// failed; then the barrier is CANCELLED on all ranks, with that text. FAILED_PRECONDITION without a context.
+int lockstep_barrier_in_background(const char* error);
 
 // Ends the process after that many seconds if it has not ended by then. `code` is the exit code, or the negative number
 // of a signal. It is for the end of a program, after its exit handlers. The teardown of a process with TensorFlow takes

@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// A rank's rows of a table at one moment, read piece by piece while training changes them. Whoever wants to change rows
-// in place calls BeforeChange first, which copies them aside unless they have been read. So the moment itself costs
+// A rank's rows of a table at one moment, read piece by piece while training changes them. Code that changes rows in
+// place calls BeforeChange first, which copies them aside unless they have been read. So the moment itself costs
 // nothing, each row is copied at most once, and only the rows that change before they are read take memory twice.
 // (RowStore in core/embedding does the same for the rows of dynamic tables.)
 //

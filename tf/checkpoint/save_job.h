@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// What this worker has to save, as it was at one moment. All workers have the same sharded tables and dynamic tables,
+// The values that this worker saves, as they were at one moment. All workers have the same sharded tables and dynamic tables,
 // in the same order; worker 0 has the variables that are equal on all workers.
 struct SavedState {
   struct Tensor {
@@ -63,8 +63,8 @@ struct SavedState {
 // 2. Worker 0 merges the files' indices, and moves the checkpoint to its place (commit.h). Before that, it does not
 //    exist.
 //
-// prepared: an error of collecting the state on this worker. An error on one worker (a full disk, a state that could
-// not be collected) is returned on all of them, and the communicator stays usable.
+// An error on one worker (a full disk, a state that could not be collected) is returned on all of them, and the
+// communicator stays usable.
 class SaveJob {
  public:
   SaveJob(std::string name, std::string prefix, Result<SavedState> state);

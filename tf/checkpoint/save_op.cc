@@ -1,8 +1,8 @@
-// Saves a checkpoint of the job (save_job.h): the kernel collects this worker's state of the moment, which takes no
-// time, and the job writes it. The job runs on one of two lanes:
+// Saves a checkpoint of the job (save_job.h). The kernel collects this worker's state of the moment, which takes no time.
+// The job writes it, on one of two lanes:
 //
-//   in the step        on the lane of the step's collectives; the step ends when the checkpoint is in its place
-//   in the background  on the background lane, with a communicator of its own; the step goes on at once
+//   in the step        on the lane of the step's collectives. The step ends when the checkpoint is in its place.
+//   in the background  on the background lane, with a communicator of its own. The step continues at once.
 #include <memory>
 #include <string>
 #include <utility>

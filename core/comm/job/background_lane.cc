@@ -40,7 +40,7 @@ void BackgroundLane::Post(Work work, std::function<void()> dropped) {
   }
   lane_->Post([this, work = std::move(work), dropped = std::move(dropped)]() mutable {
     const Status status = Run(work, dropped);
-    // What the work holds is released before a waiter continues.
+    // The objects of the work are released before a waiter continues.
     work = nullptr;
     dropped = nullptr;
     const std::lock_guard lock(mutex_);

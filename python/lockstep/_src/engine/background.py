@@ -1,4 +1,4 @@
-"""Work beside the steps of training: a checkpoint that is written while training goes on.
+"""Work beside the steps of training: a checkpoint that is written while training continues.
 
 The engine does the work on a lane of its own (core/comm/job/background_lane.h). A thread of this process waits for its
 end, and then does what remains in Python. There is one such work at a time; the next one waits for it, and so does the
@@ -20,7 +20,7 @@ from lockstep._src.engine.thread_value import ThreadValue
 # The longest that the thread waits without a look at the other threads' signals.
 _TURN_S = 0.2
 
-# Whether saves of this thread may go on in the background.
+# Whether saves of this thread may be in the background.
 allowed = ThreadValue(False)
 
 
@@ -98,7 +98,7 @@ def _watch(work: _Work) -> None:
         except Exception as error:
             work.error, text = error, f"{work.what}: {file_errors.cause_of(error)}"
         # No rank takes the work for done if another one has failed at its last part.
-        library.meet_in_background(text)
+        library.barrier_in_background(text)
         _await_engine()
     except BaseException as error:
         work.error = work.error or error

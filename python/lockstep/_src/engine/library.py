@@ -67,7 +67,7 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     ]
     capi.lockstep_shutdown.argtypes = [ctypes.c_char_p]
     capi.lockstep_await_background.argtypes = [ctypes.c_double]
-    capi.lockstep_meet_in_background.argtypes = [ctypes.c_char_p]
+    capi.lockstep_barrier_in_background.argtypes = [ctypes.c_char_p]
     capi.lockstep_end_within.argtypes = [ctypes.c_double, ctypes.c_int]
     capi.lockstep_close_lane.argtypes = [ctypes.c_int, ctypes.c_char_p]
     capi.lockstep_cancel_join.argtypes = [ctypes.c_int, ctypes.c_char_p]
@@ -229,14 +229,14 @@ def background_has_ended(wait_s: float) -> bool:
     return True
 
 
-def meet_in_background(error: str) -> None:
-    """Adds a meeting of all ranks to the background work; does not wait for it.
+def barrier_in_background(error: str) -> None:
+    """Adds a barrier of all ranks to the background work; does not wait for it.
 
     Args:
-      error: why this rank has failed; then the meeting fails on all ranks, with CancelledError and this text. "": it
+      error: why this rank has failed; then the barrier fails on all ranks, with CancelledError and this text. "": it
         has not.
     """
-    _check(capi.lockstep_meet_in_background(error.encode()))
+    _check(capi.lockstep_barrier_in_background(error.encode()))
 
 
 def end_within(seconds: float, code: int) -> None:

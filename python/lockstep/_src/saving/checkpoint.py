@@ -2,9 +2,9 @@
 
 A save is one run of an operation on every worker, at the same step (tf/checkpoint/save_job.h):
 
-1. Every worker writes its part of each table to a file of its own beside the target, piece by piece: a contiguous range
-   of a sharded table or slot (shard_saveables.py), and its rows of a dynamic table (table_saveables.py). Worker 0 also
-   writes the replicated variables.
+1. Every worker writes its part of each table to a file of its own beside the target, piece by piece. This is a
+   contiguous range of a sharded table or slot (shard_saveables.py), and its rows of a dynamic table
+   (table_saveables.py). Worker 0 also writes the replicated variables.
 2. When all workers have written, worker 0 merges the files' indices beside the target, syncs all files, and renames
    them to the checkpoint's name (tf/checkpoint/commit.h). Before that, the checkpoint does not exist. If a worker
    dies or a machine loses its power, the last complete checkpoint remains.
@@ -118,7 +118,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         tables, shards, others = _by_kind(saveables)
         # Every worker writes its own data positions; worker 0 alone writes all others.
         mine = [s for s in others if isinstance(s, PositionSaveable) or context.rank == 0]
-        # What worker 0 writes may be read by collectives, in which all take part.
+        # All workers take part in the collectives that read what worker 0 writes.
         gathered = [s.contiguous.op for s in others if isinstance(s, _GatheredSaveable)]
         arguments = {
             "prefix": prefix,
@@ -128,7 +128,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         }
         with tf.control_dependencies(gathered):
             saved = ops.lockstep_save_checkpoint(**arguments, name="save_checkpoint")
-            # The same, while the program goes on (background.py).
+            # The same, while the program continues (engine/background.py).
             ops.lockstep_save_checkpoint(**arguments, background=True, name=BACKGROUND)
         return saved
 
