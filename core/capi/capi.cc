@@ -34,6 +34,7 @@ namespace {
 struct Holder {
   std::mutex mutex;
   std::shared_ptr<Context> context;  // guarded by mutex
+  long long number = 0;              // guarded by mutex: of the contexts that were made
 };
 
 struct Lanes {
@@ -97,6 +98,7 @@ Status Init(const ContextOptions& options) {
   std::lock_guard lock(holder.mutex);
   if (holder.context != nullptr) return FailedPrecondition("Lockstep was initialised by another thread meanwhile");
   holder.context = std::move(context);
+  ++holder.number;
   return OkStatus();
 }
 
@@ -274,9 +276,20 @@ int lockstep_shutdown(const char* how) {
   return Report(lockstep::OkStatus());
 }
 
-int lockstep_await_background(double seconds) {
-  const std::shared_ptr<lockstep::Context> context = lockstep::CurrentContext();
-  if (context == nullptr) return Report(lockstep::OkStatus());
+long long lockstep_context_number() {
+  lockstep::Holder& holder = lockstep::TheHolder();
+  const std::lock_guard lock(holder.mutex);
+  return holder.context == nullptr ? 0 : holder.number;
+}
+
+int lockstep_await_background(long long number, double seconds) {
+  std::shared_ptr<lockstep::Context> context;
+  {
+    lockstep::Holder& holder = lockstep::TheHolder();
+    const std::lock_guard lock(holder.mutex);
+    if (holder.number == number) context = holder.context;
+  }
+  if (context == nullptr) return Report(lockstep::Cancelled("this rank has left the job"));
   const std::optional<lockstep::Status> ended = context->AwaitBackground(seconds);
   return ended ? Report(*ended) : LOCKSTEP_STILL_RUNS;
 }
@@ -312,8 +325,9 @@ int lockstep_abort(const char* reason) {
   const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
   if (!context.ok()) return Report(context.status());
   lockstep::AfterLoss::ProgramKnows();
-  // Calls the communicator, not the lane, because the collective to be aborted may run there. Abort is for any thread.
-  (*context)->communicator().Abort(lockstep::Cancelled(TextOf(reason)));
+  // Calls the communicators, not the lanes, because the collective to be aborted may run there. Abort is for any
+  // thread.
+  (*context)->Abort(lockstep::Cancelled(TextOf(reason)));
   return Report(lockstep::OkStatus());
 }
 

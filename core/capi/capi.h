@@ -67,10 +67,13 @@ int lockstep_init(const LockstepContextOptions* options);
 // looks like one that died. `how` tells the peers how the rank left (Communicator::Leave).
 int lockstep_shutdown(const char* how = nullptr);
 
-// Waits until the work on the background lane has ended (comm/job/background_lane.h), for at most that many seconds.
-// Returns the first error of such work that no call has returned yet; LOCKSTEP_STILL_RUNS if some still runs. Without a
-// context there is none.
-int lockstep_await_background(double seconds);
+// Returns the number of the default context among those that this process has made, from 1 on; 0 without a context.
+long long lockstep_context_number();
+
+// Waits until the work on the background lane of this context has ended (comm/job/background_lane.h), for at most that
+// many seconds. Returns the first error of such work that no call has returned yet; LOCKSTEP_STILL_RUNS if some still
+// runs. CANCELLED if the process has left that job: its work may or may not have been done.
+int lockstep_await_background(long long number, double seconds);
 
 // Posts a barrier of all ranks to the background lane, and does not wait for it. `error` is "", or why this rank has
 // failed; then the barrier is CANCELLED on all ranks, with that text. FAILED_PRECONDITION without a context.

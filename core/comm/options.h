@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -79,6 +80,8 @@ struct ContextOptions {
   std::optional<int> listener;
   // The folder for the timeline of each rank (telemetry/trace_file.h), the same or none on all ranks; "": no timeline.
   std::string timeline;
+  // Called some times a second while the ranks meet, if it is not null; its error ends the wait.
+  std::function<Status()> ended;
   // Counts what this process does; null: a telemetry of the communicator's own.
   std::shared_ptr<Telemetry> telemetry;
 

@@ -105,6 +105,8 @@ class RowStore {
 
   const RowLayout& layout() const { return layout_; }
   int64_t row_bytes() const { return row_bytes_; }
+  // Returns the bytes of a row with its slots.
+  int64_t bytes_of_row() const { return row_bytes_ + 4 * layout_.dim * static_cast<int64_t>(slots_.size()) + 24; }
   Slab& slab() { return slab_; }
   // Returns the number of rows with a key.
   int64_t live() const { return live_.load(std::memory_order_relaxed); }

@@ -11,6 +11,13 @@
 
 namespace lockstep {
 
+namespace {
+
+// The bytes of rows that are read between two updates.
+constexpr int64_t kGateBytes = int64_t{64} << 10;
+
+}  // namespace
+
 Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind) {
   const auto declined = [&](std::string_view why) {
     return FailedPrecondition(StrCat("table '", table.options_.name, "': ", why));
@@ -55,11 +62,16 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
 bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
   const int64_t last = ends_[static_cast<int>(reads_)];
   if (next_ < last) {
-    const std::shared_lock gate(table_.gate_);
     const int64_t end = std::min(last, next_ + rows);
     store.TakeAside(part);
-    store.Read(next_, end, part);
-    next_ = end;
+    // An update waits for the gate, so it is held for some microseconds only.
+    const int64_t block = std::max<int64_t>(1, kGateBytes / store.bytes_of_row());
+    while (next_ < end) {
+      const std::shared_lock gate(table_.gate_);
+      const int64_t stop = std::min(end, next_ + block);
+      store.Read(next_, stop, part);
+      next_ = stop;
+    }
     return true;
   }
   // All rows have been read, so no thread copies a row aside now or later.

@@ -44,8 +44,8 @@ class RowMoment {
   bool IsKept(int64_t row) const { return (kept_[row / kWordBits] >> (row % kWordBits) & 1) != 0; }
   void Keep(int64_t row) { kept_[row / kWordBits] |= uint64_t{1} << (row % kWordBits); }
 
-  const char* const rows_;
-  const int64_t row_bytes_;
+  const char* rows_;
+  int64_t row_bytes_;
   std::vector<uint64_t> kept_;                     // a bit for each row: it was read or copied aside
   std::unordered_map<uint32_t, uint32_t> places_;  // of rows that were copied aside and not read
   std::deque<std::unique_ptr<char[]>> blocks_;     // [kBlockRows, row_bytes] each

@@ -95,7 +95,7 @@ class BeginSnapshotsKernel : public TablesKernel {
     return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
       if (track_) table.table().TrackChanges();
       LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
-      LOCKSTEP_ASSIGN_OR_RETURN(const Snapshot* snapshot, table.snapshot());
+      LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<Snapshot> snapshot, table.snapshot());
       const TableCounts of_table = CountsOf(*snapshot);
       std::copy(of_table.begin(), of_table.end(), &counts->matrix<int64_t>()(t, 0));
       return OkStatus();

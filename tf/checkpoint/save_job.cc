@@ -27,8 +27,13 @@ bool HasSlices(tf::DataType dtype) {
 
 }  // namespace
 
-void SavedState::DropSnapshots() const {
-  for (const Dynamic& dynamic : tables) dynamic.table->DropSnapshot();
+void SavedState::Drop() {
+  for (const Variable& variable : variables) variable.moment->End();
+  for (const Shard& shard : shards) shard.moment->End();
+  for (Dynamic& dynamic : tables) {
+    dynamic.snapshot = nullptr;
+    dynamic.table->DropSnapshot();
+  }
 }
 
 SaveJob::SaveJob(std::string name, std::string prefix, Result<SavedState> state)
@@ -40,8 +45,8 @@ Status SaveJob::Run(Communicator& communicator) {
   return status;
 }
 
-void SaveJob::Drop() const {
-  if (state_.ok()) state_->DropSnapshots();
+void SaveJob::Drop() {
+  if (state_.ok()) state_->Drop();
 }
 
 Status SaveJob::Save(Communicator& communicator) {
@@ -51,11 +56,13 @@ Status SaveJob::Save(Communicator& communicator) {
   tf::BundleWriter file(tf::Env::Default(), path);
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, FromTensorFlow(file.status())));
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, WriteOwn(&file)));
-  for (SavedState::Shard& shard : state_->shards) {
-    LOCKSTEP_RETURN_IF_ERROR(WriteShard(communicator, &file, shard));
-    shard.moment = nullptr;  // changes need no copies from here on
-  }
+  // The rows of dynamic tables that change meanwhile are in memory until they are written, so these come first.
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, WriteTables(communicator, &file, path)));
+  for (const SavedState::Shard& shard : state_->shards) {
+    LOCKSTEP_RETURN_IF_ERROR(WriteShard(communicator, &file, shard));
+    shard.moment->End();  // changes need no copies from here on
+  }
+  LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, FromTensorFlow(file.Finish())));
   PassCrashPoint("save: file written");
 
   std::vector<uint8_t> wrote(communicator.size());
@@ -65,7 +72,12 @@ Status SaveJob::Save(Communicator& communicator) {
       [&](std::span<const int64_t>) -> Result<void*> { return static_cast<void*>(wrote.data()); }));
   const Status committed = communicator.rank() == 0 ? MergeAndCommit(wrote) : OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, committed));
-  for (const SavedState::Dynamic& dynamic : state_->tables) {
+  return Meet(communicator, name_, EndSnapshots());
+}
+
+Status SaveJob::EndSnapshots() {
+  for (SavedState::Dynamic& dynamic : state_->tables) {
+    dynamic.snapshot = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(dynamic.table->EndSnapshot(link_));
   }
   return OkStatus();
@@ -76,9 +88,9 @@ Status SaveJob::WriteOwn(tf::BundleWriter* file) {
     LOCKSTEP_RETURN_IF_ERROR(Add(file, tensor.name, tensor.slice, tensor.value));
   }
   state_->tensors.clear();
-  for (SavedState::Variable& variable : state_->variables) {
+  for (const SavedState::Variable& variable : state_->variables) {
     LOCKSTEP_RETURN_IF_ERROR(WriteVariable(file, variable));
-    variable.moment = nullptr;
+    variable.moment->End();
   }
   return OkStatus();
 }
@@ -156,7 +168,7 @@ Status SaveJob::WriteTables(Communicator& communicator, tf::BundleWriter* file, 
   }
   LOCKSTEP_RETURN_IF_ERROR(files.Finish());
   wrote_ = wrote_ || files.wrote();
-  return FromTensorFlow(file->Finish());
+  return OkStatus();
 }
 
 Status SaveJob::MergeAndCommit(const std::vector<uint8_t>& wrote) {

@@ -17,8 +17,8 @@
 
 namespace lockstep {
 
-// The values that this worker saves, as they were at one moment. All workers have the same sharded tables and dynamic tables,
-// in the same order; worker 0 has the variables that are equal on all workers.
+// The values that this worker saves, as they were at one moment. All workers have the same sharded tables and dynamic
+// tables, in the same order; worker 0 has the variables that are equal on all workers.
 struct SavedState {
   struct Tensor {
     std::string name;
@@ -36,7 +36,8 @@ struct SavedState {
   };
   struct Dynamic {
     std::string name;
-    tensorflow::core::RefCountPtr<DynamicTableResource> table;  // with a snapshot
+    tensorflow::core::RefCountPtr<DynamicTableResource> table;
+    std::shared_ptr<Snapshot> snapshot;
     TableCounts counts;
     std::optional<int64_t> previous;  // the checkpoint on which this one builds
     std::vector<DynamicTable::Slot> slots;
@@ -51,8 +52,8 @@ struct SavedState {
   int64_t piece_bytes = 0;           // of shards and variables; 0: some megabytes
   std::optional<int64_t> part_rows;  // of dynamic tables; no value: as many as take some megabytes
 
-  // Ends the snapshots of a failed save: a snapshot that is left unread makes every change cost a copy.
-  void DropSnapshots() const;
+  // Ends the moments and snapshots of a failed save: one that is left unread makes every change cost a copy.
+  void Drop();
 };
 
 // Writes a checkpoint of the whole job. It is a sequence of collectives: all workers call it with the same name and
@@ -70,8 +71,8 @@ class SaveJob {
   SaveJob(std::string name, std::string prefix, Result<SavedState> state);
 
   Status Run(Communicator& communicator);
-  // Ends what the state has begun; instead of Run.
-  void Drop() const;
+  // Ends the moments of the state; instead of Run.
+  void Drop();
 
  private:
   Status Save(Communicator& communicator);
@@ -81,6 +82,7 @@ class SaveJob {
   // Tells all workers the numbers of rows of all, and a number for the checkpoint.
   Status ExchangeCounts(Communicator& communicator);
   Status WriteTables(Communicator& communicator, tensorflow::BundleWriter* file, const std::string& path);
+  Status EndSnapshots();
   // On worker 0. wrote: which workers have a file.
   Status MergeAndCommit(const std::vector<uint8_t>& wrote);
   Status Add(tensorflow::BundleWriter* file, const std::string& name, const std::string& slice,

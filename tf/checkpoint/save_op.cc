@@ -1,8 +1,9 @@
-// Saves a checkpoint of the job (save_job.h). The kernel collects this worker's state of the moment, which takes no time.
-// The job writes it, on one of two lanes:
+// Saves a checkpoint of the job (save_job.h). The kernel collects this worker's state of the moment, which takes no
+// time. The job writes it, on one of two lanes:
 //
 //   in the step        on the lane of the step's collectives. The step ends when the checkpoint is in its place.
 //   in the background  on the background lane, with a communicator of its own. The step continues at once.
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/framework/tensor_util.h"
 #include "tf/bridge/convert.h"
+#include "tf/bridge/parallel.h"
 #include "tf/checkpoint/save_job.h"
 #include "tf/comm/collective_kernel.h"
 
@@ -70,6 +71,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
     if (part_rows_ != 0) state.part_rows = part_rows_;
     tf::OpKernelContext* const context = call.context;
     const Communicator& communicator = call.engine.communicator();
+    const ParallelFor parallel = ParallelForOf(context);
     int input = 1;
     for (size_t v = 0; v < variable_names_.size(); ++v) {
       LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, variable_names_[v]));
@@ -86,16 +88,26 @@ class SaveCheckpointKernel : public CollectiveKernel {
       const tf::Tensor& value = context->input(input++);
       // The memory may be a variable's, which changes in place.
       const bool copies = background_ && tf::DataTypeCanUseMemcpy(value.dtype());
-      state.tensors.push_back({tensor_names_[t], tensor_slices_[t], copies ? tf::tensor::DeepCopy(value) : value});
+      state.tensors.push_back({tensor_names_[t], tensor_slices_[t], copies ? CopyOf(value, parallel) : value});
     }
     // Snapshots begin last: nothing fails once they have begun.
     for (size_t t = 0; t < table_names_.size(); ++t) {
       const Status begun = BeginSnapshot(context, first_table + static_cast<int>(t), table_names_[t], &state);
       if (begun.ok()) continue;
-      state.DropSnapshots();
+      state.Drop();
       return begun;
     }
     return state;
+  }
+
+  static tf::Tensor CopyOf(const tf::Tensor& value, const ParallelFor& parallel) {
+    constexpr int64_t kGrain = 1 << 20;
+    tf::Tensor copy(value.dtype(), value.shape());
+    auto* const to = static_cast<char*>(Data(copy));
+    const auto* const from = static_cast<const char*>(Data(value));
+    parallel(static_cast<int64_t>(value.TotalBytes()), kGrain,
+             [=](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, end - begin); });
+    return copy;
   }
 
   static Result<std::shared_ptr<VariableMoment>> MomentOf(tf::OpKernelContext* context, int input,
@@ -125,8 +137,8 @@ class SaveCheckpointKernel : public CollectiveKernel {
     if (track_) table.table().TrackChanges();
     if (changes_) dynamic.previous = table.link();
     LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Snapshot* snapshot, table.snapshot());
-    dynamic.counts = CountsOf(*snapshot);
+    LOCKSTEP_ASSIGN_OR_RETURN(dynamic.snapshot, table.snapshot());
+    dynamic.counts = CountsOf(*dynamic.snapshot);
     dynamic.slots = table.table().slots();
     dynamic.clock = table.clock();
     state->tables.push_back(std::move(dynamic));

@@ -73,14 +73,14 @@ int64_t NewLink() {
 }
 
 Status TableFiles::Write(DynamicTableResource* table, const std::string& name, TableShare share) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Snapshot* const snapshot, table->snapshot());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<Snapshot> snapshot, table->snapshot());
   const bool apart = table->strings() != nullptr && share.admitted.offsets().size() > 2;  // of several workers
   if (apart && !strings_) {
     strings_.emplace(tf::Env::Default(), absl::StrCat(prefix_, kStrings));
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(strings_->status()));
   }
   TableWriter writer(file_, apart ? &*strings_ : file_, table, name, std::move(share));
-  LOCKSTEP_RETURN_IF_ERROR(writer.Write(snapshot));
+  LOCKSTEP_RETURN_IF_ERROR(writer.Write(snapshot.get()));
   wrote_ = wrote_ || writer.wrote();
   return OkStatus();
 }

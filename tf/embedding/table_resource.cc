@@ -255,6 +255,9 @@ Status DynamicTableResource::BeginSnapshot(Snapshot::Kind kind) {
   // Keys and their strings belong to one moment.
   const std::unique_lock naming(naming_);
   const std::lock_guard lock(mutex_);
+  if (snapshot_.use_count() > 1) {
+    return FailedPrecondition(absl::StrCat("table '", name(), "': a checkpoint of it is still being written"));
+  }
   snapshot_.reset();
   LOCKSTEP_ASSIGN_OR_RETURN(snapshot_, Snapshot::Begin(*table_, kind));
   if (strings_ != nullptr) strings_->BeginMoment();
@@ -265,17 +268,18 @@ void DynamicTableResource::SnapshotRead() {
   if (strings_ != nullptr) strings_->EndMoment();
 }
 
-Result<Snapshot*> DynamicTableResource::snapshot() {
+Result<std::shared_ptr<Snapshot>> DynamicTableResource::snapshot() {
   const std::lock_guard lock(mutex_);
   if (snapshot_ == nullptr) {
     return FailedPrecondition(absl::StrCat("table '", name(), "': no snapshot has begun, or its save failed"));
   }
-  return snapshot_.get();
+  return snapshot_;
 }
 
 Status DynamicTableResource::EndSnapshot(int64_t link) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Snapshot* const read, snapshot());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Snapshot> read, snapshot());
   LOCKSTEP_RETURN_IF_ERROR(read->Commit());
+  read.reset();
   const std::lock_guard lock(mutex_);
   snapshot_.reset();
   link_ = link;
@@ -293,8 +297,9 @@ void DynamicTableResource::set_link(std::optional<int64_t> link) {
 }
 
 void DynamicTableResource::DropSnapshot() {
-  SnapshotRead();
   const std::lock_guard lock(mutex_);
+  if (snapshot_.use_count() > 1) return;
+  SnapshotRead();
   snapshot_.reset();
 }
 

@@ -115,17 +115,18 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // Checkpoints (tf/checkpoint/dynamic_table_checkpoint_ops.cc). A checkpoint has a number, its link. Changes are
   // recorded since the last saved or restored checkpoint, link(); a table that was neither saved nor restored has none.
   //
-  // Begins a snapshot and keeps it until EndSnapshot. A snapshot left by a failed save is dropped.
+  // Begins a snapshot and keeps it until EndSnapshot. A snapshot left by a failed save is dropped. FAILED_PRECONDITION
+  // if a save still reads one.
   Status BeginSnapshot(Snapshot::Kind kind);
   // Declares that the snapshot is read: strings removed since it began may be freed.
   void SnapshotRead();
-  // Returns the snapshot to be read. FAILED_PRECONDITION if there is none.
-  Result<Snapshot*> snapshot();
+  // Returns the snapshot to be read; the table keeps it while a reader does. FAILED_PRECONDITION if there is none.
+  Result<std::shared_ptr<Snapshot>> snapshot();
   // Declares that the snapshot is safe on the disk, in the checkpoint `link`.
   Status EndSnapshot(int64_t link);
   std::optional<int64_t> link() const;
   void set_link(std::optional<int64_t> link);
-  // Drops the snapshot of a failed save: the next checkpoint has to be full.
+  // Drops the snapshot of a failed save, unless another save reads it: the next checkpoint has to be full.
   void DropSnapshot();
   // Removes keys that an incremental checkpoint names; a string is named by its int64 key.
   void RemoveNumbers(std::span<const int64_t> keys);
@@ -160,7 +161,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   mutable std::mutex mutex_;
   std::deque<ResolvedKeys> batches_;    // guarded by mutex_: those of this step
   std::deque<ResolvedKeys> before_;     // guarded by mutex_: those of the step before
-  std::unique_ptr<Snapshot> snapshot_;  // guarded by mutex_; destroyed before the table
+  std::shared_ptr<Snapshot> snapshot_;  // guarded by mutex_; destroyed before the table
   bool resolved_ = false;               // guarded by mutex_: whether keys were resolved since the last step ended
   std::optional<int64_t> last_run_;     // guarded by mutex_: the run in which the last step ended
   std::optional<int64_t> link_;         // guarded by mutex_

@@ -50,17 +50,19 @@ int64_t RowBytesOf(const tf::Tensor& value) {
 
 Result<std::shared_ptr<VariableMoment>> VariableMoment::Begin(tf::core::RefCountPtr<tf::Var> variable) {
   tf::Tensor value;
+  bool owned = false;
   {
     const tf::mutex_lock lock(*variable->mu());
     if (!variable->is_initialized || !variable->tensor()->IsInitialized()) {
       return FailedPrecondition("it is not initialized");
     }
+    owned = variable->tensor()->RefCountIsOne();
     value = *variable->tensor();
     if (!tf::DataTypeCanUseMemcpy(value.dtype())) value = tf::tensor::DeepCopy(value);
     variable->copy_on_read_mode.store(false);
   }
   const tf::Var* const key = variable.get();
-  std::shared_ptr<VariableMoment> moment(new VariableMoment(std::move(variable), std::move(value)));
+  std::shared_ptr<VariableMoment> moment(new VariableMoment(std::move(variable), std::move(value), owned));
   Moments& moments = TheMoments();
   const std::lock_guard lock(moments.mutex);
   moments.of[key] = moment;
@@ -68,9 +70,24 @@ Result<std::shared_ptr<VariableMoment>> VariableMoment::Begin(tf::core::RefCount
   return moment;
 }
 
-VariableMoment::VariableMoment(tf::core::RefCountPtr<tf::Var> variable, tf::Tensor value)
-    : variable_(std::move(variable)), value_(std::move(value)), row_bytes_(RowBytesOf(value_)) {
+VariableMoment::VariableMoment(tf::core::RefCountPtr<tf::Var> variable, tf::Tensor value, bool owned)
+    : variable_(std::move(variable)),
+      dtype_(value.dtype()),
+      shape_(value.shape()),
+      row_bytes_(RowBytesOf(value)),
+      owned_(owned),
+      value_(std::move(value)) {
   if (tf::DataTypeCanUseMemcpy(value_.dtype())) rows_.emplace(Data(value_), RowsOf(value_), row_bytes_);
+}
+
+void VariableMoment::End() {
+  // Freed after the mutex is released: it takes long if many rows were copied aside.
+  tf::Tensor value;
+  std::optional<RowMoment> rows;
+  const tf::mutex_lock lock(*variable_->mu());
+  value = std::move(value_);
+  rows.swap(rows_);
+  value_ = tf::Tensor();
 }
 
 VariableMoment::~VariableMoment() {
@@ -84,10 +101,10 @@ VariableMoment::~VariableMoment() {
 
 bool VariableMoment::BeforeChange(tf::Var* variable, std::span<const uint32_t> rows) {
   const std::shared_ptr<VariableMoment> moment = MomentOf(variable);
-  if (variable->tensor()->NumElements() == 0) return false;
   // The owners of the memory are the variable and the moment.
-  if (moment == nullptr || !moment->rows_ || variable->copy_on_read_mode.load() ||
-      !variable->tensor()->SharesBufferWith(moment->value_) || variable->tensor()->RefCount() != 2) {
+  if (moment == nullptr || !moment->owned_ || !moment->rows_ || variable->tensor()->NumElements() == 0 ||
+      variable->copy_on_read_mode.load() || !variable->tensor()->SharesBufferWith(moment->value_) ||
+      variable->tensor()->RefCount() != 2) {
     return false;
   }
   moment->rows_->BeforeChange(rows);
@@ -106,8 +123,8 @@ void VariableMoment::Read(RowRange rows, char* out) {
 
 tf::Tensor VariableMoment::ReadAll() {
   if (!rows_) return value_;
-  tf::Tensor whole(value_.dtype(), value_.shape());
-  Read({0, RowsOf(value_)}, static_cast<char*>(Data(whole)));
+  tf::Tensor whole(dtype_, shape_);
+  Read({0, RowsOf(whole)}, static_cast<char*>(Data(whole)));
   return whole;
 }
 

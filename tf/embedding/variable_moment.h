@@ -35,8 +35,8 @@ class VariableMoment {
   // then the caller does what TensorFlow's operations do.
   static bool BeforeChange(tensorflow::Var* variable, std::span<const uint32_t> rows);
 
-  tensorflow::DataType dtype() const { return value_.dtype(); }
-  const tensorflow::TensorShape& shape() const { return value_.shape(); }
+  tensorflow::DataType dtype() const { return dtype_; }
+  const tensorflow::TensorShape& shape() const { return shape_; }
   // Returns the bytes of a row: of a scalar, all.
   int64_t row_bytes() const { return row_bytes_; }
 
@@ -45,13 +45,20 @@ class VariableMoment {
   void Read(RowRange rows, char* out);
   // Returns the whole value; no row was read before. For plain types it is a copy.
   tensorflow::Tensor ReadAll();
+  // Gives the memory back: the variable owns it alone again, and its changes need no copies. No more reads follow.
+  void End();
 
  private:
-  VariableMoment(tensorflow::core::RefCountPtr<tensorflow::Var> variable, tensorflow::Tensor value);
+  VariableMoment(tensorflow::core::RefCountPtr<tensorflow::Var> variable, tensorflow::Tensor value, bool owned);
 
   const tensorflow::core::RefCountPtr<tensorflow::Var> variable_;
-  tensorflow::Tensor value_;
+  const tensorflow::DataType dtype_;
+  const tensorflow::TensorShape shape_;
   const int64_t row_bytes_;
+  // Whether the variable was the only owner of its memory. If not (a program's array, a read), rows are not changed in
+  // place.
+  const bool owned_;
+  tensorflow::Tensor value_;       // guarded by the variable's mutex
   std::optional<RowMoment> rows_;  // guarded by the variable's mutex; no value for types that are not plain memory
 };
 

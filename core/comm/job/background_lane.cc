@@ -23,6 +23,10 @@ BackgroundLane::BackgroundLane(const ContextOptions& options) : options_(options
   options_.timeline.clear();
   // Large messages pass in pieces of their own, and need no memory of the job.
   options_.shared_bytes_per_rank = 0;
+  options_.ended = [this] {
+    const std::lock_guard lock(mutex_);
+    return left_ ? Gone() : OkStatus();
+  };
   lane_.emplace(/*spin_us=*/0);
   // In Linux each thread has a priority, and threads that it starts inherit it. Without it, work is just less polite.
   lane_->Post([] { (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNice); });
@@ -60,12 +64,12 @@ Status BackgroundLane::Run(const Work& work, const std::function<void()>& droppe
 Result<Communicator*> BackgroundLane::Connected() {
   {
     const std::lock_guard lock(mutex_);
-    if (left_) return Cancelled("this rank has left the job");
+    if (left_) return Gone();
     if (communicator_ != nullptr) return communicator_.get();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> made, CreateCommunicator(options_));
   const std::lock_guard lock(mutex_);
-  if (left_) return Cancelled("this rank has left the job");
+  if (left_) return Gone();
   communicator_ = std::move(made);
   return communicator_.get();
 }
@@ -82,6 +86,12 @@ void BackgroundLane::Leave(std::string_view how) {
   const std::lock_guard lock(mutex_);
   left_ = true;
   if (communicator_ != nullptr) communicator_->Leave(how);
+}
+
+void BackgroundLane::Abort(const Status& why) {
+  const std::lock_guard lock(mutex_);
+  left_ = true;
+  if (communicator_ != nullptr) communicator_->Abort(why);
 }
 
 }  // namespace lockstep

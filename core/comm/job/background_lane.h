@@ -41,12 +41,17 @@ class BackgroundLane {
   // call that returned one; no value if work still waits or runs. The error of a connection is the error of all work.
   std::optional<Status> Await(double seconds);
 
-  // Leaves the job (Communicator::Leave): work that runs ends with CANCELLED, and so does later work.
+  // Leaves the job (Communicator::Leave): work that runs, or waits for the ranks to connect, ends with CANCELLED, and
+  // so does later work.
   void Leave(std::string_view how);
+  // Does the same with Communicator::Abort.
+  void Abort(const Status& why);
 
  private:
   // Returns the communicator, which it makes if there is none.
   Result<Communicator*> Connected();
+  // Returns the error of work after Leave or Abort.
+  static Status Gone() { return Cancelled("this rank has left the job"); }
   Status Run(const Work& work, const std::function<void()>& dropped);
 
   ContextOptions options_;

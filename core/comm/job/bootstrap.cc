@@ -162,6 +162,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
                                                                          .timeout_s = options.rendezvous_timeout_s,
                                                                          .listener = options.listener,
                                                                          .listen = options.listen,
+                                                                         .ended = options.ended,
                                                                          .name = NameByNote,
                                                                          .keep_connections = true}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(rendezvous.notes));

@@ -60,4 +60,10 @@ void Context::Leave(std::string_view how) {
   communicator().Leave(how);
 }
 
+void Context::Abort(const Status& why) {
+  communicator().Abort(why);
+  const std::lock_guard lock(background_mutex_);
+  if (background_ != nullptr) background_->Abort(why);
+}
+
 }  // namespace lockstep

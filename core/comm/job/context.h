@@ -49,6 +49,8 @@ class Context {
   std::optional<Status> AwaitBackground(double seconds);
   // Leaves the job on both lanes (Communicator::Leave).
   void Leave(std::string_view how);
+  // Does the same with Communicator::Abort.
+  void Abort(const Status& why);
   // Returns the agreement of this job's ranks on the graphs that they run.
   RunAgreement& run_agreement() { return job_->run_agreement; }
 

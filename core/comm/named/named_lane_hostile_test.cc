@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/base/strings.h"
+#include "core/comm/job/create_communicator.h"
 #include "core/comm/named/control_links.h"
 #include "core/comm/named/named_lane.h"
 #include "core/comm/named/named_messages.h"

@@ -35,14 +35,18 @@ def model():
 
 
 class Alongside(tf.train.SessionRunHook):
-    """Counts the steps that end while a checkpoint is written."""
+    """Counts the steps that begin and end while the same checkpoint is written."""
 
     def __init__(self):
         self.steps = 0
 
+    def before_run(self, run_context):
+        del run_context
+        self._work = background._work
+
     def after_run(self, run_context, run_values):
         del run_context, run_values
-        self.steps += background._work is not None and background._work.thread.is_alive()
+        self.steps += self._work is not None and self._work.thread.is_alive()
 
 
 def _small_pieces():

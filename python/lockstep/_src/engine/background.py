@@ -2,11 +2,12 @@
 
 The engine does the work on a lane of its own (core/comm/job/background_lane.h). A thread of this process waits for its
 end, and then does what remains in Python. There is one such work at a time; the next one waits for it, and so does the
-end of the program. An error of the work is raised by the next call of `check` or `finish`.
+end of the job. An error of the work is raised by the next call of `check` or `finish`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
@@ -14,10 +15,10 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from lockstep._src.engine import at_exit, file_errors, library
+from lockstep._src.engine import file_errors, library
 from lockstep._src.engine.thread_value import ThreadValue
 
-# The longest that the thread waits without a look at the other threads' signals.
+# The longest that the thread waits in the engine at a time.
 _TURN_S = 0.2
 
 # Whether saves of this thread may be in the background.
@@ -27,39 +28,62 @@ allowed = ThreadValue(False)
 @dataclasses.dataclass
 class _Work:
     what: str
-    then: list[Callable[[], None]]
+    engine: int
+    then: list[Callable[[], None]] | None  # None once the work has ended, well or not
     thread: threading.Thread | None = None
     error: BaseException | None = None
 
 
 _work: _Work | None = None
-_lock = threading.Lock()  # guards _work and the lists of its functions
+_lock = threading.Lock()  # guards _work and its list of functions
 
 
-def begin(what: str, then: Callable[[], None]) -> None:
-    """Watches the work that the engine has just begun; no other one may run.
+def begin(what: str, start: Callable[[], None], then: Callable[[], None]) -> None:
+    """Waits for the end of the work before, and begins another one.
 
     Args:
       what: a description of the failed work; the message of its error begins with it.
+      start: makes the engine begin; returns at once.
       then: called on a thread when the engine has done the work.
+
+    Raises:
+      tf.errors.OpError, OSError: the errors of `finish`.
     """
     global _work
-    work = _Work(what, [then])
+    work = _Work(what, library.engine_number(), [then])
     work.thread = threading.Thread(target=_watch, args=(work,), name="lockstep background work", daemon=True)
-    with _lock:
-        assert _work is None, "the work before has ended"
-        _work = work
-    at_exit.unregister(_finish_at_exit)
-    at_exit.register(_finish_at_exit)  # last, so that it is called before the engine leaves the job
+    while True:
+        finish()
+        with _lock:
+            if _work is None:
+                _work = work
+                break
+    try:
+        start()
+    except BaseException:
+        # The engine may have begun all the same, if the user interrupts this thread.
+        try:
+            with contextlib.suppress(tf.errors.OpError):
+                _await_engine(work)
+        finally:
+            with _lock:
+                work.then, _work = None, None
+        raise
     work.thread.start()
 
 
 def when_done(function: Callable[[], None]) -> None:
-    """Calls a function when the present work has succeeded, on a thread; at once if there is none."""
+    """Calls a function on a thread when the present work has succeeded, at once if there is none.
+
+    If the work fails, or has failed, the function is not called.
+    """
     with _lock:
-        if _work is not None and _work.thread.is_alive():
-            _work.then.append(function)
-            return
+        if _work is not None:
+            if _work.then is not None:
+                _work.then.append(function)
+                return
+            if _work.error is not None:
+                return
     function()
 
 
@@ -73,24 +97,51 @@ def finish() -> None:
     """Waits for the end of the work, if there is any.
 
     Raises:
-      tf.errors.OpError: the work has failed on some worker.
+      tf.errors.OpError: the work has failed on some worker, or this process has left the job.
       OSError, tf.errors.OpError: its last part, in Python, has failed on this worker; the others get `CancelledError`.
     """
-    global _work
     work = _work
     if work is None or work.thread is threading.current_thread():
         return
-    work.thread.join()
-    with _lock:
-        _work = None
+    _join(work)
     if work.error is not None:
         with file_errors.raised_on_all(work.what):
             raise work.error
 
 
+def leave(end: Callable[[], None]) -> None:
+    """Waits for the end of the work, then calls `end`, which leaves the engine's job.
+
+    If the user interrupts the wait, or `end` has to end the work, it fails. The thread ends in any case: Python ends
+    threads that still run while it ends itself, and TensorFlow's code in such a thread then crashes the process.
+    """
+    work = _work
+    try:
+        if work is not None and work.thread is not threading.current_thread():
+            _join(work)
+    finally:
+        end()
+        while work is not None and work.thread is not threading.current_thread() and work.thread.is_alive():
+            with contextlib.suppress(KeyboardInterrupt):
+                _join(work)
+    # The errors of a rank that leaves, or whose peers have left, are no news.
+    no_news = (type(None), tf.errors.CancelledError, tf.errors.UnavailableError)
+    if work is not None and not isinstance(work.error, no_news):
+        logging.getLogger("lockstep").error("%s: %s", work.what, file_errors.cause_of(work.error))
+
+
+def _join(work: _Work) -> None:
+    global _work
+    if work.thread.ident is not None:  # else another thread begins it
+        work.thread.join()
+        with _lock:
+            if _work is work:
+                _work = None
+
+
 def _watch(work: _Work) -> None:
     try:
-        _await_engine()
+        _await_engine(work)
         text = ""
         try:
             while function := _next(work):
@@ -99,35 +150,22 @@ def _watch(work: _Work) -> None:
             work.error, text = error, f"{work.what}: {file_errors.cause_of(error)}"
         # No rank takes the work for done if another one has failed at its last part.
         library.barrier_in_background(text)
-        _await_engine()
+        _await_engine(work)
     except BaseException as error:
         work.error = work.error or error
+    with _lock:
+        work.then = None
 
 
-def _await_engine() -> None:
-    while not library.background_has_ended(_TURN_S):
+def _await_engine(work: _Work) -> None:
+    while not library.background_has_ended(work.engine, _TURN_S):
         pass
 
 
 def _next(work: _Work) -> Callable[[], None] | None:
+    """Returns the next function to call. After the last one the work has succeeded."""
     with _lock:
-        return work.then.pop(0) if work.then else None
-
-
-def _finish_at_exit() -> None:
-    """Waits for the work at the end of the process, until the user interrupts it.
-
-    The thread has to end in any case: Python ends threads that still run while it ends itself, and TensorFlow's code in
-    such a thread then crashes the process.
-    """
-    work = _work
-    if work is None:
-        return
-    while work.thread.is_alive():
-        try:
-            work.thread.join()
-        except KeyboardInterrupt:
-            library.shutdown("it was interrupted")
-    # The errors of a rank that leaves, or whose peers have left, are no news.
-    if work.error is not None and not isinstance(work.error, (tf.errors.CancelledError, tf.errors.UnavailableError)):
-        logging.getLogger("lockstep").error("%s: %s", work.what, file_errors.cause_of(work.error))
+        if work.then:
+            return work.then.pop(0)
+        work.then = None
+        return None

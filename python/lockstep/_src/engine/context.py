@@ -438,10 +438,17 @@ class Context:
 
     def leave_at_end(self) -> None:
         """Leaves the job at the end of the program, and tells other workers that wait for this one how it ended."""
-        self._leave(program_end.farewell())
+        with contextlib.suppress(KeyboardInterrupt):  # of the wait for a checkpoint
+            self._leave(program_end.farewell())
 
     def _leave(self, how: str) -> None:
         """Leaves the job and tells other workers, which may wait for this one, how it leaves."""
+        if self._connected:
+            from lockstep._src.engine import background
+
+            background.leave(lambda: self._leave_now(how))
+
+    def _leave_now(self, how: str) -> None:
         with self._lock:
             if not self._connected:
                 return

@@ -66,7 +66,8 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
         ctypes.c_char_p,
     ]
     capi.lockstep_shutdown.argtypes = [ctypes.c_char_p]
-    capi.lockstep_await_background.argtypes = [ctypes.c_double]
+    capi.lockstep_context_number.restype = ctypes.c_longlong
+    capi.lockstep_await_background.argtypes = [ctypes.c_longlong, ctypes.c_double]
     capi.lockstep_barrier_in_background.argtypes = [ctypes.c_char_p]
     capi.lockstep_end_within.argtypes = [ctypes.c_double, ctypes.c_int]
     capi.lockstep_close_lane.argtypes = [ctypes.c_int, ctypes.c_char_p]
@@ -216,13 +217,19 @@ def shutdown(how: str = "") -> None:
     _check(capi.lockstep_shutdown(how.encode()))
 
 
-def background_has_ended(wait_s: float) -> bool:
-    """Waits for the end of the work on the background lane for up to `wait_s` seconds; returns whether it has ended.
+def engine_number() -> int:
+    """Returns the number of this process's engine among those that it has had, from 1 on; 0 without an engine."""
+    return capi.lockstep_context_number()
+
+
+def background_has_ended(engine: int, wait_s: float) -> bool:
+    """Waits for the work on an engine's background lane for up to `wait_s` seconds; returns whether it has ended.
 
     Raises:
+      tf.errors.CancelledError: this process has left the engine's job.
       tf.errors.OpError: such work has failed; raised once.
     """
-    code = capi.lockstep_await_background(wait_s)
+    code = capi.lockstep_await_background(engine, wait_s)
     if code == _STILL_RUNS:
         return False
     _check(code)

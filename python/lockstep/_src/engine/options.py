@@ -163,8 +163,8 @@ class Options:
         data; with False, training continues with empty batches on workers without data.
       save_data_position: whether checkpoints hold each worker's position in the data of the scope's iterators. A
         session that restores them continues from this position.
-      background_saves: whether the checkpoints of a session's `CheckpointSaverHook` are written while training continues.
-        With listeners of the program, training waits all the same.
+      background_saves: whether the checkpoints of a session's `CheckpointSaverHook` are written while training
+        continues. With listeners of the program, training waits all the same.
       pipeline_dense_ga_enabled: without effect: gradients of micro-batches are always summed first.
       comm_default: backend of the communication engine: 'shm', shared memory of one host; 'gloo', connections between
         all workers; 'auto', shared memory inside each host and connections between hosts. 'NCCL' is accepted and means

@@ -115,6 +115,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         return [("", list(saveables))]
 
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
+        context.ensure_initialized()  # also a job of one worker saves by the engine
         tables, shards, others = _by_kind(saveables)
         # Every worker writes its own data positions; worker 0 alone writes all others.
         mine = [s for s in others if isinstance(s, PositionSaveable) or context.rank == 0]
@@ -224,11 +225,17 @@ def _save_in_background(
     meta_graph = _meta_graph(saver, sess.graph, options) if options.get("write_meta_graph", True) else None
     waits = saver.saver_def.save_tensor_name
     scope, _, _ = waits.rpartition("/")
-    saver.saver_def.save_tensor_name = f"{scope}/{BACKGROUND}:0"
-    try:
-        path = tf.compat.as_str(save(sess, save_path, **{**options, "write_state": False, "write_meta_graph": False}))
-    finally:
-        saver.saver_def.save_tensor_name = waits
+    path = ""
+
+    def start() -> None:
+        nonlocal path
+        saver.saver_def.save_tensor_name = f"{scope}/{BACKGROUND}:0"
+        try:
+            path = tf.compat.as_str(
+                save(sess, save_path, **{**options, "write_state": False, "write_meta_graph": False})
+            )
+        finally:
+            saver.saver_def.save_tensor_name = waits
 
     def announce() -> None:
         if write_state:
@@ -248,7 +255,7 @@ def _save_in_background(
         saver._MaybeDeleteOldCheckpoints(meta_graph_suffix=suffix)
         end_chain(path)
 
-    background.begin(what, announce)
+    background.begin(what, start, announce)
     return path
 
 

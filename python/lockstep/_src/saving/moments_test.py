@@ -126,7 +126,7 @@ def save_while_changing(folder, writer):
     ordered.barrier()
     if context.rank != 0:
         save(prefix, shards, whole)
-    while not library.background_has_ended(1.0):
+    while not library.background_has_ended(library.engine_number(), 1.0):
         pass
     for changed, other in zip((table, slot), alike, strict=True):
         np.testing.assert_array_equal(changed.numpy(), other.numpy())
@@ -151,9 +151,9 @@ def fail_on_one(folder):
     saveable.name, saveable.shard, saveable.variable = "table", shard, table
     save(f"{folder}/nowhere/m" if context.rank == 1 else f"{folder}/m", [saveable], [])
     with pytest.raises(tf.errors.OpError, match=r"rank 1: .*nowhere/m_temp; Not a directory"):
-        while not library.background_has_ended(1.0):
+        while not library.background_has_ended(library.engine_number(), 1.0):
             pass
-    assert library.background_has_ended(0)  # the error is raised once
+    assert library.background_has_ended(library.engine_number(), 0)  # the error is raised once
     ordered.barrier()  # steps go on
 
 

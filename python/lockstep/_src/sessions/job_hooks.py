@@ -302,7 +302,7 @@ class PeriodicJobHook(AgreedPeriodHook):
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         keeping = resumed.keep_restored(self._hook) if self._restored else contextlib.nullcontext()
-        self._in_background = context.options.background_saves and not agreement.any_worker(
+        self._in_background = isinstance(self._hook, _SAVER_HOOK) and not agreement.any_worker(
             not self._may_save_in_background(), "saves_wait"
         )
         with file_errors.raised_on_all(self._name), keeping:
@@ -312,7 +312,7 @@ class PeriodicJobHook(AgreedPeriodHook):
         """Returns whether nobody expects the checkpoint to be complete when the hook's call ends."""
         hook = self._hook
         return (
-            isinstance(hook, _SAVER_HOOK)
+            context.options.background_saves
             and type(hook)._save is _SAVER_HOOK._save
             and all(isinstance(listener, _LauncherListener) for listener in hook._listeners)
         )
