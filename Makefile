@@ -65,6 +65,11 @@ core_tests_build = $(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=
 core_tests = tools/test_core.sh build/core-tf-$(TF)
 python_tests = tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS)
 
+.PHONY: test-long
+test-long: ## the tests that make test leaves out because they take long; TESTS selects some
+	@tools/setup.sh ops
+	@$(python) -m pytest --long -m long --timeout=1200 $(or $(TESTS),--ignore=tests/hosts python tests)
+
 .PHONY: check-filter
 check-filter:
 	@[[ '$(FILTER)' =~ ^[A-Za-z0-9_.*?:/-]*$$ ]] || \

@@ -4,7 +4,7 @@
 TensorFlow, and the tests in `tests/` that are marked `oldest`. The marker `newest_only` excludes slow tests that do not
 depend on TensorFlow's version.
 
-`pytest --long` also runs the tests marked `long`, which `make test` leaves to other targets.
+`pytest --long` also runs the tests marked `long`, which `make test` leaves to `make test-long` and `make test-hosts`.
 
 `pytest --processes=one` runs the tests that use one core and may run side by side. `--processes=several` runs the tests
 that start workers. tools/test_python.sh runs both.

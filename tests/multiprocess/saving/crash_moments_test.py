@@ -15,8 +15,15 @@ from lockstep._src.saving.table_saveables_test import slots_here
 from lockstep.testing import call_workers
 from tests.multiprocess.saving import crash_moments_worker as worker
 
+
+def _case(kind, workers, killed, point):
+    """Returns a case. `make test` has those in which the workers differ, and those of increments once."""
+    long = workers == 1 or (kind != "full" and killed > 0)
+    return pytest.param(kind, workers, killed, point, marks=[pytest.mark.long] if long else [])
+
+
 _CASES = [
-    (kind, workers, killed, point)
+    _case(kind, workers, killed, point)
     for kind, points in worker.POINTS.items()
     for point in points
     for workers in (points[point].workers if kind == "full" else (2,))

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from lockstep._src.engine import file_errors, library
+from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
 
 # The longest that the thread waits in the engine at a time.
@@ -128,6 +129,9 @@ def leave(end: Callable[[], None]) -> None:
     no_news = (type(None), tf.errors.CancelledError, tf.errors.UnavailableError)
     if work is not None and not isinstance(work.error, no_news):
         logging.getLogger("lockstep").error("%s: %s", work.what, file_errors.cause_of(work.error))
+
+
+context._around_leaving = leave
 
 
 def _join(work: _Work) -> None:

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lockstep._src.engine import at_exit, program_end
@@ -71,6 +71,8 @@ class Context:
         self._cluster_pid = 0  # the process that read _cluster
         self._options: Options | None = None
         self._detached = 0  # the number of open `detached` blocks
+        # Calls the function that leaves the job. Work beside the steps replaces it, to end before (background.py).
+        self._around_leaving: Callable[[Callable[[], None]], None] = lambda leave: leave()
         self._saving_listeners: dict[str, Any] = {}
 
     def __call__(self) -> Context:
@@ -444,9 +446,7 @@ class Context:
     def _leave(self, how: str) -> None:
         """Leaves the job and tells other workers, which may wait for this one, how it leaves."""
         if self._connected:
-            from lockstep._src.engine import background
-
-            background.leave(lambda: self._leave_now(how))
+            self._around_leaving(lambda: self._leave_now(how))
 
     def _leave_now(self, how: str) -> None:
         with self._lock:

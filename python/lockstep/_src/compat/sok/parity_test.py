@@ -211,10 +211,10 @@ def rows_of(number):
 @pytest.mark.parametrize(
     ("workers", "library"),
     [
-        (2, "keras"),
-        pytest.param(1, "tf1", marks=pytest.mark.newest_only),
-        pytest.param(3, "tf1", marks=pytest.mark.newest_only),
-        pytest.param(2, "legacy", marks=pytest.mark.newest_only),
+        pytest.param(2, "keras", marks=pytest.mark.newest_only),
+        (1, "tf1"),
+        pytest.param(3, "tf1", marks=pytest.mark.long),
+        pytest.param(2, "legacy", marks=pytest.mark.long),
     ],
 )
 def test_tables_train_as_in_plain_tensorflow(workers, library):

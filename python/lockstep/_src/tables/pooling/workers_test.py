@@ -161,16 +161,17 @@ def compare(cases: list[Case]) -> None:
 # The letters are the workers' hosts. On two hosts, ids first travel inside the host.
 JOBS = [
     ("a", CASES[::7]),
-    pytest.param("aa", CASES, marks=pytest.mark.newest_only),
-    ("aaa", CASES[::5]),
+    pytest.param("aa", CASES[::3], marks=pytest.mark.newest_only),
+    ("aaa", CASES[::9]),
     pytest.param("aab", CASES[1::6], marks=pytest.mark.newest_only),
+    pytest.param("aa", CASES, marks=pytest.mark.long),
 ]
 
 
 TWO_STAGES = {"HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP": "1"}
 
 
-@pytest.mark.parametrize(("hosts", "cases"), JOBS, ids=["1", "2", "3", "on two hosts"])
+@pytest.mark.parametrize(("hosts", "cases"), JOBS, ids=["1", "2", "3", "on two hosts", "2, all"])
 def test_training_equals_unfused_and_plain_tensorflow(hosts, cases):
     call_workers(compare, len(hosts), cases, hosts=hosts, environment=TWO_STAGES, timeout_s=400)
 

@@ -245,7 +245,12 @@ def random_programs(seeds, most_tables, seeds_of_functions):
 
 @pytest.mark.parametrize(
     ("workers", "seeds", "most_tables", "functions"),
-    [pytest.param(2, (1, 2), 40, (3, 4), marks=pytest.mark.newest_only), (3, (5,), 12, (8,))],
+    [
+        pytest.param(2, (1,), 40, (3,), marks=pytest.mark.newest_only),
+        (3, (5,), 12, ()),
+        pytest.param(2, (2, 6, 7), 40, (4,), marks=pytest.mark.long),
+        pytest.param(3, (9,), 40, (8,), marks=pytest.mark.long),
+    ],
 )
 def test_grouped_lookups_give_the_bits_of_ungrouped_ones(workers, seeds, most_tables, functions):
     call_workers(random_programs, workers, seeds, most_tables, functions, timeout_s=400)
