@@ -4,6 +4,8 @@
 TensorFlow, and the tests in `tests/` that are marked `oldest`. The marker `newest_only` excludes slow tests that do not
 depend on TensorFlow's version.
 
+`pytest --every N` runs every N-th case of a test with several cases, beginning with the first.
+
 `pytest --long` also runs the tests marked `long`, which `make test` leaves to `make test-long` and `make test-hosts`.
 
 `pytest --processes=one` runs the tests that use one core and may run side by side. `--processes=several` runs the tests
@@ -12,6 +14,7 @@ that start workers. tools/test_python.sh runs both.
 A test that joins a job in the process of the tests leaves it at its end.
 """
 
+import collections
 import functools
 import inspect
 import signal
@@ -30,8 +33,9 @@ _STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --reduced, --long and --processes."""
+    """Adds --reduced, --every, --long and --processes."""
     parser.addoption("--reduced", action="store_true", help="leave out what another TensorFlow cannot change")
+    parser.addoption("--every", type=int, default=1, help="of the cases of a test, run every N-th")
     parser.addoption("--long", action="store_true", help="run those marked `long` too")
     parser.addoption("--processes", choices=["one", "several"], help="tests that start no workers, or those that do")
 
@@ -56,18 +60,28 @@ def _own_job() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselects tests that --reduced and --processes exclude, and long tests."""
+    """Deselects tests that --reduced, --every and --processes exclude, and long tests."""
     kept = items
     if not config.getoption("--long"):
         kept = [item for item in kept if item.get_closest_marker("long") is None]
     if config.getoption("--reduced"):
         kept = [item for item in kept if _is_in_reduced_set(item)]
+    if (every := config.getoption("--every")) > 1:
+        seen = collections.Counter[tuple[Path, str]]()
+        kept = [item for item in kept if _number_of_case(item, seen) % every == 0]
     if wanted := config.getoption("--processes"):
         kept = [item for item in kept if _starts_workers(item) == (wanted == "several")]
     if len(kept) < len(items):
         staying = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in staying])
         items[:] = kept
+
+
+def _number_of_case(item: pytest.Item, seen: collections.Counter[tuple[Path, str]]) -> int:
+    """Returns how many cases of the item's test were counted before."""
+    test = (item.path, item.nodeid.partition("[")[0])
+    seen[test] += 1
+    return seen[test] - 1
 
 
 def _is_in_reduced_set(item: pytest.Item) -> bool:
