@@ -1,13 +1,13 @@
 """Steps while a checkpoint is written, on two workers that this program starts.
 
-Usage: python benchmarks/train/saves.py [--rows 10000000] [--dim 32] [--ids 16384] [--steps 1000]
+Usage: python benchmarks/train/saves.py [--rows 10000000] [--dim 32] [--ids 16384] [--steps 1000].
 
 Workload: a step of a worker looks up `ids` ids of one table, drawn evenly from all rows, eight of which are an example
 of a network of 512 and 256 units, and trains all of it with Adagrad. The session saves at its begin, after `steps`
 steps, and at its end, after twice as many. The second save is measured. The checkpoint has the table and its slot,
 8 * rows * dim bytes.
 
-Three jobs train the same way, one after another:
+Three jobs train the same way, one after another.
 
 | job | is |
 | --- | --- |
@@ -15,7 +15,7 @@ Three jobs train the same way, one after another:
 | beside | saves while it trains: background_saves=True, the default |
 | waits | waits for its saves: background_saves=False |
 
-and worker 0 prints of each, in milliseconds:
+Worker 0 prints of each, in milliseconds:
 
 | column | is |
 | --- | --- |
@@ -81,7 +81,7 @@ def model(flags: argparse.Namespace, rank: int):
 
 
 def worker(flags: argparse.Namespace) -> None:
-    """Trains; worker 0 prints the figures."""
+    """Runs the steps of a job; worker 0 prints the figures."""
     import numpy as np
     import tensorflow as tf
 

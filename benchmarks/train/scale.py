@@ -30,8 +30,8 @@ from collections.abc import Callable
 import turns
 
 MAX_WORKERS, MAX_PER_HOST = 512, 16
-EXCHANGES, MESSAGES = 3, 6  # of a step of one stage, of a leader to each other host
-FIRST_BYTES = 512 << 10  # of an exchange between two hosts on a rail that fit into its first message
+MESSAGES = 6  # of a step of one stage, of a leader to each other host
+HEAD_BYTES, FIRST_BYTES = 32, 512 << 10  # of a message; the first one of two hosts in an exchange is not longer
 WINDOW_BYTES = 2 << 20  # for each other host, on each worker
 SLOTS = 1
 MEASURED_ROWS, MEASURED_IDS = 10**7, 16384
@@ -101,7 +101,7 @@ def main() -> None:
         # A worker serves as many ids as it asks for: they are spread evenly. Two ways for rows: values and gradients.
         sent = workers * flags.ids * (8 + 2 * row_bytes) * (hosts - 1) / hosts
         ids_ms = flags.ids * of_id * 1e3
-        of_pair = flags.ids * row_bytes / hosts / EXCHANGES
+        of_pair = flags.ids * row_bytes / hosts + HEAD_BYTES  # of rows, or of gradients
         messages_ms = MESSAGES * (hosts - 1) * (1 if of_pair <= FIRST_BYTES else 2) * of_message * 1e3
         windows = workers * WINDOW_BYTES * (hosts - 1)
         for gbit in flags.gbit:

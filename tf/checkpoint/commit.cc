@@ -7,9 +7,8 @@
 // 1. All files are synced: no name appears in the place before its bytes are on the disk.
 // 2. An existing index in the place (an older save of the same step) is removed, so that it never stands beside data of
 //    another save.
-// 3. The data files are renamed, then the index. For TensorFlow a checkpoint exists when its index exists, and a rename
-// is
-//    atomic.
+// 3. The data files are renamed, then the index. For TensorFlow a checkpoint exists when its index exists, and a
+//    rename is atomic.
 // 4. The folder is synced, so that the names stay.
 // 5. The temporary folder is removed, with everything that an interrupted save has left there.
 //

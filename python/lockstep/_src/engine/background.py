@@ -101,8 +101,8 @@ def finish() -> None:
       tf.errors.OpError: the work has failed on some worker, or this process has left the job.
       OSError, tf.errors.OpError: its last part, in Python, has failed on this worker; the others get `CancelledError`.
     """
-    work = _work
-    if work is None or work.thread is threading.current_thread():
+    work = _awaited()
+    if work is None:
         return
     _join(work)
     if work.error is not None:
@@ -116,13 +116,13 @@ def leave(end: Callable[[], None]) -> None:
     If the user interrupts the wait, or `end` has to end the work, it fails. The thread ends in any case: Python ends
     threads that still run while it ends itself, and TensorFlow's code in such a thread then crashes the process.
     """
-    work = _work
+    work = _awaited()
     try:
-        if work is not None and work.thread is not threading.current_thread():
+        if work is not None:
             _join(work)
     finally:
         end()
-        while work is not None and work.thread is not threading.current_thread() and work.thread.is_alive():
+        while work is not None and work.thread.is_alive():
             with contextlib.suppress(KeyboardInterrupt):
                 _join(work)
     # The errors of a rank that leaves, or whose peers have left, are no news.
@@ -132,6 +132,12 @@ def leave(end: Callable[[], None]) -> None:
 
 
 context._around_leaving = leave
+
+
+def _awaited() -> _Work | None:
+    """Returns the present work; None if there is none, or on its own thread, which cannot wait for it."""
+    work = _work
+    return None if work is None or work.thread is threading.current_thread() else work
 
 
 def _join(work: _Work) -> None:

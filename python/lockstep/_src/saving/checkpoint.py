@@ -239,21 +239,18 @@ def _save_in_background(
 
     def announce() -> None:
         if write_state:
-            announce_state()
+            saver._RecordLastCheckpoint(path)
+            checkpoint_management.update_checkpoint_state_internal(
+                save_dir=os.path.dirname(save_path),
+                model_checkpoint_path=path,
+                all_model_checkpoint_paths=saver.last_checkpoints,
+                latest_filename=options.get("latest_filename"),
+                save_relative_paths=saver._save_relative_paths,
+            )
+            saver._MaybeDeleteOldCheckpoints(meta_graph_suffix=suffix)
+            end_chain(path)
         if meta_graph is not None:
             file_io.atomic_write_string_to_file(f"{path}.{suffix}", meta_graph)
-
-    def announce_state() -> None:
-        saver._RecordLastCheckpoint(path)
-        checkpoint_management.update_checkpoint_state_internal(
-            save_dir=os.path.dirname(save_path),
-            model_checkpoint_path=path,
-            all_model_checkpoint_paths=saver.last_checkpoints,
-            latest_filename=options.get("latest_filename"),
-            save_relative_paths=saver._save_relative_paths,
-        )
-        saver._MaybeDeleteOldCheckpoints(meta_graph_suffix=suffix)
-        end_chain(path)
 
     background.begin(what, start, announce)
     return path
