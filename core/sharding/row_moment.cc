@@ -1,5 +1,6 @@
 #include "core/sharding/row_moment.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace lockstep {
@@ -18,23 +19,28 @@ void RowMoment::BeforeChange(std::span<const uint32_t> numbers) {
 }
 
 void RowMoment::Read(RowRange rows, void* out) {
+  Peek(rows, out);
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    if (IsKept(row)) {
+      places_.erase(static_cast<uint32_t>(row));
+    } else {
+      Keep(row);
+    }
+  }
+}
+
+void RowMoment::Peek(RowRange rows, void* out) const {
   auto* to = static_cast<char*>(out);
   int64_t row = rows.begin;
   while (row < rows.end) {
     // Rows that are still in their places lie in runs.
     int64_t end = row;
-    for (; end < rows.end && !IsKept(end); ++end) Keep(end);
-    if (end > row) {
-      std::memcpy(to, Row(row), (end - row) * row_bytes_);
-      to += (end - row) * row_bytes_;
-      row = end;
-      continue;
-    }
-    const auto aside = places_.find(static_cast<uint32_t>(row));
-    std::memcpy(to, Aside(aside->second), row_bytes_);
-    places_.erase(aside);
-    to += row_bytes_;
-    ++row;
+    while (end < rows.end && !IsKept(end)) ++end;
+    const int64_t count = std::max<int64_t>(1, end - row);
+    const char* const from = end > row ? Row(row) : Aside(places_.at(static_cast<uint32_t>(row)));
+    std::memcpy(to, from, count * row_bytes_);
+    to += count * row_bytes_;
+    row += count;
   }
 }
 

@@ -31,6 +31,8 @@ class RowMoment {
   void BeforeChange(std::span<const uint32_t> numbers);
   // Writes rows as they were at the moment to `out`, [rows.count(), row_bytes]. Each row is read at most once.
   void Read(RowRange rows, void* out);
+  // Does the same for rows that will be read again.
+  void Peek(RowRange rows, void* out) const;
 
   // Returns the memory of the rows that were copied aside.
   int64_t aside_bytes() const { return static_cast<int64_t>(blocks_.size()) * kBlockRows * row_bytes_; }
@@ -40,7 +42,7 @@ class RowMoment {
   static constexpr int64_t kWordBits = 64;
 
   const char* Row(int64_t number) const { return rows_ + number * row_bytes_; }
-  char* Aside(uint32_t place) { return blocks_[place / kBlockRows].get() + place % kBlockRows * row_bytes_; }
+  char* Aside(uint32_t place) const { return blocks_[place / kBlockRows].get() + place % kBlockRows * row_bytes_; }
   bool IsKept(int64_t row) const { return (kept_[row / kWordBits] >> (row % kWordBits) & 1) != 0; }
   void Keep(int64_t row) { kept_[row / kWordBits] |= uint64_t{1} << (row % kWordBits); }
 

@@ -53,6 +53,18 @@ TEST(RowMoment, ReadsRowsAsTheyWereWhileTheyChange) {
   EXPECT_NE(rows, before);
 }
 
+TEST(RowMoment, RowsThatWereSeenAreStillOfTheMoment) {
+  const Rows before = Numbered();
+  Rows rows = before, seen(rows.size()), read(rows.size());
+  RowMoment moment = MomentOf(rows);
+  Change(&rows, &moment, {3, 700});
+  moment.Peek({0, kRows}, seen.data());
+  Change(&rows, &moment, {4, 700});
+  moment.Read({0, kRows}, read.data());
+  EXPECT_EQ(seen, before);
+  EXPECT_EQ(read, before);
+}
+
 TEST(RowMoment, CopiesOnlyRowsThatChangeBeforeTheyAreRead) {
   Rows rows = Numbered(), read(rows.size());
   RowMoment moment = MomentOf(rows);

@@ -21,12 +21,15 @@
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/bridge/convert.h"
+#include "tf/bridge/parallel.h"
 #include "tf/checkpoint/bundle_rows.h"
 #include "tf/checkpoint/table_reader.h"
 #include "tf/checkpoint/table_writer.h"
+#include "tf/checkpoint/tracked_rows.h"
 #include "tf/embedding/table_resource.h"
 
 namespace lockstep {
@@ -210,19 +213,40 @@ class RestoreTablesKernel : public TablesKernel {
 
 class TrackTablesKernel : public tf::OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit TrackTablesKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("T", &tables_));
+  }
 
   void Compute(tf::OpKernelContext* context) override {
     tf::Tensor* links;
     OP_REQUIRES_OK(context, context->allocate_output(0, {context->num_inputs()}, &links));
     for (int t = 0; t < context->num_inputs(); ++t) {
-      const auto table = TableOf(context, t);
-      OP_REQUIRES(context, table.ok(), ToTensorFlow(table.status()));
-      (*table)->table().TrackChanges();
-      const std::optional<int64_t> link = (*table)->table().changes_known() ? (*table)->link() : std::nullopt;
-      links->flat<int64_t>()(t) = link.value_or(TableLayout::kNoLink);
+      const Result<std::optional<int64_t>> link = t < tables_ ? TrackTable(context, t) : TrackShard(context, t);
+      OP_REQUIRES_OK(context, ToTensorFlow(link.status()));
+      links->flat<int64_t>()(t) = link->value_or(TableLayout::kNoLink);
     }
   }
+
+ private:
+  static Result<std::optional<int64_t>> TrackTable(tf::OpKernelContext* context, int input) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto resource, TableOf(context, input));
+    resource->table().TrackChanges();
+    return resource->table().changes_known() ? resource->link() : std::nullopt;
+  }
+
+  static Result<std::optional<int64_t>> TrackShard(tf::OpKernelContext* context, int input) {
+    const tf::ResourceHandle& handle = tf::HandleFromInput(context, input);
+    tf::core::RefCountPtr<tf::Var> variable;
+    if (!tf::LookupResource(context, handle, &variable).ok()) {
+      return FailedPrecondition(absl::StrCat("variable '", handle.name(), "' is not initialized"));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto tracked, TrackedRows::Of(context, handle));
+    const tf::tf_shared_lock lock(*variable->mu());
+    tracked->Track(*variable->tensor(), ParallelForOf(context));
+    return tracked->known_link();
+  }
+
+  int tables_ = 0;
 };
 
 absl::Status BeginShapes(InferenceContext* c) {
@@ -242,17 +266,21 @@ REGISTER_KERNEL_BUILDER(Name("LockstepRestoreTables").Device(tf::DEVICE_CPU), Re
 
 REGISTER_OP("LockstepTrackTables")
     .Input("tables: T * resource")
+    .Input("shards: S * resource")
     .Output("links: int64")
-    .Attr("T: int >= 1")
+    .Attr("T: int >= 0")
+    .Attr("S: int >= 0")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Vector(c->num_inputs()));
       return absl::OkStatus();
     })
     .Doc(R"doc(
-Makes the tables record changes from now on.
+Makes tables record changes from now on.
 
-links: [T], the numbers of the checkpoints since which the changes are known, or 0.
+tables: Dynamic tables.
+shards: Resource variables; this worker's rows of sharded tables.
+links: [T + S], the numbers of the checkpoints since which the changes are known, or 0.
 )doc");
 
 REGISTER_OP("LockstepBeginSnapshots")

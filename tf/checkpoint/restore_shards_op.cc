@@ -6,9 +6,15 @@
 //
 // A piece takes 8 MiB, or 1/256 of the largest share if that is more (kMostSlices). save_job.h writes them.
 //
+// An incremental checkpoint may have a table's changed rows alone (saved_table.h). They are in no order, so each worker
+// reads all of them, piece by piece, and takes its own.
+//
 // The arguments are lists with a place for each table. Slots of optimizers are tables as well. An error on one worker
 // (a damaged file) is returned on all of them.
+#include <algorithm>
+#include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,11 +23,15 @@
 #include "core/sharding/table.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf/bridge/convert.h"
+#include "tf/bridge/parallel.h"
 #include "tf/checkpoint/bundle_rows.h"
 #include "tf/checkpoint/rows_reader.h"
 #include "tf/checkpoint/saved_table.h"
+#include "tf/checkpoint/table_layout.h"
+#include "tf/checkpoint/tracked_rows.h"
 #include "tf/comm/collective_kernel.h"
 
 namespace lockstep {
@@ -40,11 +50,12 @@ class RestoreShardsKernel : public CollectiveKernel {
     OP_REQUIRES(construction, construction->num_inputs() == static_cast<int>(tables_.size()) + 1,
                 absl::InvalidArgumentError("the lists of arguments have different lengths"));
     OP_REQUIRES_OK(construction, construction->GetAttr("piece_bytes", &piece_bytes_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("changes", &changes_));
   }
 
  protected:
   Result<Exchange> Prepare(const Call& call) override {
-    auto arguments = std::make_shared<Arguments>();
+    auto arguments = std::make_shared<Arguments>(ParallelForOf(call.context));
     arguments->prefix = std::string(call.context->input(0).scalar<tf::tstring>()());
     for (size_t t = 0; t < tables_.size(); ++t) {
       const SavedTable& table = tables_[t];
@@ -55,6 +66,7 @@ class RestoreShardsKernel : public CollectiveKernel {
             *made = new tf::Var(table.dtype);
             return absl::OkStatus();
           })));
+      LOCKSTEP_ASSIGN_OR_RETURN(arguments->tracked.emplace_back(), TrackedRows::Of(call.context, handle));
     }
     return Exchange([this, arguments](Communicator& communicator) {
       return RestoreAll(communicator, *arguments).WithPrefix(absl::StrCat("checkpoint ", arguments->prefix, ": "));
@@ -64,30 +76,128 @@ class RestoreShardsKernel : public CollectiveKernel {
  private:
   // The arguments of a call; they live until the exchange has ended.
   struct Arguments {
+    explicit Arguments(ParallelFor parallel) : parallel(std::move(parallel)) {}
+
+    const ParallelFor parallel;
     std::string prefix;
     std::vector<VariablePointer> variables;
+    std::vector<TrackedRows::Pointer> tracked;
+    std::optional<int64_t> link, previous;  // of the checkpoint
   };
 
-  Status RestoreAll(Communicator& communicator, const Arguments& arguments) const {
+  Status RestoreAll(Communicator& communicator, Arguments& arguments) const {
     tf::BundleReader file(tf::Env::Default(), arguments.prefix);
     LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), Damage(FromTensorFlow(file.status()))));
     // All tables are checked before the first one is changed.
-    std::vector<std::unique_ptr<RowsReader>> readers;
-    LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), OpenAll(communicator, arguments, &file, &readers)));
+    std::vector<std::unique_ptr<RowsReader>> readers;  // null for a table of which there are changed rows alone
+    LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), OpenAll(communicator, &arguments, &file, &readers)));
     for (size_t t = 0; t < tables_.size(); ++t) {
-      LOCKSTEP_RETURN_IF_ERROR(Restore(communicator, tables_[t], *readers[t], arguments.variables[t].get()));
+      tf::Var* const variable = arguments.variables[t].get();
+      if (readers[t] != nullptr) {
+        LOCKSTEP_RETURN_IF_ERROR(Restore(communicator, tables_[t], *readers[t], variable));
+        SetLink(arguments, t, nullptr);
+        continue;
+      }
+      std::vector<int64_t> changed;
+      const Status restored = RestoreChanges(communicator, tables_[t], arguments.prefix, &file, variable, &changed);
+      LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), restored));
+      SetLink(arguments, t, &changed);
     }
     return OkStatus();
   }
 
-  Status OpenAll(const Communicator& communicator, const Arguments& arguments, tf::BundleReader* file,
+  Status OpenAll(const Communicator& communicator, Arguments* arguments, tf::BundleReader* file,
                  std::vector<std::unique_ptr<RowsReader>>* readers) const {
-    for (const SavedTable& table : tables_) {
+    if (file->Contains(kLinkTensor)) {
+      tf::Tensor numbers(tf::DT_INT64, {2});
+      LOCKSTEP_RETURN_IF_ERROR(Damage(FromTensorFlow(file->Lookup(kLinkTensor, &numbers))));
+      const auto values = numbers.flat<int64_t>();
+      if (values(0) != TableLayout::kNoLink) arguments->link = values(0);
+      if (values(1) != TableLayout::kNoLink) arguments->previous = values(1);
+    }
+    for (size_t t = 0; t < tables_.size(); ++t) {
+      const SavedTable& table = tables_[t];
+      if (changes_) LOCKSTEP_RETURN_IF_ERROR(CheckLink(*arguments, t));
+      if (file->Contains(ChangedIds(table.name))) {
+        if (!changes_) return Incremental(table.name);
+        readers->push_back(nullptr);
+        continue;
+      }
       const RowRange range = table.placement.ContiguousRange(communicator.rank(), communicator.size());
-      auto reader = RowsReader::Open(file, arguments.prefix, table.name, table.dtype, table.shape, range);
+      auto reader = RowsReader::Open(file, arguments->prefix, table.name, table.dtype, table.shape, range);
       if (!reader.ok()) return Damage(reader.status());
       readers->push_back(*std::move(reader));
     }
+    return OkStatus();
+  }
+
+  static Status Incremental(const std::string& table) {
+    return InvalidArgument(absl::StrCat("table '", table, "': it is incremental; restore it with the incremental ",
+                                        "saver, after the checkpoints that it builds on"));
+  }
+
+  // An increment written before tables had numbers is taken as it is: it has all rows.
+  Status CheckLink(const Arguments& arguments, size_t t) const {
+    const std::optional<int64_t> held = arguments.tracked[t]->link();
+    if (!arguments.link || arguments.previous == held) return OkStatus();
+    return FailedPrecondition(absl::StrCat("table '", tables_[t].name, "': it builds on checkpoint number ",
+                                           arguments.previous.value_or(TableLayout::kNoLink),
+                                           ", and the table holds number ", held.value_or(TableLayout::kNoLink),
+                                           ": one between them is missing, or was replaced"));
+  }
+
+  // changed: the local rows that were restored, or null: all.
+  void SetLink(const Arguments& arguments, size_t t, const std::vector<int64_t>* changed) const {
+    if (!changes_) return arguments.tracked[t]->Restored(arguments.link);
+    tf::Var* const variable = arguments.variables[t].get();
+    const tf::tf_shared_lock lock(*variable->mu());
+    arguments.tracked[t]->RestoredIncrement(arguments.link, changed, *variable->tensor(), arguments.parallel);
+  }
+
+  Status RestoreChanges(const Communicator& communicator, const SavedTable& table, const std::string& prefix,
+                        tf::BundleReader* file, tf::Var* variable, std::vector<int64_t>* changed) const {
+    const int rank = communicator.rank(), workers = communicator.size();
+    tf::DataType type;
+    tf::TensorShape stored;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file->LookupDtypeAndShape(ChangedIds(table.name), &type, &stored)));
+    const int64_t count = stored.dims() == 1 ? stored.dim_size(0) : 0;
+    const auto open = [&](const std::string& name, tf::DataType dtype, const tf::TensorShape& shape) {
+      return RowsReader::Open(file, prefix, name, dtype, shape, {0, count});
+    };
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto ids_reader, open(ChangedIds(table.name), tf::DT_INT64, {count}));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto rows_reader, open(ChangedValues(table.name), table.dtype, table.With(count)));
+
+    const tf::mutex_lock lock(*variable->mu());
+    tf::Tensor* const own = variable->tensor();
+    const tf::TensorShape wanted = table.With(table.placement.LocalRows(rank, workers));
+    if (!variable->is_initialized || own->dtype() != table.dtype || own->shape() != wanted) {
+      return FailedPrecondition(absl::StrCat("table '", table.name, "': it is not initialized: an increment is ",
+                                             "restored after the checkpoints that it builds on"));
+    }
+    if (!own->RefCountIsOne()) *own = tf::tensor::DeepCopy(*own);
+    variable->is_initialized = false;  // until all rows are there
+    const int64_t row_bytes = table.row_bytes();
+    const int64_t piece_rows =
+        std::max<int64_t>(1, table.PieceBytes(piece_bytes_, workers) /
+                                 std::max<int64_t>(static_cast<int64_t>(sizeof(int64_t)), row_bytes));
+    std::vector<int64_t> ids(std::min(piece_rows, count));
+    std::vector<char> rows(ids.size() * row_bytes);
+    for (int64_t begin = 0; begin < count; begin += piece_rows) {
+      const int64_t here = std::min(piece_rows, count - begin);
+      LOCKSTEP_RETURN_IF_ERROR(ids_reader->Read(here, reinterpret_cast<char*>(ids.data())));
+      LOCKSTEP_RETURN_IF_ERROR(rows_reader->Read(here, rows.data()));
+      for (int64_t i = 0; i < here; ++i) {
+        if (ids[i] < 0 || ids[i] >= table.placement.rows) {
+          return DataLoss(absl::StrCat("table '", table.name, "': an increment has the id ", ids[i],
+                                       ", wanted one in [0, ", table.placement.rows, ")"));
+        }
+        if (table.placement.Owner(ids[i], workers) != rank) continue;
+        changed->push_back(table.placement.LocalRow(ids[i], workers));
+        std::memcpy(static_cast<char*>(Data(*own)) + changed->back() * row_bytes, rows.data() + i * row_bytes,
+                    row_bytes);
+      }
+    }
+    variable->is_initialized = true;
     return OkStatus();
   }
 
@@ -114,6 +224,7 @@ class RestoreShardsKernel : public CollectiveKernel {
 
   std::vector<SavedTable> tables_;
   int64_t piece_bytes_ = 0;
+  bool changes_ = false;
 };
 
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepRestoreShards", RestoreShardsKernel);
@@ -128,11 +239,13 @@ LOCKSTEP_COLLECTIVE_OP("LockstepRestoreShards")
     .Attr("blocks: list(int)")
     .Attr("first_ranks: list(int)")
     .Attr("piece_bytes: int = 0")
+    .Attr("changes: bool = false")
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
 Restores this worker's rows of tables from a checkpoint; the arguments are those of LockstepSaveCheckpoint.
 
 prefix: of the checkpoint.
+changes: It is an incremental one: the tables hold the one on which it builds. FailedPrecondition if they do not.
 )doc");
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "tf/checkpoint/save_job.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,15 @@ namespace lockstep {
 namespace tf = ::tensorflow;
 
 namespace {
+
+constexpr size_t kKinds = std::tuple_size_v<TableCounts>;
+
+tf::Tensor LinkTensor(int64_t link, std::optional<int64_t> previous) {
+  tf::Tensor numbers(tf::DT_INT64, {2});
+  numbers.flat<int64_t>()(0) = link;
+  numbers.flat<int64_t>()(1) = previous.value_or(TableLayout::kNoLink);
+  return numbers;
+}
 
 // TensorFlow reads slices of these types, and of some more.
 bool HasSlices(tf::DataType dtype) {
@@ -51,16 +61,18 @@ void SaveJob::Drop() {
 
 Status SaveJob::Save(Communicator& communicator) {
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, state_.status()));
-  if (!state_->tables.empty()) LOCKSTEP_RETURN_IF_ERROR(ExchangeCounts(communicator));
+  for (SavedState::Shard& shard : state_->shards) FindChanges(&shard);
+  if (!state_->tables.empty() || !state_->shards.empty()) LOCKSTEP_RETURN_IF_ERROR(ExchangeCounts(communicator));
   const std::string path = FileOf(communicator.rank(), communicator.size());
   tf::BundleWriter file(tf::Env::Default(), path);
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, FromTensorFlow(file.status())));
-  LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, WriteOwn(&file)));
+  LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, WriteOwn(communicator.rank(), &file)));
   // The rows of dynamic tables that change meanwhile are in memory until they are written, so these come first.
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, WriteTables(communicator, &file, path)));
-  for (const SavedState::Shard& shard : state_->shards) {
-    LOCKSTEP_RETURN_IF_ERROR(WriteShard(communicator, &file, shard));
-    shard.moment->End();  // changes need no copies from here on
+  for (size_t s = 0; s < state_->shards.size(); ++s) {
+    const TableParts& changed = parts_[state_->tables.size() * kKinds + s];
+    LOCKSTEP_RETURN_IF_ERROR(WriteShard(communicator, &file, &state_->shards[s], changed));
+    state_->shards[s].moment->End();  // changes need no copies from here on
   }
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, FromTensorFlow(file.Finish())));
   PassCrashPoint("save: file written");
@@ -80,10 +92,18 @@ Status SaveJob::EndSnapshots() {
     dynamic.snapshot = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(dynamic.table->EndSnapshot(link_));
   }
+  for (const SavedState::Shard& shard : state_->shards) {
+    if (shard.tracked != nullptr) shard.tracked->Saved(link_, shard.changes);
+  }
   return OkStatus();
 }
 
-Status SaveJob::WriteOwn(tf::BundleWriter* file) {
+Status SaveJob::WriteOwn(int rank, tf::BundleWriter* file) {
+  const bool tracked = std::any_of(state_->shards.begin(), state_->shards.end(),
+                                   [](const SavedState::Shard& shard) { return shard.tracked != nullptr; });
+  if (rank == 0 && tracked) {
+    LOCKSTEP_RETURN_IF_ERROR(Add(file, kLinkTensor, "", LinkTensor(link_, state_->previous)));
+  }
   for (const SavedState::Tensor& tensor : state_->tensors) {
     LOCKSTEP_RETURN_IF_ERROR(Add(file, tensor.name, tensor.slice, tensor.value));
   }
@@ -116,9 +136,34 @@ Status SaveJob::WriteVariable(tf::BundleWriter* file, const SavedState::Variable
   return OkStatus();
 }
 
-Status SaveJob::WriteShard(Communicator& communicator, tf::BundleWriter* file, const SavedState::Shard& shard) {
-  const SavedTable& table = shard.table;
-  const auto read = [&](RowRange local, char* data) { shard.moment->Read(local, data); };
+void SaveJob::FindChanges(SavedState::Shard* shard) const {
+  if (!state_->changes) return;
+  VariableMoment& moment = *shard->moment;
+  const int64_t rows = moment.shape().dim_size(0);
+  const int64_t step = std::max<int64_t>(1, kTableStepBytes / std::max<int64_t>(1, moment.row_bytes()));
+  std::vector<char> data(std::min(step, rows) * moment.row_bytes());
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const RowRange part{begin, std::min(begin + step, rows)};
+    moment.Peek(part, data.data());
+    shard->tracked->FindChanges(part, data.data(), &shard->changes);
+  }
+}
+
+Status SaveJob::WriteShard(Communicator& communicator, tf::BundleWriter* file, SavedState::Shard* shard,
+                           const TableParts& changed) {
+  // If most rows have changed, all are written, in the order of their ids: a restore then reads only its own.
+  const bool few = 2 * changed.total() <= shard->table.placement.rows;
+  if (!state_->changes || !few) return WriteRows(communicator, file, shard);
+  return Meet(communicator, name_, WriteChanges(communicator, file, *shard, changed));
+}
+
+Status SaveJob::WriteRows(Communicator& communicator, tf::BundleWriter* file, SavedState::Shard* shard) {
+  const SavedTable& table = shard->table;
+  const bool finds = !state_->changes && shard->tracked != nullptr;
+  const auto read = [&](RowRange local, char* data) {
+    shard->moment->Read(local, data);
+    if (finds) shard->tracked->FindChanges(local, data, &shard->changes);
+  };
   const auto take = [&](RowRange rows, const char* data) -> Status {
     tf::Tensor piece(table.dtype, table.With(rows.count()));
     std::copy_n(data, rows.count() * table.row_bytes(), static_cast<char*>(Data(piece)));
@@ -131,36 +176,65 @@ Status SaveJob::WriteShard(Communicator& communicator, tf::BundleWriter* file, c
                            table.PieceBytes(state_->piece_bytes, communicator.size()));
 }
 
+Status SaveJob::WriteChanges(const Communicator& communicator, tf::BundleWriter* file, const SavedState::Shard& shard,
+                             const TableParts& changed) {
+  const SavedTable& table = shard.table;
+  const int rank = communicator.rank(), workers = communicator.size();
+  const auto add = [&](int64_t begin, const tf::Tensor& ids, const tf::Tensor& rows) -> Status {
+    wrote_ = true;
+    LOCKSTEP_RETURN_IF_ERROR(AddRows(file, ChangedIds(table.name), changed.total(), begin, ids));
+    return AddRows(file, ChangedValues(table.name), changed.total(), begin, rows);
+  };
+  if (changed.total() == 0) {
+    return rank == 0 ? add(0, tf::Tensor(tf::DT_INT64, {0}), tf::Tensor(table.dtype, table.With(0))) : OkStatus();
+  }
+  const int64_t row_bytes = std::max<int64_t>(1, table.row_bytes());
+  const int64_t piece_rows = std::max<int64_t>(1, table.PieceBytes(state_->piece_bytes, workers) / row_bytes);
+  const auto count = static_cast<int64_t>(shard.changes.size());
+  for (int64_t begin = 0; begin < count; begin += piece_rows) {
+    const int64_t end = std::min(begin + piece_rows, count);
+    tf::Tensor ids(tf::DT_INT64, {end - begin}), rows(table.dtype, table.With(end - begin));
+    auto* to = static_cast<char*>(Data(rows));
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = shard.changes[i].row;
+      ids.flat<int64_t>()(i - begin) = table.placement.GlobalRow(row, rank, workers);
+      shard.moment->Read({row, row + 1}, to);
+      to += table.row_bytes();
+    }
+    LOCKSTEP_RETURN_IF_ERROR(add(changed.begin(rank) + begin, ids, rows));
+    PassCrashPoint("shards: part written");
+  }
+  return OkStatus();
+}
+
 Status SaveJob::ExchangeCounts(Communicator& communicator) {
   std::vector<int64_t> mine = {NewLink()};
   for (const SavedState::Dynamic& dynamic : state_->tables) {
     mine.insert(mine.end(), dynamic.counts.begin(), dynamic.counts.end());
   }
+  for (const SavedState::Shard& shard : state_->shards) mine.push_back(static_cast<int64_t>(shard.changes.size()));
   const int64_t width = static_cast<int64_t>(mine.size());
   std::vector<int64_t> all(width * communicator.size());
   LOCKSTEP_RETURN_IF_ERROR(communicator.AllGatherV(
       name_, Item{DType::kInt64, width}, 1, mine.data(),
       [&](std::span<const int64_t>) -> Result<void*> { return static_cast<void*>(all.data()); }));
   link_ = all[0];
-  for (int64_t worker = 0; worker < communicator.size(); ++worker) {
-    counts_.insert(counts_.end(), all.begin() + worker * width + 1, all.begin() + (worker + 1) * width);
+  for (int64_t column = 1; column < width; ++column) {
+    std::vector<int64_t> of_workers;
+    for (int64_t worker = 0; worker < communicator.size(); ++worker) of_workers.push_back(all[worker * width + column]);
+    parts_.emplace_back(of_workers);
   }
   return OkStatus();
 }
 
 Status SaveJob::WriteTables(Communicator& communicator, tf::BundleWriter* file, const std::string& path) {
   TableFiles files(file, path);
-  const size_t tables = state_->tables.size(), kinds = std::tuple_size_v<TableCounts>;
-  for (size_t t = 0; t < tables; ++t) {
+  for (size_t t = 0; t < state_->tables.size(); ++t) {
     SavedState::Dynamic& dynamic = state_->tables[t];
-    const auto parts = [&](size_t kind) {
-      std::vector<int64_t> of_workers;
-      for (int w = 0; w < communicator.size(); ++w) of_workers.push_back(counts_[(w * tables + t) * kinds + kind]);
-      return TableParts(of_workers);
-    };
+    const auto parts = [&](size_t kind) { return parts_[t * kKinds + kind]; };
     TableShare share{communicator.rank(), state_->changes, parts(0), parts(1), parts(2)};
     share.link = link_;
-    share.previous = dynamic.previous;
+    share.previous = state_->previous;
     share.part_rows = state_->part_rows;
     share.slots = dynamic.slots;
     share.clock = dynamic.clock;

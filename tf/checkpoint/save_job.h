@@ -11,7 +11,9 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf/checkpoint/saved_table.h"
+#include "tf/checkpoint/table_layout.h"
 #include "tf/checkpoint/table_writer.h"
+#include "tf/checkpoint/tracked_rows.h"
 #include "tf/embedding/table_resource.h"
 #include "tf/embedding/variable_moment.h"
 
@@ -32,14 +34,15 @@ struct SavedState {
   };
   struct Shard {
     SavedTable table;
-    std::shared_ptr<VariableMoment> moment;  // [LocalRows, ...]
+    std::shared_ptr<VariableMoment> moment;   // [LocalRows, ...]
+    TrackedRows::Pointer tracked;             // null if nobody asks for its changes
+    std::vector<RowChanges::Change> changes;  // since the last checkpoint, if it is tracked
   };
   struct Dynamic {
     std::string name;
     tensorflow::core::RefCountPtr<DynamicTableResource> table;
     std::shared_ptr<Snapshot> snapshot;
     TableCounts counts;
-    std::optional<int64_t> previous;  // the checkpoint on which this one builds
     std::vector<DynamicTable::Slot> slots;
     DynamicTableResource::Clock clock;
   };
@@ -49,6 +52,7 @@ struct SavedState {
   std::vector<Shard> shards;
   std::vector<Dynamic> tables;
   bool changes = false;              // an incremental checkpoint
+  std::optional<int64_t> previous;   // the checkpoint on which it builds
   int64_t piece_bytes = 0;           // of shards and variables; 0: some megabytes
   std::optional<int64_t> part_rows;  // of dynamic tables; no value: as many as take some megabytes
 
@@ -76,9 +80,17 @@ class SaveJob {
 
  private:
   Status Save(Communicator& communicator);
-  Status WriteOwn(tensorflow::BundleWriter* file);
+  Status WriteOwn(int rank, tensorflow::BundleWriter* file);
   Status WriteVariable(tensorflow::BundleWriter* file, const SavedState::Variable& variable);
-  Status WriteShard(Communicator& communicator, tensorflow::BundleWriter* file, const SavedState::Shard& shard);
+  // Finds the rows of the shard that changed, for an incremental checkpoint.
+  void FindChanges(SavedState::Shard* shard) const;
+  // changed: the changed rows of each worker, if the checkpoint is incremental.
+  Status WriteShard(Communicator& communicator, tensorflow::BundleWriter* file, SavedState::Shard* shard,
+                    const TableParts& changed);
+  // Writes the whole table.
+  Status WriteRows(Communicator& communicator, tensorflow::BundleWriter* file, SavedState::Shard* shard);
+  Status WriteChanges(const Communicator& communicator, tensorflow::BundleWriter* file, const SavedState::Shard& shard,
+                      const TableParts& changed);
   // Tells all workers the numbers of rows of all, and a number for the checkpoint.
   Status ExchangeCounts(Communicator& communicator);
   Status WriteTables(Communicator& communicator, tensorflow::BundleWriter* file, const std::string& path);
@@ -93,7 +105,7 @@ class SaveJob {
 
   const std::string name_, prefix_;
   Result<SavedState> state_;
-  std::vector<int64_t> counts_;  // [W, T, 3] of all workers
+  std::vector<TableParts> parts_;  // [T, 3 + S] of dynamic tables, and of the changed rows of sharded ones
   int64_t link_ = 0;
   bool wrote_ = false;
 };

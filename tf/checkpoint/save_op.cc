@@ -78,9 +78,14 @@ class SaveCheckpointKernel : public CollectiveKernel {
       state.variables.push_back({variable_names_[v], variable_slices_[v], std::move(moment)});
     }
     for (const SavedTable& table : shards_) {
+      TrackedRows::Pointer tracked = TrackedRows::Find(context, tf::HandleFromInput(context, input));
       LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, table.name));
       LOCKSTEP_RETURN_IF_ERROR(Check(*moment, table, communicator));
-      state.shards.push_back({table, std::move(moment)});
+      if (changes_) {
+        if (tracked == nullptr || !tracked->known_link()) return ChangesUnknown(table.name);
+        state.previous = tracked->known_link();
+      }
+      state.shards.push_back({table, std::move(moment), std::move(tracked), {}});
     }
     const int first_table = input;
     input += static_cast<int>(table_names_.size());
@@ -98,6 +103,11 @@ class SaveCheckpointKernel : public CollectiveKernel {
       return begun;
     }
     return state;
+  }
+
+  static Status ChangesUnknown(const std::string& table) {
+    return FailedPrecondition(
+        absl::StrCat("table '", table, "': its changes since the last checkpoint are not known; ", "save a full one"));
   }
 
   static tf::Tensor CopyOf(const tf::Tensor& value, const ParallelFor& parallel) {
@@ -135,7 +145,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
     LOCKSTEP_ASSIGN_OR_RETURN(dynamic.table, TableOf(context, input));
     DynamicTableResource& table = *dynamic.table;
     if (track_) table.table().TrackChanges();
-    if (changes_) dynamic.previous = table.link();
+    if (changes_) state->previous = table.link();
     LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
     LOCKSTEP_ASSIGN_OR_RETURN(dynamic.snapshot, table.snapshot());
     dynamic.counts = CountsOf(*dynamic.snapshot);
@@ -195,7 +205,7 @@ shard_names, shard_dtypes, shard_shapes: Those of the whole sharded tables.
 blocks, first_ranks: The sharded tables' placements.
 table_names: Names of the dynamic tables.
 own_tensor_names, own_tensor_slices: Like those of the variables.
-changes: Of dynamic tables, only changes since the last checkpoint; FailedPrecondition if they are not known.
+changes: Of tables, only changes since the last checkpoint; FailedPrecondition if they are not known.
 track: Dynamic tables record changes from now on.
 part_rows: Rows of a dynamic table that are examined at once; 0: as many as take some megabytes.
 piece_bytes: Bytes of other tables that are moved at once; 0: some megabytes.

@@ -33,6 +33,11 @@ struct SavedTable {
   int64_t PieceBytes(int64_t wanted, int workers) const;
 };
 
+// In an incremental checkpoint a table of which few rows have changed is two tensors: the ids of these rows, int64 [C],
+// and the rows, [C, ...]. Any other table is one tensor as in a full checkpoint.
+inline std::string ChangedIds(const std::string& table) { return table + "-changed-ids"; }
+inline std::string ChangedValues(const std::string& table) { return table + "-changed-values"; }
+
 // Returns the tables of an op's attributes: shard_names, shard_dtypes, shard_shapes, blocks and first_ranks.
 Result<std::vector<SavedTable>> SavedTablesOf(tensorflow::OpKernelConstruction* construction);
 

@@ -111,14 +111,22 @@ bool VariableMoment::BeforeChange(tf::Var* variable, std::span<const uint32_t> r
   return true;
 }
 
-void VariableMoment::Read(RowRange rows, char* out) {
+template <typename ReadPart>
+void VariableMoment::InParts(RowRange rows, const ReadPart& read) {
   const int64_t step = std::max<int64_t>(1, kReadBytes / std::max<int64_t>(1, row_bytes_));
   for (int64_t begin = rows.begin; begin < rows.end; begin += step) {
     const RowRange part{begin, std::min(begin + step, rows.end)};
     const tf::tf_shared_lock lock(*variable_->mu());
-    rows_->Read(part, out);
-    out += part.count() * row_bytes_;
+    read(part);
   }
+}
+
+void VariableMoment::Read(RowRange rows, char* out) {
+  InParts(rows, [&](RowRange part) { rows_->Read(part, out + (part.begin - rows.begin) * row_bytes_); });
+}
+
+void VariableMoment::Peek(RowRange rows, char* out) {
+  InParts(rows, [&](RowRange part) { rows_->Peek(part, out + (part.begin - rows.begin) * row_bytes_); });
 }
 
 tf::Tensor VariableMoment::ReadAll() {

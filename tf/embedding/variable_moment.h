@@ -43,6 +43,8 @@ class VariableMoment {
   // Writes rows of the moment to `out`, [rows.count(), row_bytes]. A scalar is one row. Each row is read at most once;
   // not for types that are not plain memory.
   void Read(RowRange rows, char* out);
+  // Does the same for rows that will be read again.
+  void Peek(RowRange rows, char* out);
   // Returns the whole value; no row was read before. For plain types it is a copy.
   tensorflow::Tensor ReadAll();
   // Gives the memory back: the variable owns it alone again, and its changes need no copies. No more reads follow.
@@ -50,6 +52,10 @@ class VariableMoment {
 
  private:
   VariableMoment(tensorflow::core::RefCountPtr<tensorflow::Var> variable, tensorflow::Tensor value, bool owned);
+
+  // Calls read(part) for parts of the rows, each with the variable's mutex held for a short time.
+  template <typename ReadPart>
+  void InParts(RowRange rows, const ReadPart& read);
 
   const tensorflow::core::RefCountPtr<tensorflow::Var> variable_;
   const tensorflow::DataType dtype_;

@@ -75,7 +75,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     Args:
       write_version: the checkpoint format, as in TensorFlow's builders.
-      changes: saves only the changes of dynamic tables since the last checkpoint.
+      changes: saves only the changes of tables since the last checkpoint.
       track: makes dynamic tables record their changes, for incremental checkpoints.
     """
 
@@ -105,7 +105,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         if others or not (tables or shards):
             parts.append(super()._AddRestoreOps(filename_tensor, others, *args, **kwargs))
         if shards:
-            parts.append(shard_saveables.restore(shards, filename_tensor))
+            parts.append(shard_saveables.restore(shards, filename_tensor, changes=self._tables["changes"]))
         if tables:
             parts.append(dynamic_tables.restore(tables, filename_tensor, **self._tables))
         return parts[0] if len(parts) == 1 else tf.group(*parts, name="restore_all")
@@ -167,7 +167,12 @@ def _saveable(name: str, op: Any) -> Any:
 
 
 def _rows_saveable(variable: tf.Variable, name: str) -> ShardSaveable | _GatheredSaveable:
-    return (_GatheredSaveable if variable.dtype.base_dtype == tf.float16 else ShardSaveable)(variable, name)
+    return (ShardSaveable if saves_rows(variable) else _GatheredSaveable)(variable, name)
+
+
+def saves_rows(variable: Any) -> bool:
+    """Returns whether a variable is a sharded table, or a slot of one, that is saved in rows."""
+    return sharded.shard_of(variable) is not None and variable.dtype.base_dtype != tf.float16
 
 
 def _by_kind(saveables: Iterable[Any]) -> tuple[list[dynamic_tables.TableSaveable], list[ShardSaveable], list[Any]]:

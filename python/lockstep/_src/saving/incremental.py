@@ -1,7 +1,8 @@
-"""Incremental checkpoints: the changes of dynamic tables between two full checkpoints.
+"""Incremental checkpoints: the changes of tables between two full checkpoints.
 
 An increment is a TensorFlow checkpoint. It has the keys of each dynamic table that were seen or changed since the
-previous checkpoint, and the keys that were removed (tf/checkpoint/table_layout.h). It has all other variables whole.
+previous checkpoint, and the keys that were removed (tf/checkpoint/table_layout.h). It has the rows of each sharded table
+that differ from those of the previous checkpoint (tf/checkpoint/saved_table.h). It has all other variables whole.
 Increments are in a folder of their own.
 
     <directory>/model.ckpt-1000.*                                  a full checkpoint
@@ -54,21 +55,23 @@ class IncrementalSaver:
         only if it is the first, or if the changes since the last checkpoint are unknown.
 
     Raises:
-      ValueError: the graph has no dynamic tables, or `full_every` is less than 1.
+      ValueError: the graph has no dynamic and no sharded tables, or `full_every` is less than 1.
     """
 
     def __init__(self, saver: Any = None, full_every: int | None = None) -> None:
         if full_every is not None and full_every < 1:
             raise ValueError(f"IncrementalSaver: full_every is {full_every}, wanted 1 or more")
-        tables = dynamic.dynamic_tables()
-        if not tables:
-            raise ValueError("IncrementalSaver: the graph has no dynamic table, wanted one or more")
+        tables, shards = dynamic.dynamic_tables(), _sharded_variables()
+        if not tables and not shards:
+            raise ValueError("IncrementalSaver: the graph has no dynamic and no sharded table, wanted one or more")
         self._full: Callable[[], Any] = saver if callable(saver) else lambda: saver
         if saver is None:
             own = checkpoint.Saver()
             self._full = lambda: own
         self._every = full_every
-        self._links = ops.lockstep_track_tables([table.handle for table in tables])
+        self._links = ops.lockstep_track_tables(
+            [table.handle for table in tables], [variable.handle for variable in shards]
+        )
         self._changes = _saver_of_changes()
         self._chain: Chain | None = None  # the chain that ends with the checkpoint self._link; only on worker 0
         self._link: int | None = None
@@ -181,10 +184,14 @@ def _link_of(path: str) -> int | None:
     return links.pop() if len(links) == 1 else None
 
 
+def _sharded_variables() -> list[Any]:
+    """Returns the sharded tables, and their slots, of which increments have the changed rows."""
+    return [variable for variable in take_tables(variables._all_saveable_objects())[1] if saves_rows(variable)]
+
+
 def _saver_of_changes() -> tf_saver.Saver:
     saved = variables._all_saveable_objects()
     builder = checkpoint.SaverBuilder(_tf1.train.SaverDef.V2, changes=True, track=True)
-    assert take_tables(saved)[0], "tables are global variables"
     saver = tf_saver.Saver(saved, max_to_keep=0, builder=builder, name="save_changes")
     barrier = None
     if context.world_size > 1:
@@ -219,11 +226,11 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
     def begin(self) -> None:
         """Builds the saver of increments."""
         super().begin()
-        if dynamic.dynamic_tables():
+        if dynamic.dynamic_tables() or _sharded_variables():
             self._saver_of_increments = IncrementalSaver(self._get_saver)
         elif context.rank == 0:
             _tf1.logging.warning(
-                "the graph has no dynamic tables: all checkpoints are full, and no incremental ones are saved"
+                "the graph has no dynamic and no sharded tables: all checkpoints are full, and no incremental ones are saved"
             )
 
     def newest(self, save_path: str) -> str:

@@ -293,7 +293,7 @@ def test_a_full_checkpoint_of_the_same_name_ends_the_chain(tmp_path):
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="no dynamic table"):
+    with pytest.raises(ValueError, match="no dynamic and no sharded table"):
         IncrementalSaver()
     with pytest.raises(ValueError, match="full_every is 0"):
         IncrementalSaver(full_every=0)

@@ -40,14 +40,15 @@ class ShardSaveable(saveable_object.SaveableObject):
         return tf.no_op()
 
 
-def restore(saveables: Sequence[ShardSaveable], prefix: tf.Tensor) -> tf.Operation:
+def restore(saveables: Sequence[ShardSaveable], prefix: tf.Tensor, *, changes: bool) -> tf.Operation:
     """Restores this worker's rows. All workers take part.
 
     Args:
       saveables: the tables; the same on all workers.
       prefix: the checkpoint's prefix.
+      changes: true if the checkpoint is incremental; the tables must hold the checkpoint on which it builds.
     """
-    return ops.lockstep_restore_shards(prefix, **arguments(saveables), name="restore_shards")
+    return ops.lockstep_restore_shards(prefix, **arguments(saveables), changes=changes, name="restore_shards")
 
 
 def arguments(saveables: Sequence[ShardSaveable]) -> dict[str, Any]:

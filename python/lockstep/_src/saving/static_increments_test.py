@@ -1,0 +1,161 @@
+"""Increments of sharded tables, in a job of one worker: chains, saves that fail, and damage."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from lockstep._src.saving.incremental import IncrementalSaver
+from lockstep._src.scope import embedding_scope, scope
+
+ROWS, DIM = 50, 3
+
+
+class Program:
+    """A sharded table with a slot, and a step that trains the rows of some ids."""
+
+    def __init__(self):
+        with embedding_scope():
+            self.table = tf.get_variable("user", [ROWS, DIM], initializer=tf.ones_initializer())
+        self.ids = tf.placeholder(tf.int64, [None])
+        loss = tf.reduce_sum(tf.square(tf.nn.embedding_lookup(self.table, self.ids)))
+        self.train = tf.train.AdagradOptimizer(0.1).minimize(loss, tf.train.get_or_create_global_step())
+        self.saver = IncrementalSaver()
+        self.other = tf.train.Saver()
+        self.held = [variable.read_value() for variable in tf.global_variables()]
+
+
+@pytest.fixture
+def session():
+    """Returns a session of a program, and the program, in a scope."""
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Program()
+        session.run(tf.global_variables_initializer())
+        program.saver.track(session)
+        yield session, program
+
+
+def _save(session, program, tmp_path, ids=()):
+    if len(ids):
+        session.run(program.train, {program.ids: ids})
+    return program.saver.save(session, f"{tmp_path}/model.ckpt", session.run(tf.train.get_global_step()))
+
+
+def _changed(path):
+    return sorted(tf.train.load_checkpoint(path).get_tensor("user-changed-ids").tolist())
+
+
+def _restored(path):
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Program()
+        program.saver.restore(session, path)
+        return session.run(program.held)
+
+
+def _assert_restores(path, values):
+    for restored, value in zip(_restored(path), values, strict=True):
+        np.testing.assert_array_equal(restored, value)
+
+
+def test_a_chain_has_the_rows_of_each_increment(session, tmp_path):
+    base = _save(*session, tmp_path, [1, 2])
+    assert _changed(_save(*session, tmp_path, [2, 7])) == [2, 7]
+    assert _changed(_save(*session, tmp_path)) == []
+    assert _changed(_save(*session, tmp_path, [49])) == [49]
+    _assert_restores(base, session[0].run(session[1].held))
+
+
+def test_a_save_by_another_saver_ends_the_chain(session, tmp_path):
+    running, program = session
+    _save(running, program, tmp_path, [1])
+    running.run(program.train, {program.ids: [2]})
+    program.other.save(running, f"{tmp_path}/elsewhere/best.ckpt")
+    path = _save(running, program, tmp_path, [3])
+    assert os.path.basename(path) == "model.ckpt-3"
+    assert _changed(_save(running, program, tmp_path, [4])) == [4]
+    _assert_restores(path, running.run(program.held))
+
+
+def test_a_failed_increment_loses_no_changes(session, tmp_path):
+    base = _save(*session, tmp_path, [1])
+    first = _save(*session, tmp_path, [2])
+    blocked = Path(os.path.dirname(first), "model.ckpt-1-to-3_temp")
+    blocked.write_text("a file in the place of the folder that a save needs")
+    with pytest.raises(tf.errors.OpError, match="model.ckpt-1-to-3"):
+        _save(*session, tmp_path, [3])
+    blocked.unlink()
+    assert _changed(_save(*session, tmp_path, [4])) == [3, 4]
+    _assert_restores(base, session[0].run(session[1].held))
+
+
+def test_training_continues_a_restored_chain(session, tmp_path):
+    base = _save(*session, tmp_path, [1])
+    last = _save(*session, tmp_path, [2])
+    running, program = session
+    running.run(program.train, {program.ids: [5]})
+    program.saver.restore(running, base)
+    path = _save(running, program, tmp_path, [3])
+    # The restored program's saver has not saved this chain.
+    assert path.endswith("model.ckpt-3") and last.endswith("-to-2")
+    assert _changed(_save(running, program, tmp_path, [4])) == [4]
+    _assert_restores(path, running.run(program.held))
+
+
+def _with(path, target, **tensors):
+    """Writes a checkpoint with some other tensors."""
+    reader = tf.train.load_checkpoint(path)
+    values = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    values.update((name.replace("_", "-"), value) for name, value in tensors.items())
+    values = {name: value for name, value in values.items() if value is not None}
+    with tf.Graph().as_default(), tf.Session() as session:
+        session.run(
+            tf.raw_ops.SaveV2(
+                prefix=target,
+                tensor_names=list(values),
+                shape_and_slices=[""] * len(values),
+                tensors=list(values.values()),
+            )
+        )
+
+
+_IDS = np.array([2, ROWS], np.int64)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"user_changed_ids": _IDS, "user_changed_values": np.ones([2, DIM], np.float32)}, "has the id 50, wanted one in"),
+        ({"user_changed_values": np.ones([1, DIM + 1], np.float32)}, "user-changed-values' is float.1,4. in the"),
+        ({"user_changed_values": None}, "user-changed-values' not found"),
+        ({"user_changed_ids": None}, "user' not found"),
+        ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint number 6"),
+    ],
+)  # fmt: skip
+def test_increments_that_do_not_fit_are_named(session, tmp_path, tensors, message):
+    base = _save(*session, tmp_path, [1])
+    increment = _save(*session, tmp_path, [2])
+    _with(increment, f"{tmp_path}/changed", **tensors)
+    for file in tmp_path.glob("changed.*"):
+        file.rename(f"{increment}{file.suffix}")
+    with pytest.raises(tf.errors.OpError, match=f"model.ckpt-1-to-2.*{message}"):
+        _restored(base)
+
+
+def test_a_damaged_increment_is_named(session, tmp_path):
+    base = _save(*session, tmp_path, [1])
+    data = Path(f"{_save(*session, tmp_path, [2])}.data-00000-of-00001")
+    data.write_bytes(bytes(255 - byte for byte in data.read_bytes()))
+    with pytest.raises(tf.errors.DataLossError, match="model.ckpt-1-to-2"):
+        _restored(base)
+
+
+def test_an_increment_alone_is_no_checkpoint(session, tmp_path):
+    _save(*session, tmp_path, [1])
+    path = _save(*session, tmp_path, [2])
+    running, program = session
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="it is incremental; restore it with the incremental saver"
+    ):
+        program.other.restore(running, path)

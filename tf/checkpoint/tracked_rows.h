@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/parallel.h"
+#include "core/base/status.h"
+#include "core/sharding/row_changes.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace lockstep {
+
+// What is known of a sharded table's last checkpoint: its number, and whether rows have changed since. It lies beside
+// the table's variable, and slots of optimizers have their own.
+//
+// A checkpoint has a number, its link (table_layout.h). An incremental one can follow only if the changes since the
+// last one are known: after a save or the restore of an increment, but not after the restore of a full checkpoint.
+//
+// Thread-safe.
+class TrackedRows : public tensorflow::ResourceBase {
+ public:
+  using Pointer = tensorflow::core::RefCountPtr<TrackedRows>;
+
+  // Returns the object of a variable, which the first call makes.
+  static Result<Pointer> Of(tensorflow::OpKernelContext* context, const tensorflow::ResourceHandle& variable);
+  // Returns null if there is none.
+  static Pointer Find(tensorflow::OpKernelContext* context, const tensorflow::ResourceHandle& variable);
+
+  // Compares rows with those of the last checkpoint from now on. `rows`: the variable's, [L, ...].
+  void Track(const tensorflow::Tensor& rows, const ParallelFor& parallel);
+  bool tracks() const;
+  // Returns the checkpoint that was saved or restored last.
+  std::optional<int64_t> link() const;
+  // Returns the same if it is known which rows have changed since.
+  std::optional<int64_t> known_link() const;
+
+  // Adds the rows that have changed (RowChanges::Find). Only if it tracks.
+  void FindChanges(RowRange part, const char* rows, std::vector<RowChanges::Change>* changes) const;
+  // Declares that the checkpoint `link` is complete. `changes`: how its rows differ from those of the one before.
+  void Saved(int64_t link, std::span<const RowChanges::Change> changes);
+  // Declares that a full checkpoint was restored; with no link if it has none.
+  void Restored(std::optional<int64_t> link);
+  // Declares that the increment `link` was restored on the checkpoint before it. changed: the rows that it has, or
+  // null: all. `rows`: the variable's, [L, ...].
+  void RestoredIncrement(std::optional<int64_t> link, const std::vector<int64_t>* changed,
+                         const tensorflow::Tensor& rows, const ParallelFor& parallel);
+
+  std::string DebugString() const override { return "rows that changed since the last checkpoint"; }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<int64_t> link_;     // guarded by mutex_
+  bool known_ = false;              // guarded by mutex_: rows_ are those of the checkpoint link_
+  std::optional<RowChanges> rows_;  // guarded by mutex_
+};
+
+// The tensor of a checkpoint, int64 [2], with its own number and that of the one on which it builds, or 0. It is there
+// if the changes of sharded tables are tracked. Dynamic tables have the same numbers beside their tensors.
+inline constexpr const char* kLinkTensor = "lockstep-link";
+
+}  // namespace lockstep
