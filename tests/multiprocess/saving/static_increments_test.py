@@ -1,4 +1,4 @@
-"""Increments of a job without dynamic tables: they have the changed rows of sharded tables, and any job restores them."""
+"""Increments of a job without dynamic tables have the changed rows of sharded tables; any number of workers resumes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Incremental checkpoints: the changes of tables between two full checkpoints.
 
 An increment is a TensorFlow checkpoint. It has the keys of each dynamic table that were seen or changed since the
-previous checkpoint, and the keys that were removed (tf/checkpoint/table_layout.h). It has the rows of each sharded table
-that differ from those of the previous checkpoint (tf/checkpoint/saved_table.h). It has all other variables whole.
+previous checkpoint, and the keys that were removed (tf/checkpoint/table_layout.h). It has the rows of each sharded
+table that differ from those of the previous checkpoint (tf/checkpoint/saved_table.h). It has all other variables whole.
 Increments are in a folder of their own.
 
     <directory>/model.ckpt-1000.*                                  a full checkpoint
@@ -186,7 +186,9 @@ def _link_of(path: str) -> int | None:
 
 def _sharded_variables() -> list[Any]:
     """Returns the sharded tables, and their slots, of which increments have the changed rows."""
-    return [variable for variable in take_tables(variables._all_saveable_objects())[1] if saves_rows(variable)]
+    return [
+        variable for variable in take_tables(variables._all_saveable_objects())[1] if checkpoint.saves_rows(variable)
+    ]
 
 
 def _saver_of_changes() -> tf_saver.Saver:
@@ -230,7 +232,8 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
             self._saver_of_increments = IncrementalSaver(self._get_saver)
         elif context.rank == 0:
             _tf1.logging.warning(
-                "the graph has no dynamic and no sharded tables: all checkpoints are full, and no incremental ones are saved"
+                "the graph has no dynamic and no sharded tables: all checkpoints are full, and no incremental ones are "
+                "saved"
             )
 
     def newest(self, save_path: str) -> str:

@@ -126,7 +126,7 @@ _IDS = np.array([2, ROWS], np.int64)
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        ({"user_changed_ids": _IDS, "user_changed_values": np.ones([2, DIM], np.float32)}, "has the id 50, wanted one in"),
+        ({"user_changed_ids": _IDS, "user_changed_values": np.ones([2, DIM], np.float32)}, "has the id 50, wanted one"),
         ({"user_changed_values": np.ones([1, DIM + 1], np.float32)}, "user-changed-values' is float.1,4. in the"),
         ({"user_changed_values": None}, "user-changed-values' not found"),
         ({"user_changed_ids": None}, "user' not found"),
