@@ -7,6 +7,9 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+# Thousands of processes import the same modules: the first one compiles them for all.
+unset PYTHONDONTWRITEBYTECODE
+
 none_found=5 # pytest's exit code: a request may select tests of only one kind
 status=$none_found
 run() {

@@ -1,8 +1,8 @@
 """Worker processes of a test.
 
 `run_workers` starts a program, `call_workers` a function, and `run_module` a module like `python -m`. A fork server,
-which has imported TensorFlow once, starts functions and modules. A worker then starts in milliseconds; the import would
-take seconds.
+which has imported TensorFlow and Lockstep once (preloaded.py), starts functions and modules. A worker then starts in
+milliseconds; the imports would take seconds.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def _free_port() -> int:
 @functools.cache
 def _fork_server() -> Any:
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["numpy", "tensorflow", "lockstep._src.collectives.ordered"])
+    server.set_forkserver_preload(["lockstep.testing.preloaded"])
     return server
 
 
