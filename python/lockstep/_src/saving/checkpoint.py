@@ -85,10 +85,12 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     def _build_internal(self, names_to_saveables: Any, **kwargs: Any) -> Any:
         tables, names_to_saveables = dynamic_tables.take_tables(names_to_saveables)
+        rows, names_to_saveables = shard_saveables.take_of_one_worker(names_to_saveables)
         if not isinstance(names_to_saveables, dict):
             names_to_saveables = saveable_object_util.op_list_to_dict(names_to_saveables)
         # Sorted by name, because this order is the same on every worker.
         named = {name: _saveable(name, names_to_saveables[name]) for name in sorted(names_to_saveables)}
+        named.update((name, rows[name]) for name in sorted(rows))
         named.update((name, tables[name]) for name in sorted(tables))
         return super()._build_internal(named, **kwargs)
 
@@ -167,12 +169,8 @@ def _saveable(name: str, op: Any) -> Any:
 
 
 def _rows_saveable(variable: tf.Variable, name: str) -> ShardSaveable | _GatheredSaveable:
-    return (ShardSaveable if saves_rows(variable) else _GatheredSaveable)(variable, name)
-
-
-def saves_rows(variable: Any) -> bool:
-    """Returns whether a variable is a sharded table, or a slot of one, that is saved in rows."""
-    return sharded.shard_of(variable) is not None and variable.dtype.base_dtype != tf.float16
+    shard = shard_saveables.saved_shard_of(variable)
+    return _GatheredSaveable(variable, name) if shard is None else ShardSaveable(variable, shard, name)
 
 
 def _by_kind(saveables: Iterable[Any]) -> tuple[list[dynamic_tables.TableSaveable], list[ShardSaveable], list[Any]]:

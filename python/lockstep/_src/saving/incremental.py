@@ -39,6 +39,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.saving import checkpoint, latest
 from lockstep._src.saving.chain import FOLDER, Chain
+from lockstep._src.saving.shard_saveables import saved_shard_of
 from lockstep._src.saving.table_saveables import take_tables
 from lockstep._src.tables import dynamic
 
@@ -186,9 +187,8 @@ def _link_of(path: str) -> int | None:
 
 def _sharded_variables() -> list[Any]:
     """Returns the sharded tables, and their slots, of which increments have the changed rows."""
-    return [
-        variable for variable in take_tables(variables._all_saveable_objects())[1] if checkpoint.saves_rows(variable)
-    ]
+    _, others = take_tables(variables._all_saveable_objects())
+    return [variable for variable in others if saved_shard_of(variable) is not None]
 
 
 def _saver_of_changes() -> tf_saver.Saver:

@@ -8,12 +8,13 @@ a worker's rows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
+from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.tables import sharded
 
@@ -26,18 +27,62 @@ class ShardSaveable(saveable_object.SaveableObject):
 
     Args:
       variable: the local shard, [local rows, ...].
+      shard: which rows it holds.
       name: the logical tensor's name in the checkpoint.
     """
 
-    def __init__(self, variable: tf.Variable, name: str) -> None:
-        self.variable = variable
-        self.shard = sharded.shard_of(variable)
+    def __init__(self, variable: tf.Variable, shard: sharded.Shard, name: str) -> None:
+        self.variable, self.shard = variable, shard
         super().__init__(variable, [], name)
 
     def restore(self, restored_tensors: list[tf.Tensor], restored_shapes: list[Any] | None) -> tf.Operation:
         """Does nothing, because `restore` of this module restores all tables together."""
         del restored_tensors, restored_shapes
         return tf.no_op()
+
+
+def saved_shard_of(variable: Any) -> sharded.Shard | None:
+    """Returns the rows that a variable holds, if it is a sharded table or a slot of one, and is saved in rows.
+
+    TensorFlow reads no slices of float16. In a job of one worker nothing but their names and shapes tells of slots.
+    """
+    if not isinstance(variable, tf.Variable) or variable.dtype.base_dtype == tf.float16:
+        return None
+    shard = sharded.shard_of(variable)
+    if shard is not None or context.world_size > 1 or not hasattr(variable, "graph"):
+        return shard
+    named = f"{variable.op.name}/"
+    owners = [
+        table.shard
+        for table in sharded.tables(variable.graph)
+        if named.startswith(f"{table.logical_name}/") and variable.shape[:1] == table.shape[:1]
+    ]
+    return owners[0] if owners else None
+
+
+def take_of_one_worker(names_to_saveables: Any) -> tuple[dict[str, ShardSaveable], Any]:
+    """In a job of one worker, splits a saver's variables into tables with their slots, by name, and all others.
+
+    In larger jobs TensorFlow's saver keeps them apart, as slices.
+    """
+    if context.world_size > 1:
+        return {}, names_to_saveables
+    if not isinstance(names_to_saveables, dict):
+        flat = tf.nest.flatten(list(names_to_saveables))
+        rows, rest = _split((variable.op.name, variable) for variable in flat if isinstance(variable, tf.Variable))
+        return rows, [*rest.values(), *(other for other in flat if not isinstance(other, tf.Variable))]
+    return _split(names_to_saveables.items())
+
+
+def _split(named: Iterable[tuple[str, Any]]) -> tuple[dict[str, ShardSaveable], dict[str, Any]]:
+    rows, rest = {}, {}
+    for name, variable in named:
+        shard = saved_shard_of(variable)
+        if shard is None:
+            rest[name] = variable
+        else:
+            rows[name] = ShardSaveable(variable, shard, name)
+    return rows, rest
 
 
 def restore(saveables: Sequence[ShardSaveable], prefix: tf.Tensor, *, changes: bool) -> tf.Operation:

@@ -92,15 +92,22 @@ def test_a_failed_increment_loses_no_changes(session, tmp_path):
 
 def test_training_continues_a_restored_chain(session, tmp_path):
     base = _save(*session, tmp_path, [1])
-    last = _save(*session, tmp_path, [2])
+    _save(*session, tmp_path, [2])
     running, program = session
     running.run(program.train, {program.ids: [5]})
     program.saver.restore(running, base)
     path = _save(running, program, tmp_path, [3])
-    # The restored program's saver has not saved this chain.
-    assert path.endswith("model.ckpt-3") and last.endswith("-to-2")
+    assert path.endswith("model.ckpt-1-to-3") and _changed(path) == [3]
+    _assert_restores(base, running.run(program.held))
+
+
+def test_after_the_restore_of_a_full_checkpoint_changes_are_not_known(session, tmp_path):
+    base = _save(*session, tmp_path, [1])
+    running, program = session
+    program.other.restore(running, base)
+    program.saver.track(running)
+    assert _save(running, program, tmp_path, [3]).endswith("model.ckpt-2")
     assert _changed(_save(running, program, tmp_path, [4])) == [4]
-    _assert_restores(path, running.run(program.held))
 
 
 def _with(path, target, **tensors):
