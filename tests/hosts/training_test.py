@@ -78,9 +78,9 @@ def on_one_host(films, tmp_path_factory):
             return _finished(job, folder)
 
 
-def _check_same_model(on_hosts, on_one_host):
+def _check_same_model(on_hosts, on_one_host, workers=(4, 4)):
     (report, weights), (report_of_one, weights_of_one) = on_hosts, on_one_host
-    assert report["workers"] == report_of_one["workers"] == 4
+    assert (report["workers"], report_of_one["workers"]) == workers
     assert report_of_one["held_out_auc"] > 0.55
     assert report["held_out_auc"] == pytest.approx(report_of_one["held_out_auc"], abs=2e-3)
     assert report["max_score_difference"] < 1e-5
@@ -103,6 +103,17 @@ def test_more_hosts_train_the_model_that_one_host_trains(spread, films, on_one_h
         command = _train(films, tmp_path, "--steps", _STEPS, "--eval-every", 120)
         with launched(hosts, ["--hosts", spread], command, tmp_path) as job:
             _check_same_model(_finished(job, tmp_path), on_one_host)
+
+
+def test_sixteen_workers_on_four_hosts_train_the_model_of_one_worker(films, tmp_path):
+    jobs = []
+    with Cluster(4) as hosts, ssh_on(hosts):
+        for name, where in (("one", ["-n", 1]), ("sixteen", ["--hosts", "a:4,b:4,c:4,d:4"])):
+            command = _train(films, tmp_path / name, "--steps", _STEPS, "--eval-every", 120)
+            with launched(hosts, where, command, tmp_path / name) as job:
+                jobs.append(_finished(job, tmp_path / name))
+    of_one, of_16 = jobs
+    _check_same_model(of_16, of_one, workers=(16, 1))
 
 
 def test_hosts_that_are_named_by_addresses_of_ipv6_train_the_same_model(films, undisturbed, tmp_path):
