@@ -6,7 +6,10 @@
 namespace lockstep {
 
 RowMoment::RowMoment(const void* rows, int64_t count, int64_t row_bytes)
-    : rows_(static_cast<const char*>(rows)), row_bytes_(row_bytes), kept_((count + kWordBits - 1) / kWordBits, 0) {}
+    : rows_(static_cast<const char*>(rows)),
+      row_bytes_(row_bytes),
+      kept_((count + kWordBits - 1) / kWordBits, 0),
+      places_((count + kBlockRows - 1) / kBlockRows) {}
 
 void RowMoment::BeforeChange(std::span<const uint32_t> numbers) {
   for (const uint32_t number : numbers) {
@@ -14,19 +17,15 @@ void RowMoment::BeforeChange(std::span<const uint32_t> numbers) {
     Keep(number);
     if (copied_ % kBlockRows == 0) blocks_.push_back(std::make_unique_for_overwrite<char[]>(kBlockRows * row_bytes_));
     std::memcpy(Aside(copied_), Row(number), row_bytes_);
-    places_.emplace(number, copied_++);
+    std::unique_ptr<uint32_t[]>& places = places_[number / kBlockRows];
+    if (places == nullptr) places = std::make_unique_for_overwrite<uint32_t[]>(kBlockRows);
+    Place(number) = copied_++;
   }
 }
 
 void RowMoment::Read(RowRange rows, void* out) {
   Peek(rows, out);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    if (IsKept(row)) {
-      places_.erase(static_cast<uint32_t>(row));
-    } else {
-      Keep(row);
-    }
-  }
+  for (int64_t row = rows.begin; row < rows.end; ++row) Keep(row);
 }
 
 void RowMoment::Peek(RowRange rows, void* out) const {
@@ -37,7 +36,7 @@ void RowMoment::Peek(RowRange rows, void* out) const {
     int64_t end = row;
     while (end < rows.end && !IsKept(end)) ++end;
     const int64_t count = std::max<int64_t>(1, end - row);
-    const char* const from = end > row ? Row(row) : Aside(places_.at(static_cast<uint32_t>(row)));
+    const char* const from = end > row ? Row(row) : Aside(Place(row));
     std::memcpy(to, from, count * row_bytes_);
     to += count * row_bytes_;
     row += count;

@@ -4,7 +4,6 @@
 #include <deque>
 #include <memory>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "core/sharding/placement.h"
@@ -43,14 +42,17 @@ class RowMoment {
 
   const char* Row(int64_t number) const { return rows_ + number * row_bytes_; }
   char* Aside(uint32_t place) const { return blocks_[place / kBlockRows].get() + place % kBlockRows * row_bytes_; }
+  uint32_t& Place(int64_t row) const { return places_[row / kBlockRows][row % kBlockRows]; }
   bool IsKept(int64_t row) const { return (kept_[row / kWordBits] >> (row % kWordBits) & 1) != 0; }
   void Keep(int64_t row) { kept_[row / kWordBits] |= uint64_t{1} << (row % kWordBits); }
 
   const char* rows_;
   int64_t row_bytes_;
-  std::vector<uint64_t> kept_;                     // a bit for each row: it was read or copied aside
-  std::unordered_map<uint32_t, uint32_t> places_;  // of rows that were copied aside and not read
-  std::deque<std::unique_ptr<char[]>> blocks_;     // [kBlockRows, row_bytes] each
+  std::vector<uint64_t> kept_;  // a bit for each row: it was read or copied aside
+  // The places of rows that were copied aside, for each block of the table that has any. A hash table would stop
+  // training each time that it grows.
+  std::vector<std::unique_ptr<uint32_t[]>> places_;
+  std::deque<std::unique_ptr<char[]>> blocks_;  // [kBlockRows, row_bytes] each
   uint32_t copied_ = 0;
 };
 
