@@ -45,7 +45,6 @@ class TablesKernel : public tf::OpKernel {
  public:
   explicit TablesKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("changes", &changes_));
     int tables = 0;
     OP_REQUIRES_OK(construction, construction->GetAttr("T", &tables));
     OP_REQUIRES(construction, static_cast<size_t>(tables) == names_.size(),
@@ -79,14 +78,11 @@ class TablesKernel : public tf::OpKernel {
   }
 
   std::vector<std::string> names_;
-  bool changes_ = false;
 };
 
 class BeginSnapshotsKernel : public TablesKernel {
  public:
-  explicit BeginSnapshotsKernel(tf::OpKernelConstruction* construction) : TablesKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("track", &track_));
-  }
+  using TablesKernel::TablesKernel;
 
  protected:
   Status Run(tf::OpKernelContext* context) override {
@@ -96,17 +92,13 @@ class BeginSnapshotsKernel : public TablesKernel {
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(1, {}, &link)));
     link->scalar<int64_t>()() = NewLink();
     return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
-      if (track_) table.table().TrackChanges();
-      LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
+      LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(Snapshot::Kind::kFull));
       LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<Snapshot> snapshot, table.snapshot());
       const TableCounts of_table = CountsOf(*snapshot);
       std::copy(of_table.begin(), of_table.end(), &counts->matrix<int64_t>()(t, 0));
       return OkStatus();
     });
   }
-
- private:
-  bool track_ = false;
 };
 
 class WriteTablesKernel : public TablesKernel {
@@ -139,9 +131,8 @@ class WriteTablesKernel : public TablesKernel {
       return TableParts(of_workers);
     };
     LOCKSTEP_RETURN_IF_ERROR(ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
-      TableShare share{rank_, changes_, column(t, 0), column(t, 1), column(t, 2)};
+      TableShare share{rank_, /*changes=*/false, column(t, 0), column(t, 1), column(t, 2)};
       share.link = link;
-      if (changes_) share.previous = table.link();
       if (part_rows_ != 0) share.part_rows = part_rows_;
       share.slots = table.table().slots();
       share.clock = table.clock();
@@ -189,6 +180,7 @@ class RestoreTablesKernel : public TablesKernel {
   explicit RestoreTablesKernel(tf::OpKernelConstruction* construction) : TablesKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("rank", &rank_));
     OP_REQUIRES_OK(construction, construction->GetAttr("world_size", &world_size_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("changes", &changes_));
     OP_REQUIRES_OK(construction, construction->GetAttr("track", &track_));
   }
 
@@ -208,7 +200,7 @@ class RestoreTablesKernel : public TablesKernel {
 
  private:
   int rank_ = 0, world_size_ = 1;
-  bool track_ = false;
+  bool changes_ = false, track_ = false;
 };
 
 class TrackTablesKernel : public tf::OpKernel {
@@ -289,8 +281,6 @@ REGISTER_OP("LockstepBeginSnapshots")
     .Output("link: int64")
     .Attr("T: int >= 1")
     .Attr("names: list(string)")
-    .Attr("changes: bool = false")
-    .Attr("track: bool = false")
     .SetIsStateful()
     .SetShapeFn(BeginShapes)
     .Doc(R"doc(
@@ -298,8 +288,6 @@ Begins a snapshot of each table, at one moment between two steps.
 
 counts: [T, 3]; for each table the numbers of admitted keys, candidates and removed keys.
 link: a number for the checkpoint; the job uses that of worker 0.
-changes: only changes since the last checkpoint; FailedPrecondition if they are not known.
-track: record changes from now on.
 )doc");
 
 REGISTER_OP("LockstepWriteTables")
@@ -309,7 +297,6 @@ REGISTER_OP("LockstepWriteTables")
     .Input("tables: T * resource")
     .Attr("T: int >= 1")
     .Attr("names: list(string)")
-    .Attr("changes: bool = false")
     .Attr("rank: int")
     .Attr("part_rows: int = 0")
     .Output("has_rows: bool")
@@ -319,7 +306,7 @@ REGISTER_OP("LockstepWriteTables")
 Writes this worker's rows of the snapshots to a file of a checkpoint.
 
 counts: [W, T, 3], those of all workers.
-link: the checkpoint's number. An incremental one builds on the one that the table was saved to or restored from last.
+link: the checkpoint's number.
 part_rows: the number of rows examined at once; 0: as many as take some megabytes.
 has_rows: whether the file has any content. An empty file must not be merged.
 )doc");
@@ -341,7 +328,6 @@ REGISTER_OP("LockstepEndSnapshots")
     .Input("tables: T * resource")
     .Attr("T: int >= 1")
     .Attr("names: list(string)")
-    .Attr("changes: bool = false")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
