@@ -1,4 +1,5 @@
-// Saves and restores dynamic tables. A save, on every worker, between two training steps:
+// Restores dynamic tables, and saves those of checkpoints of objects (tables/dynamic/serialized.py). The checkpoints of
+// jobs are saved by save_op.cc. A save, on every worker, between two training steps:
 //
 //   op                        does
 //   LockstepBeginSnapshots    begins a snapshot of all tables; returns the numbers of keys, which the workers exchange
