@@ -85,7 +85,7 @@ def _split(named: Iterable[tuple[str, Any]]) -> tuple[dict[str, ShardSaveable], 
     return rows, rest
 
 
-def restore(saveables: Sequence[ShardSaveable], prefix: tf.Tensor, *, changes: bool) -> tf.Operation:
+def restore(saveables: Sequence[ShardSaveable], prefix: tf.Tensor, *, changes: bool = False) -> tf.Operation:
     """Restores this worker's rows. All workers take part.
 
     Args:
