@@ -1,0 +1,420 @@
+"""Deltas on exports: stock TensorFlow has, after each of them, the values of a full export, bit for bit."""
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import lockstep
+from lockstep import _assembly  # noqa: F401  # the savers of tables
+from lockstep._src.saving import delta_files, deltas
+from lockstep._src.saving.incremental import IncrementalSaver
+from lockstep._src.saving.saved_models import export
+from lockstep._src.tables import dynamic
+
+DIM, ROWS = 3, 40
+# Keys and rows that the tests look at: seen ones, and others.
+IDS = np.arange(-5, 70)
+
+
+class Model:
+    """A model with dynamic tables that lose keys, a table with few changed rows, dense weights and a scalar."""
+
+    def __init__(self, ids):
+        make, option = dynamic.get_embedding_variable, dynamic.EmbeddingVariableOption
+        evicts = dynamic.GlobalStepEvict(2)
+        user = make("user", DIM, ev_option=option(evict_option=evicts, filter_option=dynamic.CounterFilter(2)))
+        words = make("scope/words", DIM, key_dtype=tf.string, ev_option=option(evict_option=evicts))
+        half = make("half", DIM, value_dtype=tf.float16, initializer=tf.ones_initializer())
+        table = tf.get_variable("table", [ROWS, DIM], use_resource=True)
+        parts = tf.get_variable(
+            "parts", [ROWS, DIM], use_resource=True, partitioner=tf.fixed_size_partitioner(3), dtype=tf.float64
+        )
+        weights = tf.get_variable("weights", [DIM, 2], use_resource=True)
+        bias = tf.get_variable("bias", [], initializer=tf.zeros_initializer(), use_resource=True)
+        within = tf.clip_by_value(ids, 0, ROWS - 1)
+        self.rows = {
+            "user": tf.nn.embedding_lookup(user, ids),
+            "words": tf.nn.embedding_lookup(words, tf.as_string(ids)),
+            "half": tf.nn.embedding_lookup(half, ids),
+            "table": tf.nn.embedding_lookup(table, within),
+            "parts": tf.nn.embedding_lookup(parts, within, partition_strategy="div"),
+        }
+        self.sum = tf.add_n([tf.cast(rows, tf.float32) for rows in self.rows.values()])
+        self.score = tf.matmul(self.sum, weights) + bias
+
+
+class Training:
+    """A graph and a session that train the model and save a chain of increments in a folder."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            self.ids = tf.placeholder(tf.int64, [None])
+            model = Model(self.ids)
+            self.step = tf.train.get_or_create_global_step()
+            loss = tf.reduce_sum(tf.square(model.score - 1.0)) / 100.0
+            self.train = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=self.step)
+            self.saver = IncrementalSaver()
+            self.full = tf.train.Saver()
+            self.session = tf.Session()
+            self.session.run(tf.global_variables_initializer())
+            self.saver.track(self.session)
+
+    def run(self, seed, steps=1):
+        rng = np.random.default_rng(seed)
+        for _ in range(steps):
+            self.session.run(self.train, {self.ids: rng.integers(0, 60, 12)})
+
+    def save(self):
+        with self.graph.as_default():
+            return self.saver.save(self.session, f"{self.folder}/model.ckpt", self.session.run(self.step))
+
+
+def build():
+    ids = tf.placeholder(tf.int64, [None], name="ids")
+    model = Model(ids)
+    return tf.saved_model.predict_signature_def({"ids": ids}, {"score": model.score, **model.rows})
+
+
+class Served:
+    """An export in a session of stock TensorFlow."""
+
+    def __init__(self, directory):
+        with tf.Graph().as_default():
+            self._session = tf.Session()
+            self._signatures = tf.saved_model.load(self._session, ["serve"], directory).signature_def
+
+    def call(self, name, **fed):
+        signature = self._signatures[name]
+        feeds = {signature.inputs[key].name: value for key, value in fed.items()}
+        return self._session.run({key: info.name for key, info in signature.outputs.items()}, feeds)
+
+    def outputs(self):
+        return {key: value.tobytes() for key, value in self.call("serving_default", ids=IDS).items()}
+
+    def apply(self, delta):
+        return int(self.call("lockstep_apply_delta", prefix=f"{delta}/delta")["version"])
+
+    def version(self):
+        return int(self.call("lockstep_version")["version"])
+
+
+def full_export(folder, count, scratch):
+    """Returns the outputs of `full_export_of`."""
+    return Served(full_export_of(folder, count, scratch)).outputs()
+
+
+def full_export_of(folder, count, scratch):
+    """Returns the folder of a full export of the values after the first `count` increments of a chain."""
+    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.copytree(folder, scratch)
+    names = json.loads(Path(f"{scratch}/.incremental_checkpoint/chain.json").read_text())
+    chain = deltas.chain.Chain(names["base"], names["increments"][:count])
+    chain.write(str(scratch))
+    training = Training(scratch)
+    with training.graph.as_default():
+        training.saver.restore(training.session, f"{scratch}/{chain.base}")
+        path = training.full.save(training.session, f"{scratch}/whole/model.ckpt")
+    return export(f"{scratch}/exports", path, build)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Returns the folder of a chain with five increments, and an updatable export of its full checkpoint."""
+    folder = tmp_path_factory.mktemp("trained")
+    training = Training(folder / "job")
+    training.run(0, 5)
+    base = training.save()
+    for i in range(5):
+        training.run(100 + i, 2)
+        training.save()
+    return folder / "job", export(f"{folder}/exports", base, build, updatable=True)
+
+
+def increments(folder):
+    chain = deltas.chain.Chain.read(str(folder))
+    return chain.prefixes(str(folder))
+
+
+def tensors_of(prefix):
+    reader = tf.train.load_checkpoint(prefix)
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def delta_of(since, checkpoint=None, directory=None):
+    made = lockstep.export_delta(since, checkpoint, directory)
+    assert made is not None
+    return made
+
+
+def test_after_each_delta_a_server_has_the_values_of_a_full_export(trained, tmp_path):
+    folder, exported = trained
+    served, since = Served(exported), exported
+    assert served.outputs() == full_export(folder, 0, tmp_path / "scratch")
+    outputs = []
+    for i, prefix in enumerate(increments(folder), 1):
+        since = delta_of(since, prefix, tmp_path / "deltas")
+        assert os.path.basename(since) == f"{os.path.basename(exported)}-{i:06d}"
+        assert served.apply(since) == served.version() == delta_files.read_record(since).version
+        outputs.append(served.outputs())
+        assert outputs[-1] == full_export(folder, i, tmp_path / "scratch"), i
+        removed = tensors_of(f"{since}/delta")
+        assert len(removed["user-removed-keys"]) and len(removed["scope/words-removed-keys"])
+    assert len({*(one["score"] for one in outputs)}) == 5
+    assert lockstep.export_delta(since) is None
+
+
+def test_one_delta_of_several_increments_has_the_same_effect(trained, tmp_path):
+    folder, exported = trained
+    served = Served(exported)
+    first = delta_of(exported, increments(folder)[1], tmp_path)
+    served.apply(first)
+    assert served.outputs() == full_export(folder, 2, tmp_path / "scratch")
+    served.apply(delta_of(first))
+    assert served.outputs() == full_export(folder, 5, tmp_path / "scratch")
+    # A row that did not change is not in a delta, though the increments have the whole table.
+    batches = [np.random.default_rng(100 + i).integers(0, 60, [2, 12]).clip(0, ROWS - 1) for i in range(2)]
+    delta = tensors_of(f"{first}/delta")
+    assert set(delta["table-changed-ids"]) == set(np.concatenate(batches).ravel()) < set(range(ROWS))
+    assert delta["parts-changed-ids"].tolist() == delta["table-changed-ids"].tolist()
+
+
+def test_a_delta_is_in_the_records_of_its_folder(trained, tmp_path):
+    folder, exported = trained
+    delta = delta_of(exported, directory=tmp_path)
+    record = json.loads(Path(delta, "delta.json").read_text())
+    assert {name: os.path.getsize(f"{delta}/{name}") for name in record["files"]} == {
+        name: file["bytes"] for name, file in record["files"].items()
+    }
+    assert (record["export"], record["sequence"]) == (os.path.basename(exported), 1)
+    link = tensors_of(f"{delta}/delta")["lockstep-link"].tolist()
+    assert link == [record["version"], record["previous"]] and link[1] == Served(exported).version()
+    assert record["checkpoint"] == increments(folder)[-1]
+    assert record["tables"]["scope/words"] == {"dim": DIM, "key_dtype": "string"}
+    assert record["variables"]["parts"] == {"shape": [ROWS, DIM], "dtype": "float64"}
+    assert sorted(os.listdir(delta)) == ["delta.data-00000-of-00001", "delta.index", "delta.json"]
+
+
+def test_a_delta_out_of_order_or_damaged_changes_nothing(trained, tmp_path):
+    folder, exported = trained
+    first, second = increments(folder)[:2]
+    one = delta_of(exported, first, tmp_path)
+    two = delta_of(one, second)
+    served = Served(exported)
+    before, version = served.outputs(), served.version()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"-000002/delta.*builds on version.*but the model has"):
+        served.apply(two)
+    for file in glob.glob(f"{one}/delta.data*"):
+        data = bytearray(Path(file).read_bytes())
+        data[len(data) // 2] ^= 1
+        shutil.copytree(one, tmp_path / "damaged")
+        Path(file.replace(one, f"{tmp_path}/damaged")).write_bytes(data)
+    with pytest.raises(tf.errors.DataLossError, match="hecksum"):
+        served.apply(tmp_path / "damaged")
+    with pytest.raises(tf.errors.OpError, match="missing/delta"):
+        served.apply(tmp_path / "missing")
+    assert (served.outputs(), served.version()) == (before, version)
+    served.apply(one)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="builds on version"):
+        served.apply(one)
+    served.apply(two)
+    assert served.outputs() == full_export(folder, 2, tmp_path / "scratch")
+
+
+def written(path, tensors):
+    deltas._save(str(path), {name: np.asarray(value) for name, value in tensors.items()})
+    return str(path)
+
+
+def test_a_delta_that_does_not_fit_the_model_changes_nothing(trained, tmp_path):
+    folder, exported = trained
+    delta = delta_of(exported, increments(folder)[0], tmp_path / "deltas")
+    tensors = tensors_of(f"{delta}/delta")
+    served = Served(exported)
+    before = served.outputs()
+    for number, wrong in enumerate(
+        [
+            {"table-changed-ids": tensors["table-changed-ids"] + ROWS},
+            {"parts-changed-ids": tensors["parts-changed-ids"][1:]},
+            {"user-changed-values": tensors["user-changed-values"][1:]},
+            {"weights-changed-values": np.zeros([3, 3], np.float32)},
+            {"bias": np.zeros([2], np.float32)},
+        ]
+    ):
+        (tmp_path / str(number)).mkdir()
+        written(tmp_path / str(number) / "delta", {**tensors, **wrong})
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            served.apply(tmp_path / str(number))
+        assert served.outputs() == before, wrong.keys()
+
+
+def test_eager_programs_of_stock_tensorflow_apply_deltas(trained, tmp_path):
+    folder, exported = trained
+    delta = delta_of(exported, directory=tmp_path)
+    program = """
+import sys
+import numpy as np
+import tensorflow as tf
+exported, delta, full = sys.argv[1:]
+served, other, full = map(tf.saved_model.load, (exported, exported, full))
+ids = tf.range(-5, 70, dtype=tf.int64)
+before = served.signatures["serving_default"](ids=ids)
+version = served.signatures["lockstep_apply_delta"](prefix=tf.constant(delta + "/delta"))["version"]
+assert int(served.signatures["lockstep_version"]()["version"]) == int(version)
+after = served.signatures["serving_default"](ids=ids)
+for name, value in full.signatures["serving_default"](ids=ids).items():
+    assert value.numpy().tobytes() == after[name].numpy().tobytes(), name
+for name, value in other.signatures["serving_default"](ids=ids).items():  # the other one is independent
+    np.testing.assert_array_equal(value, before[name])
+assert (before["user"].numpy() != after["user"].numpy()).any()
+assert not [name for name in sys.modules if name.split(".")[0] in ("lockstep", "hybridbackend")]
+"""
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, "-c", program, exported, delta, full_export_of(folder, 5, tmp_path / "scratch")]
+    subprocess.run(command, check=True, env=environ, timeout=300)
+
+
+def test_increments_with_changed_rows_alone_are_merged(trained, tmp_path):
+    """The form of increments that have only the changed rows of a table."""
+    folder, exported = trained
+    copy = shutil.copytree(folder, tmp_path / "job")
+    paths = increments(copy)
+    state = tensors_of(increments(folder)[1])["table"]
+    rng = np.random.default_rng(0)
+    held = {}
+    for prefix in paths[2:]:
+        tensors = tensors_of(prefix)
+        del tensors["table"]
+        ids = rng.permutation(ROWS)[:5].astype(np.int64)
+        values = rng.normal(size=[5, DIM]).astype(np.float32)
+        tensors |= {"table-changed-ids": ids, "table-changed-values": values}
+        for file in glob.glob(f"{glob.escape(prefix)}.*"):
+            os.remove(file)
+        written(prefix, tensors)
+        state = state.copy()
+        state[ids] = values
+        held.update(zip(ids.tolist(), values.tolist(), strict=True))
+    served = Served(exported)
+    # From one increment with the whole table to a later one with some rows.
+    first = delta_of(exported, paths[3], tmp_path / "deltas")
+    assert served.apply(first)
+    second = delta_of(first)
+    changed = tensors_of(f"{second}/delta")
+    assert len(changed["table-changed-ids"]) == 5
+    served.apply(second)
+    np.testing.assert_array_equal(
+        np.frombuffer(served.outputs()["table"], np.float32).reshape(-1, DIM), state[IDS.clip(0, ROWS - 1)]
+    )
+    # Three increments with changed rows: the last value of each counts.
+    third = delta_files.read_record(delta_of(exported, paths[1], tmp_path / "others"))
+    merged = tensors_of(f"{delta_of(tmp_path / 'others' / delta_files.name_of(third.export, 1))}/delta")
+    assert dict(zip(merged["table-changed-ids"].tolist(), merged["table-changed-values"].tolist(), strict=True)) == held
+
+
+def test_pieces_of_tables_give_the_same_delta(trained, tmp_path, monkeypatch):
+    _, exported = trained
+    whole = tensors_of(f"{delta_of(exported, directory=tmp_path / 'one')}/delta")
+    monkeypatch.setattr("lockstep._src.saving.increments._PIECE_BYTES", 30)
+    pieces = tensors_of(f"{delta_of(exported, directory=tmp_path / 'two')}/delta")
+    assert whole.keys() == pieces.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, pieces[name], err_msg=name)
+
+
+def test_missing_damaged_and_exchanged_increments_are_named(trained, tmp_path):
+    folder, exported = trained
+    copy = shutil.copytree(folder, tmp_path / "job")
+    first, second, third = increments(copy)[:3]
+
+    def of(end):
+        return lockstep.export_delta(exported, end, tmp_path / "deltas")
+
+    (data,) = glob.glob(f"{glob.escape(second)}.data*")
+    content = Path(data).read_bytes()
+    Path(data).write_bytes(bytes(255 - b for b in content))
+    with pytest.raises(tf.errors.DataLossError, match=f"{second} is missing or damaged"):
+        of(third)
+    Path(data).write_bytes(content)
+    for file in glob.glob(f"{glob.escape(second)}.*"):
+        shutil.copy(file.replace(second, third), file)
+    with pytest.raises(tf.errors.DataLossError, match=f"{third} builds on checkpoint number .*{second}, has number"):
+        of(third)
+    os.remove(f"{second}.index")
+    with pytest.raises(tf.errors.DataLossError, match=f"{second} is missing or damaged"):
+        of(third)
+    with pytest.raises(ValueError, match="model.ckpt-99.*wanted one of the 5 increments on"):
+        of(f"{copy}/model.ckpt-99")
+    assert of(first)
+    assert sorted(os.listdir(tmp_path / "deltas")) == [f"{os.path.basename(exported)}-000001"]
+    with pytest.raises(FileExistsError, match="000001 builds on .* already; pass the last delta"):
+        of(first)
+
+
+def test_a_new_full_checkpoint_asks_for_a_full_export(tmp_path):
+    training = Training(tmp_path / "job")
+    training.run(0, 2)
+    base = training.save()
+    exported = export(tmp_path / "exports", base, build, updatable=True)
+    assert lockstep.export_delta(exported) is None
+    training.run(1)
+    training.save()
+    delta = delta_of(exported)
+    assert delta == f"{tmp_path}/exports/deltas/{os.path.basename(exported)}-000001"
+    with training.graph.as_default():
+        training.full.save(training.session, f"{tmp_path}/elsewhere/model.ckpt")
+    training.run(2)
+    newer = training.save()
+    assert "-to-" not in newer
+    for since in (exported, delta):
+        with pytest.raises(tf.errors.FailedPreconditionError, match=f"{since}.*a full export is needed"):
+            lockstep.export_delta(since)
+    again = export(tmp_path / "exports", newer, build, updatable=True)
+    assert lockstep.export_delta(again) is None
+    training.run(3)
+    training.save()
+    served = Served(again)
+    served.apply(delta_of(again))
+    assert served.outputs() == full_export(tmp_path / "job", 1, tmp_path / "scratch")
+
+
+def test_arguments_are_checked(trained, tmp_path):
+    folder, exported = trained
+    with pytest.raises(ValueError, match="wanted the folder of an export with updatable=True"):
+        lockstep.export_delta(tmp_path)
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.get_variable("w", [2], use_resource=True)
+        session.run(tf.global_variables_initializer())
+        path = tf.train.Saver().save(session, f"{tmp_path}/plain/model.ckpt")
+
+    def one():
+        w = tf.get_variable("w", [2], use_resource=True)
+        return tf.saved_model.predict_signature_def({"x": tf.placeholder(tf.float32)}, {"w": w})
+
+    with pytest.raises(ValueError, match="plain/model.ckpt' has no number.*a checkpoint that was saved in a scope"):
+        export(tmp_path / "exports", path, one, updatable=True)
+
+    def with_table():
+        tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0, name="own")
+        return build()
+
+    with pytest.raises(ValueError, match="the model has own, which is neither a variable nor a dynamic table"):
+        export(
+            tmp_path / "exports",
+            increments(folder)[0].replace(".incremental_checkpoint/", "").split("-to-")[0],
+            with_table,
+            updatable=True,
+        )
+    copy = shutil.copytree(exported, tmp_path / "damaged")
+    file = copy / "assets.extra/lockstep_export.json"
+    file.write_text(file.read_text().replace('"sequence": 0', '"sequence": 1'))
+    with pytest.raises(ValueError, match="lockstep_export.json is damaged"):
+        lockstep.export_delta(copy)
