@@ -60,8 +60,8 @@ def export_delta(
       ValueError: `since` is neither kind of folder, its record is damaged, or `checkpoint` is not an increment of the
         present chain.
       FileExistsError: the folder has a delta that builds on `since` already.
-      tf.errors.FailedPreconditionError: the increments do not lead on from `since`, since a newer full checkpoint began
-        a new chain. A full export is needed.
+      tf.errors.FailedPreconditionError: no increment leads on from `since`, and there is a newer full checkpoint, which
+        begins a new chain. A full export is needed.
       tf.errors.DataLossError: an increment is missing or damaged; the message names it.
     """
     if context.rank != 0:
@@ -121,11 +121,21 @@ class _History:
             names = names[: names.index(os.path.basename(end)) + 1]
         elif end is not None:
             names = []
+        self._ends_with_chain = end is None
         self._prefixes = chain.Chain(self._chain.base, names).prefixes(self._directory)
         self._read: dict[str, Increment] = {}
 
     def newer(self) -> list[Increment]:
         """Returns the increments after `since`, in order; reads no others."""
+        found = self._after_since()
+        if found is None and self._is_newest():
+            return []
+        if found is None or (not found and self._ends_with_chain and self._newest() not in (None, self._chain.base)):
+            raise self._ended()
+        return found
+
+    def _after_since(self) -> list[Increment] | None:
+        """Returns the increments after `since`, or None if it is not in the chain."""
         found: list[Increment] = []
         for prefix in reversed(self._prefixes):
             increment = self._increment(prefix)
@@ -141,9 +151,7 @@ class _History:
             found.insert(0, increment)
             if increment.previous == self._record.version:
                 return found
-        if not found and self._is_newest():
-            return []
-        raise self._ended()
+        return None
 
     def before(self) -> list[Increment]:
         """Returns the full checkpoint and the increments up to `since`."""
@@ -171,17 +179,21 @@ class _History:
         path = self._record.checkpoint
         if self._record.sequence or not _gfile.exists(f"{path}.index"):
             return False
-        newest = tf.train.latest_checkpoint(self._directory)
-        is_last = newest is None or os.path.basename(newest) == os.path.basename(path)
+        is_last = self._newest() in (None, os.path.basename(path))
         return is_last and Increment(path).version == self._record.version
+
+    def _newest(self) -> str | None:
+        """Returns the name of the newest full checkpoint, which may be newer than the chain."""
+        newest = tf.train.latest_checkpoint(self._directory)
+        return None if newest is None else os.path.basename(newest)
 
     def _ended(self) -> tf.errors.OpError:
         return tf.errors.FailedPreconditionError(
             None,
             None,
-            f"export_delta: the increments in {os.path.join(self._directory, chain.FOLDER)} do not lead on from "
-            f"{self._since} (version {self._record.version}): the chain is on {self._chain.base or 'no checkpoint'} "
-            "now; a full export is needed",
+            f"export_delta: no increment in {os.path.join(self._directory, chain.FOLDER)} leads on from {self._since} "
+            f"(version {self._record.version}), and the newest full checkpoint is {self._newest()}; a full export is "
+            "needed",
         )
 
 

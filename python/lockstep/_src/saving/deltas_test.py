@@ -374,6 +374,12 @@ def test_a_new_full_checkpoint_asks_for_a_full_export(tmp_path):
     training.run(2)
     newer = training.save()
     assert "-to-" not in newer
+    # The same when the full checkpoint is not in the chain yet, such as the one at a session's end.
+    with training.graph.as_default():
+        later = training.full.save(training.session, f"{tmp_path}/job/model.ckpt", 99)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="newest full checkpoint is model.ckpt-99; a full exp"):
+        lockstep.export_delta(export(tmp_path / "exports", newer, build, updatable=True))
+    newer = later
     for since in (exported, delta):
         with pytest.raises(tf.errors.FailedPreconditionError, match=f"{since}.*a full export is needed"):
             lockstep.export_delta(since)
