@@ -63,8 +63,8 @@ class Training:
             self.step = tf.train.get_or_create_global_step()
             loss = tf.reduce_sum(tf.square(model.score - 1.0)) / 100.0
             self.train = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=self.step)
-            self.saver = IncrementalSaver()
             self.full = tf.train.Saver()
+            self.saver = IncrementalSaver(self.full)
             self.session = tf.Session()
             self.session.run(tf.global_variables_initializer())
             self.saver.track(self.session)
