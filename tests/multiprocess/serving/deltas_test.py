@@ -221,6 +221,21 @@ def test_fifty_deltas_under_load(tmp_path):
     check(deliver(tmp_path, 50), 50)
 
 
+def test_a_newer_export_is_loaded_under_load(delivery, tmp_path):
+    exports = tmp_path / "exports"
+    shutil.copytree(delivery.exports, exports)
+    (old,) = [path for path in exports.iterdir() if path.name.isdigit()]
+    newer = str(int(old.name) + 1)
+    with Server.started(exports, tmp_path / "log") as server, load(server) as answers:
+        assert server.reached(5) == delivery.versions[5]
+        shutil.copytree(old, tmp_path / "staged")
+        os.rename(tmp_path / "staged", exports / newer)
+        until(lambda: server.state()["export"] == newer, "newer export")
+        assert server.reached(0) == delivery.versions[0]
+        assert [answer.scores for answer in all_answers(server)] == delivery.full[0]
+    assert {answer.status for answer in answers} == {200}
+
+
 def test_missing_damaged_and_exchanged_deltas_are_refused_by_name(delivery, tmp_path):
     exports = tmp_path / "exports"
     shutil.copytree(delivery.exports, exports, ignore=shutil.ignore_patterns("deltas"))

@@ -51,6 +51,7 @@ def export(
     clear_devices: bool = True,
     strip_default_attrs: bool = True,
     mode: str = "infer",
+    *,
     updatable: bool = False,
 ) -> str | None:
     """Writes a SavedModel with the values of a checkpoint; follows HybridBackend's `export` (docs/hybridbackend.md).
@@ -105,6 +106,7 @@ def export_all(
     clear_devices: bool = True,
     strip_default_attrs: bool = True,
     modes: Sequence[str] | None = None,
+    *,
     updatable: bool = False,
 ) -> str | None:
     """Writes a SavedModel with signatures for several modes; follows HybridBackend's `export_all`.
@@ -196,7 +198,8 @@ def _export(
         # TensorFlow would save the collection, and look for the tables when it loads the SavedModel.
         graph.clear_collection(dynamic.TABLES)
         saver = _CopyingSaver(checkpoint)
-        graph.clear_collection(_tf1.GraphKeys.SAVEABLE_OBJECTS)  # the saver has them; a SavedModel cannot list them
+        if updatable:
+            graph.clear_collection(_tf1.GraphKeys.SAVEABLE_OBJECTS)  # the saver has them; a MetaGraph cannot
         _check_operations(graph)
 
         def write(directory: str) -> None:
