@@ -14,9 +14,10 @@ import tensorflow.compat.v1 as tf
 
 import lockstep
 from lockstep import _assembly  # noqa: F401  # the savers of tables
-from lockstep._src.saving import delta_files, deltas
+from lockstep._src.saving import delta_files, deltas, string_numbers
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.saving.saved_models import export
+from lockstep._src.saving.string_numbers import numbers_of
 from lockstep._src.tables import dynamic
 
 DIM, ROWS = 3, 40
@@ -48,7 +49,12 @@ class Model:
             "parts": tf.nn.embedding_lookup(parts, within, partition_strategy="div"),
         }
         self.sum = tf.add_n([tf.cast(rows, tf.float32) for rows in self.rows.values()])
-        self.score = tf.matmul(self.sum, weights) + bias
+        reference = tf.get_variable("reference", [2], use_resource=False)  # as in programs of TensorFlow 1
+        narrow = tf.get_variable("narrow", [2], tf.float16, use_resource=True)
+        flags = tf.get_variable("flags", initializer=tf.constant([True, False]), use_resource=True, trainable=False)
+        self.flip = flags.assign(~flags.read_value())
+        self.score = tf.where(flags, tf.ones([2]), tf.zeros([2])) + reference + tf.cast(narrow, tf.float32)
+        self.score += tf.matmul(self.sum, weights) + bias
 
 
 class Training:
@@ -62,7 +68,9 @@ class Training:
             model = Model(self.ids)
             self.step = tf.train.get_or_create_global_step()
             loss = tf.reduce_sum(tf.square(model.score - 1.0)) / 100.0
-            self.train = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=self.step)
+            update = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=self.step)
+            with tf.control_dependencies([update]):
+                self.train = tf.group(model.flip)
             self.full = tf.train.Saver()
             self.saver = IncrementalSaver(self.full)
             self.session = tf.Session()
@@ -135,7 +143,7 @@ def trained(tmp_path_factory):
     training.run(0, 5)
     base = training.save()
     for i in range(5):
-        training.run(100 + i, 2)
+        training.run(100 + i, 3)
         training.save()
     return folder / "job", export(f"{folder}/exports", base, build, updatable=True)
 
@@ -182,7 +190,7 @@ def test_one_delta_of_several_increments_has_the_same_effect(trained, tmp_path):
     served.apply(delta_of(first))
     assert served.outputs() == full_export(folder, 5, tmp_path / "scratch")
     # A row that did not change is not in a delta, though the increments have the whole table.
-    batches = [np.random.default_rng(100 + i).integers(0, 60, [2, 12]).clip(0, ROWS - 1) for i in range(2)]
+    batches = [np.random.default_rng(100 + i).integers(0, 60, [3, 12]).clip(0, ROWS - 1) for i in range(2)]
     delta = tensors_of(f"{first}/delta")
     assert set(delta["table-changed-ids"]) == set(np.concatenate(batches).ravel()) < set(range(ROWS))
     assert delta["parts-changed-ids"].tolist() == delta["table-changed-ids"].tolist()
@@ -359,6 +367,23 @@ def test_missing_damaged_and_exchanged_increments_are_named(trained, tmp_path):
         of(first)
 
 
+def test_increments_that_a_new_chain_removes_meanwhile_are_not_called_damaged(trained, tmp_path, monkeypatch):
+    folder, exported = trained
+    copy = shutil.copytree(folder, tmp_path / "job")
+    end = increments(copy)[-1]
+    read = deltas.Increment.tensor
+
+    def removed(self, name):
+        shutil.rmtree(copy / ".incremental_checkpoint", ignore_errors=True)
+        deltas.chain.Chain("model.ckpt-99", []).write(str(copy))
+        return read(self, f"{name}-is-gone")
+
+    monkeypatch.setattr(deltas.Increment, "tensor", removed)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="a full export is needed"):
+        lockstep.export_delta(exported, end, tmp_path / "deltas")
+    assert not os.path.exists(tmp_path / "deltas")
+
+
 def test_a_new_full_checkpoint_asks_for_a_full_export(tmp_path):
     training = Training(tmp_path / "job")
     training.run(0, 2)
@@ -424,3 +449,126 @@ def test_arguments_are_checked(trained, tmp_path):
     file.write_text(file.read_text().replace('"sequence": 0', '"sequence": 1'))
     with pytest.raises(ValueError, match="lockstep_export.json is damaged"):
         lockstep.export_delta(copy)
+
+
+class Chain:
+    """A chain of generated increments of two dynamic tables and a variable, and its states as dicts."""
+
+    def __init__(self, folder, count, seed):
+        self.folder, self._rng = str(folder), np.random.default_rng(seed)
+        # A number without a key: it came and went between two checkpoints.
+        self._stranger = np.array([1 << 40], np.int64)
+        self.states = [{"int": {}, "words": {}, "rows": {}}]
+        self._versions = [7]
+        for i in range(8):
+            self.states[0]["int"][i] = self._row()
+            self.states[0]["words"][b"w%d" % i] = self._row()
+        self.states[0]["rows"] = {i: self._row() for i in range(6)}
+        base = self.states[0]
+        tensors = {"rows": np.array([*base["rows"].values()]), "lockstep-link": np.array([7, 0])}
+        for name in ("int", "words"):
+            tensors |= {
+                f"{name}-keys": self._keys(name, base[name]),
+                f"{name}-values": np.array([*base[name].values()]),
+            }
+        os.makedirs(f"{self.folder}/.incremental_checkpoint")
+        written(f"{self.folder}/model.ckpt-0", tensors)
+        self.names = [f"model.ckpt-0-to-{i}" for i in range(1, count + 1)]
+        for name in self.names:
+            self._add(name)
+        deltas.chain.Chain("model.ckpt-0", self.names).write(self.folder)
+
+    def _row(self):
+        return self._rng.normal(size=2).astype(np.float32)
+
+    def _keys(self, name, keys):
+        return np.array([*keys], object if name == "words" else np.int64)
+
+    def _add(self, name):
+        """Adds an increment: some keys go, of which some come back in it, and some are set; at random rows, or all."""
+        state = {table: dict(rows) for table, rows in self.states[-1].items()}
+        tensors = {"lockstep-link": np.array([self._versions[-1] + 10, self._versions[-1]])}
+        for table in ("int", "words"):
+            removed = [key for key in state[table] if self._rng.random() < 0.4]
+            new = [i if table == "int" else b"w%d" % i for i in self._rng.permutation(14)[:3].tolist()]
+            back = [key for key in removed if self._rng.random() < 0.3]
+            for key in removed:
+                del state[table][key]
+            changed = {key: self._row() for key in {*new, *back}}
+            state[table].update(changed)
+            numbers = numbers_of(removed) if table == "words" else np.array(removed, np.int64)
+            tensors |= {
+                f"{table}-changed-removed": np.concatenate([numbers, self._stranger]),
+                f"{table}-changed-keys": self._keys(table, changed),
+                f"{table}-changed-values": np.array([*changed.values()], np.float32).reshape(-1, 2),
+            }
+        changed = {int(i): self._row() for i in self._rng.permutation(6)[:2]}
+        state["rows"].update(changed)
+        if self._rng.random() < 0.5:
+            tensors["rows"] = np.array([state["rows"][i] for i in range(6)])
+        else:
+            tensors |= {"rows-changed-ids": np.array([*changed]), "rows-changed-values": np.array([*changed.values()])}
+        written(f"{self.folder}/.incremental_checkpoint/{name}", tensors)
+        self.states.append(state)
+        self._versions.append(self._versions[-1] + 10)
+
+    def since(self, folder, number):
+        """Writes the record of a delta that ends with increment `number`, the base for 0."""
+        os.makedirs(folder)
+        variables, tables = {"rows": ([6, 2], tf.float32)}, {"int": (2, tf.int64), "words": (2, tf.string)}
+        base = f"{self.folder}/model.ckpt-0"
+        record = delta_files.Record("9", 1, self._versions[number], 1, base, variables, tables)
+        delta_files.write_delta_record(str(folder), record)
+        return str(folder)
+
+
+def applied(state, delta):
+    """Returns a state after a delta, with numpy."""
+    state = {table: dict(rows) for table, rows in state.items()}
+    for table in ("int", "words"):
+        removed, keys = delta[f"{table}-removed-keys"].tolist(), delta[f"{table}-changed-keys"].tolist()
+        assert not {*removed} & {*keys} and len({*keys}) == len(keys)
+        for key in removed:
+            state[table].pop(key, None)
+        state[table].update(zip(keys, delta[f"{table}-changed-values"], strict=True))
+    state["rows"].update(zip(delta["rows-changed-ids"].tolist(), delta["rows-changed-values"], strict=True))
+    return {table: {key: row.tobytes() for key, row in rows.items()} for table, rows in state.items()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_deltas_between_any_two_increments_have_the_effect_of_those_between(tmp_path, seed):
+    chain = Chain(tmp_path / "job", 5, seed)
+    for first in range(5):
+        for last in range(first + 1, 6):
+            since = chain.since(tmp_path / f"{first}-{last}" / "since", first)
+            end = f"{chain.folder}/.incremental_checkpoint/{chain.names[last - 1]}"
+            delta = tensors_of(f"{lockstep.export_delta(since, end)}/delta")
+            state = applied(chain.states[first], delta)
+            assert state == applied(chain.states[last], {**delta, **none_of(delta)}), (first, last)
+
+
+def none_of(delta):
+    """Returns the tensors of a delta without changes."""
+    return {name: value[:0] for name, value in delta.items() if name != "lockstep-link"}
+
+
+def test_two_removed_strings_with_one_number_ask_for_a_full_export(tmp_path, monkeypatch):
+    chain = Chain(tmp_path / "job", 2, 0)
+    monkeypatch.setattr(string_numbers, "numbers_of", lambda strings, salt=0: np.full(len(strings), 1 << 40))
+    with pytest.raises(tf.errors.FailedPreconditionError, match="of table 'words' the keys .*share the number"):
+        lockstep.export_delta(chain.since(tmp_path / "since", 0))
+
+
+def test_strings_that_have_their_second_number_are_removed(tmp_path, monkeypatch):
+    chain = Chain(tmp_path / "job", 1, 0)
+    second = numbers_of([b"w1"], 1)
+    path = f"{chain.folder}/.incremental_checkpoint/{chain.names[0]}"
+    tensors = tensors_of(path)
+    keep = tensors["words-changed-keys"] != b"w1"
+    tensors |= {"words-changed-removed": second, "words-changed-keys": tensors["words-changed-keys"][keep]}
+    tensors["words-changed-values"] = tensors["words-changed-values"][keep]
+    for file in glob.glob(f"{glob.escape(path)}.*"):
+        os.remove(file)
+    written(path, tensors)
+    delta = tensors_of(f"{lockstep.export_delta(chain.since(tmp_path / 'since', 0))}/delta")
+    assert delta["words-removed-keys"].tolist() == [b"w1"]

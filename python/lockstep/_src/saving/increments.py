@@ -1,18 +1,19 @@
 """Reads checkpoints and increments in a plain process, without the graph of the training program.
 
-Large tensors are read in pieces of some megabytes.
+Large tensors are read in pieces of some megabytes, if they were written in slices, as sharded and dynamic tables are.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from lockstep._src.engine import file_errors
-from lockstep._src.saving import delta_files, links
+from lockstep._src.saving import bundle, delta_files, links
 
 _tf1 = tf.compat.v1
 _PIECE_BYTES = 8 << 20
@@ -38,6 +39,7 @@ class Increment:
         if link is None:
             raise tf.errors.DataLossError(None, None, f"{prefix} has no number ({links.LINK})")
         self.version, self.previous = link
+        self._last_whole: tuple[str, np.ndarray] | None = None  # the tensor that `rows` read last, if it has no slices
 
     def tensor(self, name: str) -> np.ndarray:
         """Returns a tensor as an array."""
@@ -52,6 +54,10 @@ class Increment:
             shape = self.shapes[name]
             if (first, stop) == (0, shape[0]):
                 return np.asarray(self._reader.get_tensor(name))
+            if name not in self._sliced:  # TensorFlow reads all of it for each piece
+                if self._last_whole is None or self._last_whole[0] != name:
+                    self._last_whole = name, np.asarray(self._reader.get_tensor(name))
+                return self._last_whole[1][first:stop]
             places = ":".join([f"{first},{stop - first}", *["-"] * (len(shape) - 1)])
             with tf.Graph().as_default(), host_session() as session, tf.device("CPU:0"):
                 (rows,) = tf.raw_ops.RestoreV2(
@@ -61,6 +67,11 @@ class Increment:
                     dtypes=[self.dtypes[name]],
                 )
                 return session.run(rows)
+
+    @functools.cached_property
+    def _sliced(self) -> set[str]:
+        """The names of the tensors that were written in slices."""
+        return {name for name, entry in bundle.read_index(self.prefix)[1] if entry.slices}
 
     def pieces(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
         """Yields the rows of a tensor in pieces of some megabytes, each with the number of its first row."""
