@@ -245,8 +245,9 @@ class Handler(BaseHTTPRequestHandler):
         reloader = self.server.reloader
         with reloader.lock.shared():
             model = reloader.model
-            state = {"export": model.export, "sequence": model.sequence, "version": model.version}
-        self._answer(200, {**state, "refused": dict(reloader.refused)}, state["version"])
+            version = model.version
+            state = {"export": model.export, "sequence": model.sequence, "version": version}
+        self._answer(200, {**state, "refused": dict(reloader.refused)}, version)
 
     def do_POST(self) -> None:
         """Answers a prediction."""

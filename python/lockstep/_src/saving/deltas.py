@@ -308,10 +308,19 @@ def _write(target: str, record: Record, tensors: dict[str, np.ndarray]) -> None:
             _gfile.makedirs(temporary)
             _save(os.path.join(temporary, delta_files.DELTA_PREFIX), tensors)
             delta_files.write_delta_record(temporary, record)
-            _gfile.rename(temporary, target)
+            _rename(temporary, target)
         finally:
             if _gfile.exists(temporary):
                 _gfile.rmtree(temporary)
+
+
+def _rename(temporary: str, target: str) -> None:
+    try:
+        _gfile.rename(temporary, target)
+    except tf.errors.OpError as error:
+        if _gfile.exists(target):
+            raise FileExistsError(f"export_delta: another process made {target} at the same time") from error
+        raise
 
 
 def _save(prefix: str, tensors: dict[str, np.ndarray]) -> None:

@@ -328,6 +328,35 @@ def test_increments_with_changed_rows_alone_are_merged(trained, tmp_path):
     assert dict(zip(merged["table-changed-ids"].tolist(), merged["table-changed-values"].tolist(), strict=True)) == held
 
 
+def test_a_model_without_dynamic_tables(tmp_path):
+    rng = np.random.default_rng(0)
+    state = {"table": rng.normal(size=[ROWS, DIM]).astype(np.float32), "bias": np.float32(0.5)}
+    os.makedirs(tmp_path / "job/.incremental_checkpoint")
+    base = written(tmp_path / "job/model.ckpt-0", {**state, "lockstep-link": np.array([3, 0])})
+
+    def of_table():
+        ids = tf.placeholder(tf.int64, [None])
+        table = tf.get_variable("table", [ROWS, DIM], use_resource=True)
+        rows = tf.nn.embedding_lookup(table, ids) + tf.get_variable("bias", [], use_resource=True)
+        return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": rows})
+
+    since = exported = export(tmp_path / "exports", base, of_table, updatable=True)
+    served = Served(exported)
+    names = [f"model.ckpt-0-to-{step}" for step in (1, 2)]
+    for number, name in enumerate(names):
+        ids = rng.permutation(ROWS)[:4]
+        state["table"][ids] = rng.normal(size=[4, DIM])
+        state["bias"] += np.float32(1.0)
+        changed = {"table-changed-ids": ids, "table-changed-values": state["table"][ids], "bias": state["bias"]}
+        link = np.array([4 + number, 3 + number])
+        written(tmp_path / "job/.incremental_checkpoint" / name, {**changed, "lockstep-link": link})
+        deltas.chain.Chain("model.ckpt-0", names[: number + 1]).write(f"{tmp_path}/job")
+        since = delta_of(since)
+        assert served.apply(since) == 4 + number
+        rows = served.call("serving_default", ids=np.arange(ROWS))["rows"]
+        np.testing.assert_array_equal(rows, state["table"] + state["bias"])
+
+
 def test_pieces_of_tables_give_the_same_delta(trained, tmp_path, monkeypatch):
     _, exported = trained
     whole = tensors_of(f"{delta_of(exported, directory=tmp_path / 'one')}/delta")
@@ -415,6 +444,16 @@ def test_a_new_full_checkpoint_asks_for_a_full_export(tmp_path):
     served = Served(again)
     served.apply(delta_of(again))
     assert served.outputs() == full_export(tmp_path / "job", 1, tmp_path / "scratch")
+
+
+def test_of_two_deltas_with_one_name_the_first_stays(trained, tmp_path):
+    _, exported = trained
+    delta = delta_of(exported, directory=tmp_path)
+    tensors = tensors_of(f"{delta}/delta")
+    with pytest.raises(FileExistsError, match="another process made .*-000001 at the same time"):
+        deltas._write(delta, delta_files.read_record(delta), {"other": np.zeros(1)})
+    assert tensors.keys() == tensors_of(f"{delta}/delta").keys()
+    assert os.listdir(tmp_path) == [os.path.basename(delta)]
 
 
 def test_arguments_are_checked(trained, tmp_path):

@@ -125,10 +125,11 @@ class Rows:
         self.ids, last = np.unique(_joined(ids, np.dtype(np.int64))[::-1], return_index=True)
         last = sum(map(len, ids)) - 1 - last
         values = [one.tensor(delta_files.changed_values(name)) for one in changed]
-        self.values = np.concatenate(values)[last] if values else None
+        self.values = np.concatenate(values)[last] if values else np.zeros([0])
 
     def read(self, first: int, stop: int) -> np.ndarray:
         """Returns the rows `first` to `stop - 1`; `whole` must be there."""
+        assert self.whole is not None
         rows = self.whole.rows(self._name, first, stop)
         begin, end = np.searchsorted(self.ids, [first, stop])
         if begin < end:

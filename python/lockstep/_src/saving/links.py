@@ -24,5 +24,6 @@ def read_link(reader: Any) -> tuple[int, int] | None:
     names = [LINK] if LINK in shapes else [name for name in shapes if name.endswith("-link")]
     # A variable of a model may have such a name as well.
     names = [name for name in names if (list(shapes[name]), dtypes[name]) == ([2], tf.int64)]
-    found = {tuple(map(int, reader.get_tensor(name))) for name in names}
+    tensors = [reader.get_tensor(name) for name in names]
+    found = {(int(own), int(previous)) for own, previous in tensors}
     return found.pop() if len(found) == 1 else None

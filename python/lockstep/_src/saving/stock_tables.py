@@ -101,6 +101,7 @@ class StockTable(dynamic.DynamicVariable):
         initializer = initializer if initializer is not None else self._option.init_option.initializer
         start = initial_rows.initial_of(initializer, dim, name, 1)
         self._attributes["default_value"] = initial_rows.default_value(start, self._attributes)
+        self._lookups: Any
         self.mutable: RowTable | None = None
         if updatable:
             self._lookups = self.mutable = RowTable(name, stored_keys, dim, self.default_value)

@@ -25,7 +25,7 @@ def numbers_of(strings: Sequence[bytes], salt: int = 0) -> np.ndarray:
     """
     lengths = np.fromiter(map(len, strings), np.int64, len(strings))
     order = np.argsort(lengths, kind="stable")
-    numbers = np.empty(len(strings), np.uint64)
+    numbers: np.ndarray = np.empty(len(strings), np.uint64)
     with np.errstate(over="ignore"):  # the function computes modulo 2^64
         for first in range(0, len(strings), _GROUP):
             group = order[first : first + _GROUP]
