@@ -20,6 +20,7 @@ _EXPORTS = {
     "context": "lockstep._src.engine.context",
     "embedding_scope": "lockstep.train",
     "end_step": "lockstep._src.engine.steps",
+    "export_delta": "lockstep._src.saving.deltas",
     "init": "lockstep._src.engine.context",
     "plan": "lockstep._src.tables.placement.plan",
     "rank": "lockstep._src.engine.context",

@@ -74,6 +74,13 @@ def _worker_0_logs_what_all_workers_see(outputs: list[str]) -> bool:
     return seen == [(logged["loss"], logged["mae"])] * 2 and "'loss'" not in outputs[1]
 
 
+def _delta_changes_the_scores(outputs: list[str]) -> bool:
+    """Checks that the export has the scores of its checkpoint, and that training brings them near to 1."""
+    scores = re.search(r"exported: \[(\S+) +(\S+)\]\nwith the delta: \[(\S+) +(\S+)\]", outputs[0])
+    exported, with_delta = [float(scores[1]), float(scores[2])], [float(scores[3]), float(scores[4])]
+    return exported == [0.0, 0.0] and all(abs(score - 1.0) < 0.1 for score in with_delta)
+
+
 # Page -> what its first program must print, as the page says: a check of the workers' outputs.
 PRINTED = {
     "design": _matches("Lockstep.*Route"),
@@ -88,6 +95,7 @@ PRINTED = {
     "start": _matches(r"holds 500 rows of the table"),
     "algorithms": _matches(r"tf\.Tensor\(\[1\. 1\. 1\. 1\.\]"),
     "sharding": _matches(r"\(3, 16\) \(500, 16\) \(1000, 16\)"),
+    "deltas": _delta_changes_the_scores,
     "checkpoint_format": _matches(r"\(1000, 16\)"),
     "hooks": _matches(r"(?s)False.*True"),
     "keras_rs": _matches(r"\(500, 16\) \(1000, 16\)"),

@@ -37,15 +37,15 @@ SIGNATURES = {
     "train.StepStatHook": "(every_n_iter=None, count=None, unit='sample')",
     "train.export_all": (
         "(export_dir_base, checkpoint_path, signature_defs_and_main_op_fn, assets_extra=None, as_text=False, "
-        "clear_devices=True, strip_default_attrs=True, modes=None)"
+        "clear_devices=True, strip_default_attrs=True, modes=None, *, updatable=False)"
     ),
     "train.export": (
         "(export_dir_base, checkpoint_path, signature_def_fn, assets_extra=None, as_text=False, clear_devices=True, "
-        "strip_default_attrs=True, mode='infer')"
+        "strip_default_attrs=True, mode='infer', *, updatable=False)"
     ),
     "saved_model.export": (
         "(export_dir_base, checkpoint_path, signature_def_fn, assets_extra=None, as_text=False, clear_devices=True, "
-        "strip_default_attrs=True, mode='infer')"
+        "strip_default_attrs=True, mode='infer', *, updatable=False)"
     ),
     "train.SyncReplicasOptimizer": (
         "(opt, replicas_to_aggregate, total_num_replicas=None, variable_averages=None, variables_to_average=None, "

@@ -90,6 +90,7 @@ def _copy_data(source: str, shards: int, entries: Sequence[tensor_bundle_pb2.Bun
     """Copies the data of the entries to one file, in the order of the source, and updates the entries' places."""
     offset = 0
     with _gfile.GFile(f"{target}.data-00000-of-00001", "wb") as out:
+        out.write(b"")  # the first write makes the file, which must be there also if all tensors are empty
         for shard in range(shards):
             path = f"{source}.data-{shard:05d}-of-{shards:05d}"
             here = sorted((e for e in entries if e.shard_id == shard and e.size), key=lambda entry: entry.offset)

@@ -45,6 +45,17 @@ def checkpoint(tmp_path):
     return prefix
 
 
+def test_a_copy_of_empty_tensors_alone_can_be_read(checkpoint, tmp_path):
+    bundle.copy_tensors(checkpoint, ["none"], f"{tmp_path}/copy")
+    with tf.Graph().as_default(), tf.Session() as session:
+        read = session.run(
+            tf.raw_ops.RestoreV2(
+                prefix=f"{tmp_path}/copy", tensor_names=["none"], shape_and_slices=[""], dtypes=[tf.float32]
+            )
+        )
+    assert read[0].shape == (0, 4)
+
+
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 20])
 @pytest.mark.parametrize("block_bytes", [0, 1 << 14])
 def test_copy_has_the_requested_tensors(checkpoint, tmp_path, monkeypatch, chunk_bytes, block_bytes):

@@ -4,6 +4,8 @@ The model is built again in a graph of its own, without sharding. Its variables 
 their tensors are copied from the checkpoint to the SavedModel in small pieces (`bundle.py`), so that tables larger than
 memory can be exported. A dynamic table becomes a hash table and a matrix of rows (`stock_tables.py`).
 
+An updatable SavedModel has signatures with which a running server applies deltas (`delta_signature.py`, `deltas.py`).
+
 A SavedModel is complete or absent: it is written to a directory `temp-...`, which is then renamed.
 """
 
@@ -22,7 +24,9 @@ from tensorflow.python.training.saver import BulkSaverBuilder
 from lockstep._src.engine import file_errors
 from lockstep._src.engine.arguments import listed
 from lockstep._src.engine.context import context
-from lockstep._src.saving import bundle
+from lockstep._src.saving import bundle, delta_files, links
+from lockstep._src.saving.delta_signature import Updates
+from lockstep._src.saving.row_table import RowTableSaveable
 from lockstep._src.saving.stock_tables import StockTable
 from lockstep._src.tables import dynamic
 
@@ -47,6 +51,8 @@ def export(
     clear_devices: bool = True,
     strip_default_attrs: bool = True,
     mode: str = "infer",
+    *,
+    updatable: bool = False,
 ) -> str | None:
     """Writes a SavedModel with the values of a checkpoint; follows HybridBackend's `export` (docs/hybridbackend.md).
 
@@ -65,13 +71,16 @@ def export(
       strip_default_attrs: leaves out attributes that have their default value, for older TensorFlow versions.
       mode: the value of the option `mode` while the model is built: 'infer' (or 'predict'), 'train' or 'eval' (or
         'test').
+      updatable: adds signatures with which a running server applies deltas (`lockstep.export_delta`): the signature
+        `lockstep_apply_delta` changes the model, and `lockstep_version` returns its version.
 
     Returns:
       The directory of the SavedModel on the chief. On other workers None, without waiting.
 
     Raises:
       ValueError: the checkpoint does not exist, lacks variables of the model, or has them in another shape or type; the
-        graph has operations that only this library can run; or an argument is invalid.
+        graph has operations that only this library can run; or an argument is invalid. With `updatable`: the checkpoint
+        has no number, or the model has state that is neither a variable nor a dynamic table.
       FileNotFoundError: a file of `assets_extra` does not exist.
       TypeError: `signature_def_fn` did not return signatures.
     """
@@ -84,6 +93,7 @@ def export(
         build_mode=mode,
         default_key=_KEYS[mode],
         modes=[mode],
+        updatable=updatable,
     )
 
 
@@ -96,6 +106,8 @@ def export_all(
     clear_devices: bool = True,
     strip_default_attrs: bool = True,
     modes: Sequence[str] | None = None,
+    *,
+    updatable: bool = False,
 ) -> str | None:
     """Writes a SavedModel with signatures for several modes; follows HybridBackend's `export_all`.
 
@@ -111,6 +123,7 @@ def export_all(
       strip_default_attrs: leaves out attributes that have their default value.
       modes: some of 'infer', 'train' and 'eval', or their other names as in `export`. The SavedModel has the tags of
         these modes, and no signatures of the other modes. None: all modes that have a signature.
+      updatable: adds signatures with which a running server applies deltas, as in `export`.
 
     Returns:
       The directory of the SavedModel on the chief. On other workers None, without waiting.
@@ -128,6 +141,7 @@ def export_all(
         build_mode="infer",
         default_key=None,
         modes=None if modes is None else _checked_modes(modes),
+        updatable=updatable,
     )
 
 
@@ -155,6 +169,7 @@ def _export(
     build_mode: str,
     default_key: str | None,
     modes: Sequence[str] | None,
+    updatable: bool,
 ) -> str | None:
     """Writes a SavedModel for `export` and `export_all`.
 
@@ -166,7 +181,7 @@ def _export(
     checkpoint = _Checkpoint(checkpoint_path)
     extra = _checked_assets(assets_extra)
     # Only the chief exports, so the model's scopes and collectives must not wait for the other workers.
-    stock_tables_alone = dynamic.tables_made_by(functools.partial(StockTable, checkpoint))
+    stock_tables_alone = dynamic.tables_made_by(functools.partial(StockTable, checkpoint, updatable=updatable))
     scopes = context.scope(mode=build_mode, sharding=False), context.detached()
     with tf.Graph().as_default() as graph, scopes[0], scopes[1], stock_tables_alone:
         signatures, main_op = _signatures(fn(), default_key)
@@ -175,9 +190,16 @@ def _export(
         checkpoint.check_variables(_tf1.global_variables())
         if main_op is None:
             main_op = tf.group(_tf1.local_variables_initializer(), _tf1.tables_initializer(), name="init_all")
+        record = None
+        if updatable:
+            updates, record = _updates(checkpoint)
+            signatures = {**signatures, **updates.signatures()}
+            main_op = tf.group(main_op, updates.initializer, name="init_with_version")
         # TensorFlow would save the collection, and look for the tables when it loads the SavedModel.
         graph.clear_collection(dynamic.TABLES)
         saver = _CopyingSaver(checkpoint)
+        if updatable:
+            graph.clear_collection(_tf1.GraphKeys.SAVEABLE_OBJECTS)  # the saver has them; a MetaGraph cannot
         _check_operations(graph)
 
         def write(directory: str) -> None:
@@ -201,8 +223,33 @@ def _export(
                 target = os.path.join(directory, "assets.extra", destination)
                 _gfile.makedirs(os.path.dirname(target))
                 _gfile.copy(source, target)
+            if record is not None:
+                delta_files.write_export_record(directory, record)
 
         return _write_whole(os.fspath(export_dir_base), write)
+
+
+def _updates(checkpoint: _Checkpoint) -> tuple[Updates, delta_files.Record]:
+    """Returns the state of the default graph's model that deltas change, and the record of its export."""
+    version = links.link_of(checkpoint.path)
+    if version is None:
+        raise ValueError(
+            f"export: checkpoint {checkpoint.path!r} has no number ({links.LINK}); with updatable=True wanted a "
+            "checkpoint that was saved in a scope, on whose number increments build"
+        )
+    tables = [table.mutable for table in dynamic.dynamic_tables()]
+    others = [
+        s.name for s in _tf1.get_collection(_tf1.GraphKeys.SAVEABLE_OBJECTS) if not isinstance(s, RowTableSaveable)
+    ]
+    if others:
+        raise ValueError(
+            f"export: the model has {', '.join(others)}, which is neither a variable nor a dynamic table; no delta can "
+            "update it, so updatable=True is not possible"
+        )
+    updates = Updates(_tf1.global_variables(), tables, version[0])
+    path = checkpoint.path if "://" in checkpoint.path else os.path.abspath(checkpoint.path)
+    record = delta_files.Record("", 0, version[0], 0, path, updates.variables, updates.tables)
+    return updates, record
 
 
 def _select_modes(

@@ -10,6 +10,9 @@ The two variables of a table:
 Both are byte-for-byte copies of the checkpoint's tensors, and neither is loaded into this process's memory. When a
 server loads the SavedModel, it fills a `tf.lookup.StaticHashTable` from keys to row numbers with `<table>-keys`.
 
+In an updatable SavedModel, a mutable hash table from keys to rows takes the place of the variables (`RowTable`). The
+SavedModel has the same two tensors.
+
 A key without a row reads the table's default row, as in evaluation (tables/dynamic/modes.py).
 """
 
@@ -21,6 +24,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
+from lockstep._src.saving.row_table import RowTable
 from lockstep._src.tables.dynamic import initial_rows, table_options
 from lockstep._src.tables.dynamic import variable as dynamic
 
@@ -67,6 +71,7 @@ class StockTable(dynamic.DynamicVariable):
       trainable: not used.
       collections: not used; the two variables are added to `GLOBAL_VARIABLES`.
       option: the table's options.
+      updatable: keeps the rows in a mutable hash table, `mutable`, so that a running server can change them.
 
     Raises:
       ValueError: the checkpoint does not have the table, or has it with other keys or row sizes.
@@ -85,6 +90,7 @@ class StockTable(dynamic.DynamicVariable):
         trainable: bool = True,
         collections: Any = None,
         option: table_options.EmbeddingVariableOption | None = None,
+        updatable: bool = False,
     ) -> None:
         del trainable, collections
         self._dim, self._option = dim, option or table_options.EmbeddingVariableOption()
@@ -92,30 +98,37 @@ class StockTable(dynamic.DynamicVariable):
         self._attributes = table_options.attributes(self._option, 1)
         stored_keys = tf.string if self._key_dtype == tf.string else tf.int64
         self._count = _count_of(checkpoint, name, dim, stored_keys)
-        keys = _variable(f"{name}-keys", [self._count], stored_keys)
-        rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
         initializer = initializer if initializer is not None else self._option.init_option.initializer
         start = initial_rows.initial_of(initializer, dim, name, 1)
         self._attributes["default_value"] = initial_rows.default_value(start, self._attributes)
-        self._lookups = _Lookups(name, keys, rows, self.default_value)
-        # Skips DynamicVariable's __init__ and calls that of TensorFlow's class, with the variable of the rows.
+        self._lookups: Any
+        self.mutable: RowTable | None = None
+        if updatable:
+            self._lookups = self.mutable = RowTable(name, stored_keys, dim, self.default_value)
+            handle, initializer_op = self.mutable.handle, tf.no_op()
+        else:
+            keys = _variable(f"{name}-keys", [self._count], stored_keys)
+            rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
+            self._lookups = _Lookups(name, keys, rows, self.default_value)
+            handle, initializer_op = rows.handle, rows.initializer
+        # Skips DynamicVariable's __init__ and calls that of TensorFlow's class, with the resource of the rows.
         super(dynamic.DynamicVariable, self).__init__(
             trainable=False,
             shape=tf.TensorShape([None, dim]),
             dtype=tf.as_dtype(dtype),
-            handle=rows.handle,
+            handle=handle,
             synchronization=tf.VariableSynchronization.NONE,
             aggregation=tf.VariableAggregation.NONE,
             unique_id=name,
             handle_name=name,
-            initializer_op=rows.initializer,
+            initializer_op=initializer_op,
             in_graph_mode=True,
         )
         ops.add_to_collection(dynamic.TABLES, self)
 
     def total_count(self) -> tf.Tensor:
         """Returns the number of admitted keys, an int64 scalar."""
-        return tf.constant(self._count, tf.int64)
+        return tf.constant(self._count, tf.int64) if self.mutable is None else self.mutable.count()
 
 
 def _refusing(method: str) -> Any:

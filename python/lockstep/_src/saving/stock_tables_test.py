@@ -94,9 +94,10 @@ def trained(tmp_path_factory):
     return path, had
 
 
-def test_plain_tensorflow_serves_the_rows_of_admitted_keys(trained, tmp_path):
+@pytest.mark.parametrize("updatable", [False, True])
+def test_plain_tensorflow_serves_the_rows_of_admitted_keys(trained, tmp_path, updatable):
     path, had = trained
-    directory = export(tmp_path, path, signature)
+    directory = export(tmp_path, path, signature, updatable=updatable)
     np.save(tmp_path / "ids.npy", IDS)
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     command = [sys.executable, "-c", _SERVE, directory, f"{tmp_path}/ids.npy", f"{tmp_path}/out.npz"]
@@ -147,4 +148,9 @@ def test_an_exported_table_is_read_only(trained, tmp_path):
             table.insert([1], [[0.0] * DIM])
         return tf.saved_model.predict_signature_def({"x": tf.placeholder(tf.float32)}, {"n": table.total_count()})
 
-    assert export(tmp_path, trained[0], build)
+    for updatable in (False, True):
+        directory = export(tmp_path, trained[0], build, updatable=updatable)
+        with tf.Graph().as_default(), tf.Session() as session:
+            loaded = tf.saved_model.load(session, ["serve"], directory).signature_def["serving_default"]
+            count = session.run(loaded.outputs["n"].name)
+        assert count == len(tf.train.load_variable(trained[0], "drawn-keys"))
