@@ -37,7 +37,7 @@ from lockstep._src.collectives import agreement, ordered
 from lockstep._src.engine import background, file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
-from lockstep._src.saving import checkpoint, latest
+from lockstep._src.saving import checkpoint, latest, links
 from lockstep._src.saving.chain import FOLDER, Chain
 from lockstep._src.saving.shard_saveables import saved_shard_of
 from lockstep._src.saving.table_saveables import take_tables
@@ -97,9 +97,10 @@ class IncrementalSaver:
 
     def _save(self, session: Any, save_path: str, global_step: int) -> str:
         background.finish()  # it changes the links
-        links = agreement.gather_values(session.run(self._links).tolist(), "incremental_links")
+        of_workers = agreement.gather_values(session.run(self._links).tolist(), "incremental_links")
         # 0 means that the changes of a table are unknown.
-        link = links[0][0] if {link for row in links for link in row} == {links[0][0]} else 0
+        one = of_workers[0][0]
+        link = one if {link for row in of_workers for link in row} == {one} else 0
         directory = os.path.dirname(save_path)
         name = None
         if context.rank == 0 and self._continues(link, directory):
@@ -177,12 +178,8 @@ def _increments_on(save_path: str) -> list[str]:
 
 def _link_of(path: str) -> int | None:
     """Returns the number of a full checkpoint; None if it has none or does not exist."""
-    if not _gfile.exists(f"{path}.index"):
-        return None
-    reader = tf.train.load_checkpoint(path)
-    numbered = [name for name in reader.get_variable_to_shape_map() if name.endswith("-link")]
-    links = {int(reader.get_tensor(name)[0]) for name in numbered}
-    return links.pop() if len(links) == 1 else None
+    found = links.link_of(path) if _gfile.exists(f"{path}.index") else None
+    return found and found[0]
 
 
 def _sharded_variables() -> list[Any]:
