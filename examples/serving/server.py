@@ -183,7 +183,7 @@ class Reloader:
         while not self._stopped.wait(self._poll_s):
             try:
                 self.look()
-            except Exception:  # serving goes on
+            except Exception:  # serving continues
                 _log.exception("the look at %s failed", self._exports)
 
     def stop(self) -> None:

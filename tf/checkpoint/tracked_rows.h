@@ -16,8 +16,8 @@
 
 namespace lockstep {
 
-// What is known of a sharded table's last checkpoint: its number, and whether rows have changed since. It lies beside
-// the table's variable, and slots of optimizers have their own.
+// The last checkpoint of a sharded table: its number, and which rows have changed since. The object lies beside the
+// table's variable. Slots of optimizers have objects of their own.
 //
 // A checkpoint has a number, its link (table_layout.h). An incremental one can follow only if the changes since the
 // last one are known: after a save or the restore of an increment, but not after the restore of a full checkpoint.

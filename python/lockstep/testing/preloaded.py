@@ -6,9 +6,8 @@ import numpy
 import tensorflow
 
 from lockstep import _assembly, data, embedding, train
-from lockstep._src.collectives import ordered
 
-__all__ = ["_assembly", "data", "embedding", "numpy", "ordered", "tensorflow", "train"]
+__all__ = ["_assembly", "data", "embedding", "numpy", "tensorflow", "train"]
 
 # Workers share this memory as long as they do not write to it. A collection in a worker would write to all of it.
 gc.collect()

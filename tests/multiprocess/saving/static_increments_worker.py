@@ -10,7 +10,7 @@ import hybridbackend.tensorflow as hb
 from lockstep._src.saving import shard_saveables
 
 DIM = 4
-# Table -> rows. Of `user`, steps change few rows; of `few`, all; a program assigns rows of `assigned`.
+# Table -> rows. Steps change few rows of `user` and all of `few`; a program assigns rows of `assigned`.
 TABLES = {"user": 601, "few": 6, "still": 300, "assigned": 90}
 
 

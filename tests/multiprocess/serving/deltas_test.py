@@ -130,7 +130,7 @@ def load(server: Server) -> Iterator[list[Answer]]:
 
 @dataclasses.dataclass(frozen=True)
 class Delivery:
-    """What a job delivered to a server.
+    """A delivery of a job to a server.
 
     Attributes:
       exports: the folder of the export and its deltas.
@@ -273,7 +273,7 @@ def test_missing_damaged_and_exchanged_deltas_are_refused_by_name(delivery, tmp_
         refusal(server, f"{first}: damaged: delta.index: No such file")
         replace(Path(shutil.copytree(good[2], tmp_path / "staged")))
         refusal(server, f"{first}: out of order: it is number 3 on export")
-        # The right one, and all goes on.
+        # The right one: the server continues.
         replace(Path(shutil.copytree(good[0], tmp_path / "staged")))
         assert server.reached(2) == delivery.versions[2]
         assert server.state()["refused"] == {}

@@ -29,7 +29,7 @@ _raw = tf.raw_ops
 APPLY = "lockstep_apply_delta"
 VERSION = "lockstep_version"
 
-# What may happen to a resource variable that is only looked up: a whole read whose value nobody uses, and these.
+# Operations on a resource variable that is only looked up: these, and a whole read whose value nobody uses.
 _ROW_READS = {"ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "AssignVariableOp"}
 
 

@@ -61,9 +61,9 @@ def saved_shard_of(variable: Any) -> sharded.Shard | None:
 
 
 def take_of_one_worker(names_to_saveables: Any) -> tuple[dict[str, ShardSaveable], Any]:
-    """In a job of one worker, splits a saver's variables into tables with their slots, by name, and all others.
+    """Splits a saver's variables into tables with their slots, by name, and all others, in a job of one worker.
 
-    In larger jobs TensorFlow's saver keeps them apart, as slices.
+    In larger jobs it returns all as others: TensorFlow's saver keeps them apart, as slices.
     """
     if context.world_size > 1:
         return {}, names_to_saveables

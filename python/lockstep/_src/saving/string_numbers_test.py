@@ -18,7 +18,7 @@ def strings(count=200):
 
 
 def fingerprint(text, salt):
-    """Fingerprint of core/base/hash.h with Python's integers."""
+    """Returns Fingerprint of core/base/hash.h with Python's integers."""
 
     def mix(x):
         x = (x ^ x >> 33) * 0xFF51AFD7ED558CCD & _MASK
