@@ -99,8 +99,9 @@ Status SaveJob::EndSnapshots() {
 }
 
 Status SaveJob::WriteOwn(int rank, tf::BundleWriter* file) {
-  const bool tracked = std::any_of(state_->shards.begin(), state_->shards.end(),
-                                   [](const SavedState::Shard& shard) { return shard.tracked != nullptr; });
+  const bool tracked = std::any_of(state_->shards.begin(), state_->shards.end(), [](const SavedState::Shard& shard) {
+    return shard.tracked != nullptr && shard.tracked->tracks();
+  });
   if (rank == 0 && tracked) {
     LOCKSTEP_RETURN_IF_ERROR(Add(file, kLinkTensor, "", LinkTensor(link_, state_->previous)));
   }
