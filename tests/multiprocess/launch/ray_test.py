@@ -21,7 +21,10 @@ import pytest
 import lockstep
 from lockstep.testing.launching import wait_for
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not here: tools/setup.sh ray")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not here: tools/setup.sh ray"),
+    pytest.mark.long,
+]
 
 _EXAMPLE = Path(__file__).parents[3] / "examples" / "ray" / "train.py"
 _EPOCHS = 4
