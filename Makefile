@@ -7,7 +7,7 @@ TF ?= 2.21.0
 VENV ?= .venv-tf$(TF)
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
-export TF VENV JOBS
+export TF VENV JOBS CASES TURN
 
 python := $(VENV)/bin/python
 cmake := $(VENV)/bin/cmake
@@ -47,14 +47,15 @@ train: check-workers setup ## train a ranking model on WORKERS workers: on gener
 
 # The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
 # REDUCED=1 runs the tests that another version of TensorFlow could break (conftest.py defines them), and of a test with
-# several cases every third. `make test-matrix` runs all of their cases.
+# several cases every third. `make test-matrix` runs all of their cases. CASES=N runs, of a test that starts workers,
+# every N-th case, beginning with number TURN.
 .PHONY: test
 test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh core tests
 	@tools/setup.sh python & environment=$$!; core=0; \
 	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
-	@tools/setup.sh ops $(if $(REDUCED),,spark ray kubernetes mlflow)
+	@tools/setup.sh ops $(if $(REDUCED),,spark kubernetes mlflow)
 	@core=0; python=0; \
 	$(core_tests) '' $(if $(REDUCED),-R columnar) || core=$$?; \
 	$(python_tests) || python=$$?; \
@@ -64,11 +65,11 @@ test: ## all tests: the core's with ctest, Python's with pytest
 
 core_tests_build = $(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,$(if $(REDUCED),lockstep_columnar_tests))
 core_tests = tools/test_core.sh build/core-tf-$(TF)
-python_tests = tools/test_python.sh $(if $(REDUCED),--reduced --every 3) $(TESTS)
+python_tests = tools/test_python.sh $(if $(REDUCED),--reduced --every 3 --turn $(or $(TURN),0)) $(TESTS)
 
 .PHONY: test-long
 test-long: ## the tests that make test leaves out because they take long; TESTS selects some
-	@tools/setup.sh ops
+	@tools/setup.sh ops ray
 	@$(python) -m pytest --long -m long --timeout=1200 $(or $(TESTS),--ignore=tests/hosts python tests)
 
 .PHONY: check-filter

@@ -4,7 +4,8 @@
 TensorFlow, and the tests in `tests/` that are marked `oldest`. The marker `newest_only` excludes slow tests that do not
 depend on TensorFlow's version.
 
-`pytest --every N` runs every N-th case of a test with several cases, beginning with the first.
+`pytest --every N` runs every N-th case of a test with several cases. `--turn K` begins with case K, from 0 on, so that
+N runs with the turns 0 to N - 1 run all cases. (A test with fewer cases than N is in each run.)
 
 `pytest --long` also runs the tests marked `long`, which `make test` leaves to `make test-long` and `make test-hosts`.
 
@@ -33,9 +34,10 @@ _STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --reduced, --every, --long and --processes."""
+    """Adds --reduced, --every, --turn, --long and --processes."""
     parser.addoption("--reduced", action="store_true", help="leave out what another TensorFlow cannot change")
     parser.addoption("--every", type=int, default=1, help="of the cases of a test, run every N-th")
+    parser.addoption("--turn", type=int, default=0, help="the number of the first case, with --every")
     parser.addoption("--long", action="store_true", help="run those marked `long` too")
     parser.addoption("--processes", choices=["one", "several"], help="tests that start no workers, or those that do")
 
@@ -67,21 +69,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--reduced"):
         kept = [item for item in kept if _is_in_reduced_set(item)]
     if (every := config.getoption("--every")) > 1:
-        seen = collections.Counter[tuple[Path, str]]()
-        kept = [item for item in kept if _number_of_case(item, seen) % every == 0]
+        cases = collections.defaultdict[tuple[Path, str], list[pytest.Item]](list)
+        for item in kept:
+            cases[item.path, item.nodeid.partition("[")[0]].append(item)
+        turn = config.getoption("--turn")
+        in_turn = {item for of_test in cases.values() for item in of_test[turn % min(every, len(of_test)) :: every]}
+        kept = [item for item in kept if item in in_turn]
     if wanted := config.getoption("--processes"):
         kept = [item for item in kept if _starts_workers(item) == (wanted == "several")]
     if len(kept) < len(items):
         staying = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in staying])
         items[:] = kept
-
-
-def _number_of_case(item: pytest.Item, seen: collections.Counter[tuple[Path, str]]) -> int:
-    """Returns how many cases of the item's test were counted before."""
-    test = (item.path, item.nodeid.partition("[")[0])
-    seen[test] += 1
-    return seen[test] - 1
 
 
 def _is_in_reduced_set(item: pytest.Item) -> bool:

@@ -3,7 +3,8 @@
 # workers follow one by one, because their workers need the cores. conftest.py distinguishes both kinds.
 #
 # Usage: tools/test_python.sh [arguments of pytest]
-# Reads: VENV (the environment's folder), JOBS (cores).
+# Reads: VENV (the environment's folder), JOBS (cores), CASES and TURN: of a test that starts workers, every CASES-th case,
+# beginning with number TURN.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,5 +22,5 @@ run() {
 
 # Each parallel process loads TensorFlow, about 1 GiB.
 run --processes=one --numprocesses="$JOBS" --maxprocesses=4 --dist=loadfile "$@"
-run --processes=several "$@"
+run --processes=several ${CASES:+--every "$CASES" --turn "${TURN:-0}"} "$@"
 exit $status
