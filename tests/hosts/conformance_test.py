@@ -90,6 +90,7 @@ def test_faults_are_said_as_they_are_on_one_host():
         assert _run_on(hosts, tests, 4) == len(tests)
 
 
+@pytest.mark.long
 def test_faults_end_lanes_by_name_as_they_do_on_one_host():
     with Cluster(2) as hosts:
         assert _run_on(hosts, _all_of(_LANE_FAULTS, _SHAPES), 4) >= 7
