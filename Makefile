@@ -55,7 +55,7 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh python & environment=$$!; core=0; \
 	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
-	@tools/setup.sh ops $(if $(REDUCED),,spark kubernetes mlflow)
+	@tools/setup.sh ops $(if $(REDUCED),,kubernetes mlflow)
 	@core=0; python=0; \
 	$(core_tests) '' $(if $(REDUCED),-R columnar) || core=$$?; \
 	$(python_tests) || python=$$?; \
@@ -69,7 +69,7 @@ python_tests = tools/test_python.sh $(if $(REDUCED),--reduced --every $(or $(CAS
 
 .PHONY: test-long
 test-long: ## the tests that make test leaves out because they take long; TESTS selects some
-	@tools/setup.sh ops ray
+	@tools/setup.sh ops spark ray
 	@$(python) -m pytest --long -m long --timeout=1200 $(or $(TESTS),--ignore=tests/hosts python tests)
 
 .PHONY: check-filter

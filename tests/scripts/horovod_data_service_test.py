@@ -126,6 +126,7 @@ def test_the_programs_of_both_sides_differ_in_what_the_document_shows():
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs java, which is not here")
 @pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not here")
+@pytest.mark.long
 def test_both_jobs_run_on_spark(tmp_path):
     file = tmp_path / "compute.json"
     name = "import horovod.spark.tensorflow.compute_worker as worker; print(worker.__file__)"
@@ -140,6 +141,7 @@ def test_both_jobs_run_on_spark(tmp_path):
 
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs java, which is not here")
 @pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not here")
+@pytest.mark.long
 def test_spark_submit_exits_with_2_for_wrong_arguments(tmp_path):
     worker = importlib.util.find_spec("horovod.spark").submodule_search_locations[0] + "/tensorflow/compute_worker.py"
     line = f"spark-submit --master local[3] {worker} --dispatchers 2 /tmp/compute.json"
