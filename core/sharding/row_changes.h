@@ -38,7 +38,6 @@ class RowChanges {
   // The same for one row, [row_bytes].
   void Accept(int64_t number, const char* row);
 
-  int64_t count() const { return static_cast<int64_t>(fingerprints_.size()); }
   int64_t row_bytes() const { return row_bytes_; }
 
  private:

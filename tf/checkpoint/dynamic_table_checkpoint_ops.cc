@@ -235,6 +235,9 @@ class TrackTablesKernel : public tf::OpKernel {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const auto tracked, TrackedRows::Of(context, handle));
     const tf::tf_shared_lock lock(*variable->mu());
+    if (!variable->is_initialized) {
+      return FailedPrecondition(absl::StrCat("variable '", handle.name(), "' is not initialized"));
+    }
     tracked->Track(*variable->tensor(), ParallelForOf(context));
     return tracked->known_link();
   }

@@ -79,6 +79,7 @@ class IncrementalSaver:
 
     def track(self, session: Any) -> None:
         """Makes the tables record their changes from now on; to be called in a new session."""
+        background.finish()  # rows that it has read would count as unchanged
         session.run(self._links)
 
     def save(self, session: Any, save_path: str, global_step: int) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training.saving import saveable_object
 
 from lockstep._src.engine.context import context
@@ -44,13 +45,16 @@ class ShardSaveable(saveable_object.SaveableObject):
 def saved_shard_of(variable: Any) -> sharded.Shard | None:
     """Returns the rows that a variable holds, if it is a sharded table or a slot of one, and is saved in rows.
 
-    TensorFlow reads no slices of float16. In a job of one worker nothing but their names and shapes tells of slots.
+    TensorFlow reads no slices of float16. In a job of one worker nothing but their names and shapes tells of slots. They
+    are not trainable.
     """
-    if not isinstance(variable, tf.Variable) or variable.dtype.base_dtype == tf.float16:
+    if not resource_variable_ops.is_resource_variable(variable) or variable.dtype.base_dtype == tf.float16:
         return None
     shard = sharded.shard_of(variable)
     if shard is not None or context.world_size > 1 or not hasattr(variable, "graph"):
         return shard
+    if variable.trainable or not (variable.dtype.is_floating or variable.dtype.is_integer):
+        return None
     named = f"{variable.op.name}/"
     owners = [
         table.shard

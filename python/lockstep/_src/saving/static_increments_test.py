@@ -166,3 +166,23 @@ def test_an_increment_alone_is_no_checkpoint(session, tmp_path):
         tf.errors.InvalidArgumentError, match="it is incremental; restore it with the incremental saver"
     ):
         program.other.restore(running, path)
+
+
+def test_a_variable_with_a_name_like_a_slots_is_saved_as_any_other(tmp_path):
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        with embedding_scope():
+            tf.get_variable("user", [ROWS, DIM])
+        tf.get_variable("user/bias", [ROWS])
+        tf.get_variable("user/counts", [ROWS], use_resource=False, trainable=False)
+        saver = IncrementalSaver()
+        session.run(tf.global_variables_initializer())
+        saver.track(session)
+        saver.save(session, f"{tmp_path}/model.ckpt", 1)
+        shapes = tf.train.load_checkpoint(saver.save(session, f"{tmp_path}/model.ckpt", 2)).get_variable_to_shape_map()
+    assert shapes == {
+        "user-changed-ids": [0],
+        "user-changed-values": [0, DIM],
+        "user/bias": [ROWS],
+        "user/counts": [ROWS],
+        "lockstep-link": [2],
+    }
