@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/train/saves.py [--rows 10000000] [--dim 32] [--ids 16384] [--steps 1000].
 
-Workload: a step of a worker looks up `ids` ids of one table, drawn evenly from all rows, eight of which are an example
-of a network of 512 and 256 units, and trains all of it with Adagrad. The session saves at its begin, after `steps`
+Workload: a step of a worker looks up `ids` ids of one table, drawn evenly from all rows. Eight of them are an example
+of a network of 512 and 256 units. Adagrad trains all of it. The session saves at its begin, after `steps`
 steps, and at its end, after twice as many. The second save is measured. The checkpoint has the table and its slot,
 8 * rows * dim bytes.
 

@@ -55,13 +55,7 @@ def saved_shard_of(variable: Any) -> sharded.Shard | None:
         return shard
     if variable.trainable or not (variable.dtype.is_floating or variable.dtype.is_integer):
         return None
-    named = f"{variable.op.name}/"
-    owners = [
-        table.shard
-        for table in sharded.tables(variable.graph)
-        if named.startswith(f"{table.logical_name}/") and variable.shape[:1] == table.shape[:1]
-    ]
-    return owners[0] if owners else None
+    return sharded.shard_of_slot(variable, variable.op.name)
 
 
 def take_of_one_worker(names_to_saveables: Any) -> tuple[dict[str, ShardSaveable], Any]:

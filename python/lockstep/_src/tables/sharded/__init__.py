@@ -7,7 +7,15 @@ lookups then work on them unchanged.
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded.lookup_steps import gather_table
 from lockstep._src.tables.sharded.scatters import are_rows_of_the_shard, intercept_scatters
-from lockstep._src.tables.sharded.shard import is_named_as_slot, is_sharded, note, register, shard_of, tables
+from lockstep._src.tables.sharded.shard import (
+    is_named_as_slot,
+    is_sharded,
+    note,
+    register,
+    shard_of,
+    shard_of_slot,
+    tables,
+)
 from lockstep._src.tables.sharded.sharding_rules import ShardingRules, intercept_creation, sharding_scope
 from lockstep._src.tables.sharded.table import RowShardedTable
 
@@ -24,6 +32,7 @@ __all__ = [
     "note",
     "register",
     "shard_of",
+    "shard_of_slot",
     "sharding_scope",
     "tables",
 ]

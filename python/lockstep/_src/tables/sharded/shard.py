@@ -40,11 +40,16 @@ def shard_of(variable: Any) -> Shard | None:
     info = getattr(variable, "_save_slice_info", None)
     if info is None or not hasattr(variable, "graph") or tf.executing_eagerly():
         return None
+    return shard_of_slot(variable, info.full_name)
+
+
+def shard_of_slot(slot: tf.Variable, name: str) -> Shard | None:
+    """Returns the shard of the table, in the slot's graph, whose slot has this name; None if there is none."""
     # With tables 'user' and 'user/age', the slot 'user/age/Adagrad' belongs to the second one.
     owners = [
         table
-        for table in tables(variable.graph)
-        if info.full_name.startswith(table.logical_name + "/") and variable.shape[:1] == table.shape[:1]
+        for table in tables(slot.graph)
+        if name.startswith(table.logical_name + "/") and slot.shape[:1] == table.shape[:1]
     ]
     return max(owners, key=lambda table: len(table.logical_name)).shard if owners else None
 
