@@ -83,6 +83,14 @@ std::shared_ptr<Context> CurrentContext() {
   return holder.context;
 }
 
+// Returns the context with a number, which no other one of this process has.
+Result<std::shared_ptr<Context>> NumberedContext(long long number) {
+  Holder& holder = TheHolder();
+  const std::lock_guard lock(holder.mutex);
+  if (holder.number != number || holder.context == nullptr) return Cancelled("this rank has left the job");
+  return holder.context;
+}
+
 // Checks twice whether there is a context. The first check, before the rendezvous, fails at once instead of after a
 // minute of waiting. The second check is needed because two threads may have joined at the same time. The second thread
 // loses, and its context's destructor leaves the job.
@@ -283,19 +291,14 @@ long long lockstep_context_number() {
 }
 
 int lockstep_await_background(long long number, double seconds) {
-  std::shared_ptr<lockstep::Context> context;
-  {
-    lockstep::Holder& holder = lockstep::TheHolder();
-    const std::lock_guard lock(holder.mutex);
-    if (holder.number == number) context = holder.context;
-  }
-  if (context == nullptr) return Report(lockstep::Cancelled("this rank has left the job"));
-  const std::optional<lockstep::Status> ended = context->AwaitBackground(seconds);
+  const auto context = lockstep::NumberedContext(number);
+  if (!context.ok()) return Report(context.status());
+  const std::optional<lockstep::Status> ended = (*context)->AwaitBackground(seconds);
   return ended ? Report(*ended) : LOCKSTEP_STILL_RUNS;
 }
 
-int lockstep_barrier_in_background(const char* error) {
-  const lockstep::Result<std::shared_ptr<lockstep::Context>> context = lockstep::DefaultContext();
+int lockstep_barrier_in_background(long long number, const char* error) {
+  const auto context = lockstep::NumberedContext(number);
   if (!context.ok()) return Report(context.status());
   const auto barrier = [why = TextOf(error)](lockstep::Communicator& communicator) {
     constexpr char kName[] = "end of background work";

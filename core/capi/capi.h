@@ -75,9 +75,10 @@ long long lockstep_context_number();
 // runs. CANCELLED if the process has left that job: its work may or may not have been done.
 int lockstep_await_background(long long number, double seconds);
 
-// Posts a barrier of all ranks to the background lane, and does not wait for it. `error` is "", or why this rank has
-// failed; then the barrier is CANCELLED on all ranks, with that text. FAILED_PRECONDITION without a context.
-int lockstep_barrier_in_background(const char* error);
+// Posts a barrier of all ranks to the background lane of this context, and does not wait for it. `error` is "", or why
+// this rank has failed; then the barrier is CANCELLED on all ranks, with that text. CANCELLED if the process has left
+// that job.
+int lockstep_barrier_in_background(long long number, const char* error);
 
 // Ends the process after that many seconds if it has not ended by then. `code` is the exit code, or the negative number
 // of a signal. It is for the end of a program, after its exit handlers. The teardown of a process with TensorFlow takes

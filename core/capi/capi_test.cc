@@ -81,6 +81,24 @@ TEST(CapiTest, InitMakesTheOneContextUntilShutdown) {
 }
 
 // ctypes calls from any of Python's threads: a thread must not see another thread's error.
+// A thread that waits for the work may come after the end of its job, or even in the next one.
+TEST(CapiTest, BackgroundWorkIsOfOneContext) {
+  ASSERT_EQ(InitAlone(), 0) << lockstep_last_error();
+  const long long number = lockstep_context_number();
+  EXPECT_EQ(lockstep_barrier_in_background(number, ""), 0);
+  EXPECT_EQ(lockstep_await_background(number, 10), 0);
+  ASSERT_EQ(lockstep_shutdown(), 0);
+  const auto expect_that_it_has_left = [number] {
+    EXPECT_EQ(lockstep_barrier_in_background(number, ""), static_cast<int>(StatusCode::kCancelled));
+    EXPECT_EQ(lockstep_await_background(number, 0), static_cast<int>(StatusCode::kCancelled));
+    EXPECT_STREQ(lockstep_last_error(), "this rank has left the job");
+  };
+  expect_that_it_has_left();
+  ASSERT_EQ(InitAlone(), 0) << lockstep_last_error();
+  expect_that_it_has_left();
+  ASSERT_EQ(lockstep_shutdown(), 0);
+}
+
 TEST(CapiTest, BadOptionsComeBackAsCodeAndTextOfTheCallingThread) {
   EXPECT_EQ(Init(3, 2), static_cast<int>(StatusCode::kInvalidArgument));
   EXPECT_NE(std::string(lockstep_last_error()).find("rank is 3"), std::string::npos) << lockstep_last_error();

@@ -159,7 +159,7 @@ def _watch(work: _Work) -> None:
         except Exception as error:
             work.error, text = error, f"{work.what}: {file_errors.cause_of(error)}"
         # No rank takes the work for done if another one has failed at its last part.
-        library.barrier_in_background(text)
+        library.barrier_in_background(work.engine, text)
         _await_engine(work)
     except BaseException as error:
         work.error = work.error or error

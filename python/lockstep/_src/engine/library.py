@@ -68,7 +68,7 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     capi.lockstep_shutdown.argtypes = [ctypes.c_char_p]
     capi.lockstep_context_number.restype = ctypes.c_longlong
     capi.lockstep_await_background.argtypes = [ctypes.c_longlong, ctypes.c_double]
-    capi.lockstep_barrier_in_background.argtypes = [ctypes.c_char_p]
+    capi.lockstep_barrier_in_background.argtypes = [ctypes.c_longlong, ctypes.c_char_p]
     capi.lockstep_end_within.argtypes = [ctypes.c_double, ctypes.c_int]
     capi.lockstep_close_lane.argtypes = [ctypes.c_int, ctypes.c_char_p]
     capi.lockstep_cancel_join.argtypes = [ctypes.c_int, ctypes.c_char_p]
@@ -236,14 +236,18 @@ def background_has_ended(engine: int, wait_s: float) -> bool:
     return True
 
 
-def barrier_in_background(error: str) -> None:
-    """Adds a barrier of all ranks to the background work; does not wait for it.
+def barrier_in_background(engine: int, error: str) -> None:
+    """Adds a barrier of all ranks to an engine's background work; does not wait for it.
 
     Args:
+      engine: the engine's number.
       error: why this rank has failed; then the barrier fails on all ranks, with CancelledError and this text. "": it
         has not.
+
+    Raises:
+      tf.errors.CancelledError: this process has left the engine's job.
     """
-    _check(capi.lockstep_barrier_in_background(error.encode()))
+    _check(capi.lockstep_barrier_in_background(engine, error.encode()))
 
 
 def end_within(seconds: float, code: int) -> None:

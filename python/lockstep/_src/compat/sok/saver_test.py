@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lockstep._src.compat.sok import embedding_tables, files, job, rows, saver, saver_files, version_1
+from lockstep._src.compat.sok import embedding_tables, files, job, native_optimizers, rows, saver, saver_files, version_1
 from lockstep._src.compat.sok.embedding_tables import EmbeddingVariable
 
 DIM = 3
@@ -195,6 +195,7 @@ def test_restored_slots_begin_anew(tmp_path):
     saver.Saver().dump_to_file(table, tmp_path)
     optimizer = tf.keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.5, name="adagrad")
     for _ in range(2):
-        optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([0], tf.int64)), table)])
+        with native_optimizers.OptimizerScope([table]):
+            optimizer.apply_gradients([(tf.IndexedSlices(tf.ones([1, DIM]), tf.constant([0], tf.int64)), table)])
     restore(tmp_path, table)
     np.testing.assert_array_equal(table.export_slots("adagrad/accumulator")[0], np.full([1, DIM], 0.5))
