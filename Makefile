@@ -47,15 +47,15 @@ train: check-workers setup ## train a ranking model on WORKERS workers: on gener
 
 # The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
 # REDUCED=1 runs the tests that another version of TensorFlow could break (conftest.py defines them), and of a test with
-# several cases every third. `make test-matrix` runs all of their cases. CASES=N runs every N-th case, beginning with
-# number TURN: of tests that start workers, and with REDUCED=1 of all.
+# several cases every third. `make test-matrix` runs all of their cases. CASES=N runs every N-th case of each test,
+# beginning with number TURN.
 .PHONY: test
 test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh core tests
-	@tools/setup.sh python & environment=$$!; core=0; \
+	@tools/setup.sh python $(optional_packages) & environment=$$!; core=0; \
 	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
-	@tools/setup.sh ops $(if $(REDUCED),,kubernetes mlflow)
+	@tools/setup.sh ops
 	@core=0; python=0; \
 	$(core_tests) '' $(if $(REDUCED),-R columnar) || core=$$?; \
 	$(python_tests) || python=$$?; \
@@ -65,7 +65,8 @@ test: ## all tests: the core's with ctest, Python's with pytest
 
 core_tests_build = $(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,$(if $(REDUCED),lockstep_columnar_tests))
 core_tests = tools/test_core.sh build/core-tf-$(TF)
-python_tests = tools/test_python.sh $(if $(REDUCED),--reduced --every $(or $(CASES),3) --turn $(or $(TURN),0)) $(TESTS)
+optional_packages = $(if $(REDUCED),,kubernetes mlflow)
+python_tests = $(if $(REDUCED),CASES=$(or $(CASES),3)) tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS)
 
 .PHONY: test-long
 test-long: ## the tests that make test leaves out because they take long; TESTS selects some
