@@ -1,8 +1,8 @@
 // The communicating steps of a lookup in a sharded table (core/sharding/lookup.h), and the checks of ids if there is no
 // communication:
 //
-//   ids -> LockstepRoute -> TensorFlow's ResourceGather on the shard -> LockstepCombine -> rows
-//                gradient: ... <- ResourceGather's own <- LockstepCombineGradient <-
+//   ids -> LockstepRoute -> LockstepReadRows of the shard (read_rows_op.cc) -> LockstepCombine -> rows
+//                gradient: tf.IndexedSlices <- LockstepCombineGradient <-
 //
 //   tensor          shape             dtype     is
 //   ids             [...], N in all   Tids      the ids to look up

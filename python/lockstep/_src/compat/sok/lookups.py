@@ -87,7 +87,7 @@ def _distinct_rows(table: Any, ids: tf.Tensor, filtering: bool) -> DistinctRows:
     """Returns the row of each distinct id from its owner."""
     if isinstance(table, DynamicVariable):
         return table.distinct_rows_of_job(ids, filtering)
-    return lookup_steps.distinct_rows(table.sparse_read, ids, table.shard, table.logical_name, table.sums_gradients)
+    return lookup_steps.distinct_rows(table, ids, table.shard, table.logical_name, table.sums_gradients)
 
 
 def _checked(table: Any) -> tf.Variable:

@@ -17,7 +17,7 @@ from tensorflow.python.saved_model import save_context
 
 from lockstep._src.engine.context import context
 from lockstep._src.tables.dynamic import modes
-from lockstep._src.tables.sharded import ShardingRules, lookup_steps
+from lockstep._src.tables.sharded import ShardingRules, lookup_steps, row_reads
 
 Creator = Callable[..., tf.Variable]
 
@@ -59,15 +59,19 @@ class _Replicated:
         if ids.dtype not in (tf.int32, tf.int64):
             ids = tf.cast(ids, tf.int64)
         route = lookup_steps.local_route(ids, rows, name, is_replicated=True)
-        return lookup_steps.combine_distinct(tf.gather(self, route.local_rows), route)
+        return lookup_steps.combine_distinct(self._read_rows(route.local_rows), route)
 
 
 class ReplicatedTable(_Replicated, resource_variable_ops.ResourceVariable):
     """A replicated variable [rows, D] of TensorFlow 2, or of TensorFlow 1 with resources."""
 
+    _read_rows = row_reads.read_rows
+
 
 class ReplicatedRefTable(_Replicated, ref_variable.RefVariable):
     """A replicated variable [rows, D] of TensorFlow 1 without resources."""
+
+    _read_rows = tf.gather
 
 
 REPLICATED_TABLES = (ReplicatedTable, ReplicatedRefTable)

@@ -18,6 +18,7 @@ from lockstep._src.engine import apart, library
 from lockstep._src.engine.context import context
 from lockstep._src.graph import row_weights
 from lockstep._src.tables.placement.shard import Shard
+from lockstep._src.tables.sharded.row_reads import read_rows
 
 
 class Stage(NamedTuple):
@@ -224,19 +225,19 @@ def combine_distinct(rows: tf.Tensor, route: Route, sums: bool = False) -> Disti
 
 
 def distinct_rows(
-    read: Callable[[tf.Tensor], tf.Tensor], ids: tf.Tensor, shard: Shard, table: str, sums: bool = False
+    variable: tf.Variable, ids: tf.Tensor, shard: Shard, table: str, sums: bool = False
 ) -> DistinctRows:
     """Returns the row of each distinct id of a sharded table, also on one worker.
 
     Args:
-      read: returns rows of this worker by their numbers.
+      variable: the rows of this worker.
       ids: as for `route`, and so are `shard` and `table`.
       shard: says where the rows are.
       table: the table's name, for messages.
       sums: see `combine`.
     """
     made = local_route(ids, shard.rows, table) if shard.world_size == 1 else route(ids, shard, table)
-    return combine_distinct(read(made.local_rows), made, sums)
+    return combine_distinct(read_rows(variable, made.local_rows), made, sums)
 
 
 def _back(rows: tf.Tensor, route: Route, rows_of: str, sums: bool) -> tf.Tensor:

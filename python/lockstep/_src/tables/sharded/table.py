@@ -15,6 +15,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import initial_values, lookup_steps, scatters, shard
+from lockstep._src.tables.sharded.row_reads import read_rows
 
 
 class EitherShape(tf.TensorShape):
@@ -237,13 +238,13 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         with ops.name_scope("Gather" if name is None else name):
             ids = tf.convert_to_tensor(indices)
             if self._shard.world_size == 1:
-                return super().sparse_read(lookup_steps.check_ids(ids, self._shard.rows, self.logical_name))
+                return read_rows(self, lookup_steps.check_ids(ids, self._shard.rows, self.logical_name))
             route = lookup_steps.route(ids, self._shard, self.logical_name)
-            return lookup_steps.combine(super().sparse_read(route.local_rows), route, self.sums_gradients)
+            return lookup_steps.combine(read_rows(self, route.local_rows), route, self.sums_gradients)
 
     def distinct_rows(self, ids: tf.Tensor) -> lookup_steps.DistinctRows:
         """Returns the row of each distinct id, for ids as in `sparse_read`."""
-        return lookup_steps.distinct_rows(super().sparse_read, ids, self._shard, self.logical_name, self.sums_gradients)
+        return lookup_steps.distinct_rows(self, ids, self._shard, self.logical_name, self.sums_gradients)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Returns rows or elements of the table, like `tf.gather_nd`: the first coordinate is the id.
