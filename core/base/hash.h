@@ -6,9 +6,9 @@
 
 namespace lockstep {
 
-// Hash functions of the embedding tables. Their results are not stored. They decide the order in which keys are visited
-// and the initial values of tables, which have to be the same on all machines of a job. So they never depend on the
-// processor or the run. Pure functions; thread-safe.
+// Hash functions of the embedding tables. They decide the order in which keys are visited, and the initial values of
+// tables, which have to be the same on all machines of a job. Incremental checkpoints name removed string keys by their
+// fingerprints. So results never depend on the processor, the run or the version. Pure functions; thread-safe.
 
 // A permutation of the 64-bit numbers. If keys differ in any few bits, all bits of their results differ: the 64-bit
 // finalizer of MurmurHash3 (Appleby, public domain).

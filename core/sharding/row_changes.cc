@@ -31,7 +31,9 @@ void RowChanges::Accept(std::span<const Change> changes) {
   for (const Change& change : changes) fingerprints_[change.row] = change.fingerprint;
 }
 
-void RowChanges::Accept(int64_t number, const char* row) { fingerprints_[number] = FingerprintOf(row); }
+void RowChanges::Accept(RowRange part, const char* rows) {
+  for (int64_t row = part.begin; row < part.end; ++row, rows += row_bytes_) fingerprints_[row] = FingerprintOf(rows);
+}
 
 uint64_t RowChanges::FingerprintOf(const char* row) const {
   return Fingerprint(std::string_view(row, static_cast<size_t>(row_bytes_)));

@@ -35,8 +35,8 @@ class RowChanges {
   void Find(RowRange part, const char* rows, std::vector<Change>* changes) const;
   // Takes the rows as those of the last checkpoint.
   void Accept(std::span<const Change> changes);
-  // The same for one row, [row_bytes].
-  void Accept(int64_t number, const char* row);
+  // The same for the rows `part`. rows: [part.count(), row_bytes].
+  void Accept(RowRange part, const char* rows);
 
   int64_t row_bytes() const { return row_bytes_; }
 

@@ -65,7 +65,7 @@ TEST_F(RowChangesTest, ChangesCountUntilTheyAreAccepted) {
   EXPECT_EQ(Numbers(Changes(known)), Expected({0, 1}));  // the first checkpoint failed
   known.Accept(first);
   EXPECT_EQ(Numbers(Changes(known)), Expected({1}));
-  known.Accept(1, Bytes(1));
+  known.Accept({1, 2}, Bytes(1));
   EXPECT_EQ(Numbers(Changes(known)), Expected());
 }
 

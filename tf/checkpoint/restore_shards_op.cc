@@ -7,7 +7,8 @@
 // A piece takes 8 MiB, or 1/256 of the largest share if that is more (kMostSlices). save_job.h writes them.
 //
 // An incremental checkpoint may have a table's changed rows alone (saved_table.h). They are in no order, so each worker
-// reads all of them, piece by piece, and takes its own.
+// reads the ids of all of them, and the rows of those pieces that have any of its own. If as many workers have saved
+// it, these are the pieces that it has written itself.
 //
 // The arguments are lists with a place for each table. Slots of optimizers are tables as well. An error on one worker
 // (a damaged file) is returned on all of them.
@@ -74,6 +75,12 @@ class RestoreShardsKernel : public CollectiveKernel {
   }
 
  private:
+  // The readers of a table: of its rows, or of the changed ones.
+  struct Source {
+    std::unique_ptr<RowsReader> rows;
+    std::unique_ptr<RowsReader> changed_ids, changed_rows;
+    int64_t changed = 0;
+  };
   // The arguments of a call; they live until the exchange has ended.
   struct Arguments {
     explicit Arguments(ParallelFor parallel) : parallel(std::move(parallel)) {}
@@ -89,17 +96,17 @@ class RestoreShardsKernel : public CollectiveKernel {
     tf::BundleReader file(tf::Env::Default(), arguments.prefix);
     LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), Damage(FromTensorFlow(file.status()))));
     // All tables are checked before the first one is changed.
-    std::vector<std::unique_ptr<RowsReader>> readers;  // null for a table of which there are changed rows alone
-    LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), OpenAll(communicator, &arguments, &file, &readers)));
+    std::vector<Source> sources;
+    LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), OpenAll(communicator, &arguments, &file, &sources)));
     for (size_t t = 0; t < tables_.size(); ++t) {
       tf::Var* const variable = arguments.variables[t].get();
-      if (readers[t] != nullptr) {
-        LOCKSTEP_RETURN_IF_ERROR(Restore(communicator, tables_[t], *readers[t], variable));
+      if (sources[t].rows != nullptr) {
+        LOCKSTEP_RETURN_IF_ERROR(Restore(communicator, tables_[t], *sources[t].rows, variable));
         SetLink(arguments, t, nullptr);
         continue;
       }
       std::vector<int64_t> changed;
-      const Status restored = RestoreChanges(communicator, tables_[t], arguments.prefix, &file, variable, &changed);
+      const Status restored = RestoreChanges(communicator, tables_[t], sources[t], variable, &changed);
       LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), restored));
       SetLink(arguments, t, &changed);
     }
@@ -107,7 +114,7 @@ class RestoreShardsKernel : public CollectiveKernel {
   }
 
   Status OpenAll(const Communicator& communicator, Arguments* arguments, tf::BundleReader* file,
-                 std::vector<std::unique_ptr<RowsReader>>* readers) const {
+                 std::vector<Source>* sources) const {
     if (file->Contains(kLinkTensor)) {
       tf::Tensor numbers(tf::DT_INT64, {2});
       LOCKSTEP_RETURN_IF_ERROR(Damage(FromTensorFlow(file->Lookup(kLinkTensor, &numbers))));
@@ -120,15 +127,44 @@ class RestoreShardsKernel : public CollectiveKernel {
       if (changes_) LOCKSTEP_RETURN_IF_ERROR(CheckLink(*arguments, t));
       if (file->Contains(ChangedIds(table.name))) {
         if (!changes_) return Incremental(table.name);
-        readers->push_back(nullptr);
+        LOCKSTEP_RETURN_IF_ERROR(CheckHolds(communicator, table, arguments->variables[t].get()));
+        LOCKSTEP_RETURN_IF_ERROR(Damage(OpenChanges(table, arguments->prefix, file, &sources->emplace_back())));
         continue;
       }
       const RowRange range = table.placement.ContiguousRange(communicator.rank(), communicator.size());
       auto reader = RowsReader::Open(file, arguments->prefix, table.name, table.dtype, table.shape, range);
       if (!reader.ok()) return Damage(reader.status());
-      readers->push_back(*std::move(reader));
+      sources->emplace_back().rows = *std::move(reader);
     }
     return OkStatus();
+  }
+
+  static Status OpenChanges(const SavedTable& table, const std::string& prefix, tf::BundleReader* file,
+                            Source* source) {
+    tf::DataType type;
+    tf::TensorShape stored;
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file->LookupDtypeAndShape(ChangedIds(table.name), &type, &stored)));
+    const int64_t count = source->changed = stored.dims() == 0 ? 0 : stored.dim_size(0);
+    const auto open = [&](const std::string& name, tf::DataType dtype, const tf::TensorShape& shape) {
+      return RowsReader::Open(file, prefix, name, dtype, shape, {0, count});
+    };
+    if (stored.dims() != 1) {
+      return InvalidArgument(absl::StrCat("tensor '", ChangedIds(table.name), "' is ", tf::DataTypeString(type),
+                                          stored.DebugString(), " in the checkpoint, wanted a list of ids"));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(source->changed_ids, open(ChangedIds(table.name), tf::DT_INT64, {count}));
+    LOCKSTEP_ASSIGN_OR_RETURN(source->changed_rows, open(ChangedValues(table.name), table.dtype, table.With(count)));
+    return OkStatus();
+  }
+
+  // Returns FAILED_PRECONDITION unless the variable holds the worker's rows.
+  static Status CheckHolds(const Communicator& communicator, const SavedTable& table, tf::Var* variable) {
+    const tf::tf_shared_lock lock(*variable->mu());
+    const tf::Tensor& own = *variable->tensor();
+    const tf::TensorShape wanted = table.With(table.placement.LocalRows(communicator.rank(), communicator.size()));
+    if (variable->is_initialized && own.dtype() == table.dtype && own.shape() == wanted) return OkStatus();
+    return FailedPrecondition(absl::StrCat("table '", table.name, "': it is not initialized: an increment is ",
+                                           "restored after the checkpoints that it builds on"));
   }
 
   static Status Incremental(const std::string& table) {
@@ -154,44 +190,38 @@ class RestoreShardsKernel : public CollectiveKernel {
     arguments.tracked[t]->RestoredIncrement(arguments.link, changed, *variable->tensor(), arguments.parallel);
   }
 
-  Status RestoreChanges(const Communicator& communicator, const SavedTable& table, const std::string& prefix,
-                        tf::BundleReader* file, tf::Var* variable, std::vector<int64_t>* changed) const {
+  // If it fails, the variable counts as not initialized, as in Restore.
+  Status RestoreChanges(const Communicator& communicator, const SavedTable& table, Source& source, tf::Var* variable,
+                        std::vector<int64_t>* changed) const {
     const int rank = communicator.rank(), workers = communicator.size();
-    tf::DataType type;
-    tf::TensorShape stored;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file->LookupDtypeAndShape(ChangedIds(table.name), &type, &stored)));
-    const int64_t count = stored.dims() == 1 ? stored.dim_size(0) : 0;
-    const auto open = [&](const std::string& name, tf::DataType dtype, const tf::TensorShape& shape) {
-      return RowsReader::Open(file, prefix, name, dtype, shape, {0, count});
-    };
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto ids_reader, open(ChangedIds(table.name), tf::DT_INT64, {count}));
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto rows_reader, open(ChangedValues(table.name), table.dtype, table.With(count)));
-
+    LOCKSTEP_RETURN_IF_ERROR(CheckHolds(communicator, table, variable));
     const tf::mutex_lock lock(*variable->mu());
     tf::Tensor* const own = variable->tensor();
-    const tf::TensorShape wanted = table.With(table.placement.LocalRows(rank, workers));
-    if (!variable->is_initialized || own->dtype() != table.dtype || own->shape() != wanted) {
-      return FailedPrecondition(absl::StrCat("table '", table.name, "': it is not initialized: an increment is ",
-                                             "restored after the checkpoints that it builds on"));
-    }
     if (!own->RefCountIsOne()) *own = tf::tensor::DeepCopy(*own);
     variable->is_initialized = false;  // until all rows are there
     const int64_t row_bytes = table.row_bytes();
     const int64_t piece_rows =
         std::max<int64_t>(1, table.PieceBytes(piece_bytes_, workers) /
                                  std::max<int64_t>(static_cast<int64_t>(sizeof(int64_t)), row_bytes));
-    std::vector<int64_t> ids(std::min(piece_rows, count));
+    std::vector<int64_t> ids(std::min(piece_rows, source.changed));
     std::vector<char> rows(ids.size() * row_bytes);
-    for (int64_t begin = 0; begin < count; begin += piece_rows) {
-      const int64_t here = std::min(piece_rows, count - begin);
-      LOCKSTEP_RETURN_IF_ERROR(ids_reader->Read(here, reinterpret_cast<char*>(ids.data())));
-      LOCKSTEP_RETURN_IF_ERROR(rows_reader->Read(here, rows.data()));
+    const auto is_own = [&](int64_t id) { return table.placement.Owner(id, workers) == rank; };
+    for (int64_t begin = 0; begin < source.changed; begin += piece_rows) {
+      const int64_t here = std::min(piece_rows, source.changed - begin);
+      LOCKSTEP_RETURN_IF_ERROR(source.changed_ids->Read(here, reinterpret_cast<char*>(ids.data())));
+      ids.resize(here);
+      for (const int64_t id : ids) {
+        if (id >= 0 && id < table.placement.rows) continue;
+        return DataLoss(absl::StrCat("table '", table.name, "': an increment has the id ", id, ", wanted one in [0, ",
+                                     table.placement.rows, ")"));
+      }
+      if (std::none_of(ids.begin(), ids.end(), is_own)) {
+        LOCKSTEP_RETURN_IF_ERROR(source.changed_rows->Skip(here));
+        continue;
+      }
+      LOCKSTEP_RETURN_IF_ERROR(source.changed_rows->Read(here, rows.data()));
       for (int64_t i = 0; i < here; ++i) {
-        if (ids[i] < 0 || ids[i] >= table.placement.rows) {
-          return DataLoss(absl::StrCat("table '", table.name, "': an increment has the id ", ids[i],
-                                       ", wanted one in [0, ", table.placement.rows, ")"));
-        }
-        if (table.placement.Owner(ids[i], workers) != rank) continue;
+        if (!is_own(ids[i])) continue;
         changed->push_back(table.placement.LocalRow(ids[i], workers));
         std::memcpy(static_cast<char*>(Data(*own)) + changed->back() * row_bytes, rows.data() + i * row_bytes,
                     row_bytes);

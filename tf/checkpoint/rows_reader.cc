@@ -116,6 +116,23 @@ Status RowsReader::Read(int64_t count, char* data) {
   return OkStatus();
 }
 
+Status RowsReader::Skip(int64_t count) {
+  if (row_bytes_ == 0) return OkStatus();
+  while (count > 0) {
+    const RowRange rows = pieces_[piece_].rows;
+    const int64_t here = std::min(count, rows.end - next_);
+    if (!begun_ && next_ == rows.begin && here == rows.count()) {
+      ++piece_;
+    } else {
+      if (!begun_) LOCKSTEP_RETURN_IF_ERROR(BeginPiece());
+      LOCKSTEP_RETURN_IF_ERROR(ReadBytes(here * row_bytes_, nullptr));
+    }
+    next_ += here;
+    count -= here;
+  }
+  return OkStatus();
+}
+
 Status RowsReader::Finish() {
   return begun_ ? ReadBytes((pieces_[piece_].rows.end - next_) * row_bytes_, nullptr) : OkStatus();
 }

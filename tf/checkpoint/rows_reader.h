@@ -32,6 +32,8 @@ class RowsReader {
   // Reads the next `count` rows: `data` is [count, row bytes]. DATA_LOSS for a damaged or shortened file, or an error
   // of reading; they name the file.
   Status Read(int64_t count, char* data);
+  // Passes over the next `count` rows. Slices that have only such rows are not read, and so not checked.
+  Status Skip(int64_t count);
   // Reads to the end of the last slice. To be called after the last row.
   Status Finish();
 

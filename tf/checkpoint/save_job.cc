@@ -160,10 +160,10 @@ Status SaveJob::WriteShard(Communicator& communicator, tf::BundleWriter* file, S
 
 Status SaveJob::WriteRows(Communicator& communicator, tf::BundleWriter* file, SavedState::Shard* shard) {
   const SavedTable& table = shard->table;
-  const bool finds = !state_->changes && shard->tracked != nullptr;
+  const bool takes = !state_->changes && shard->tracked != nullptr;
   const auto read = [&](RowRange local, char* data) {
     shard->moment->Read(local, data);
-    if (finds) shard->tracked->FindChanges(local, data, &shard->changes);
+    if (takes) shard->tracked->Take(local, data);
   };
   const auto take = [&](RowRange rows, const char* data) -> Status {
     tf::Tensor piece(table.dtype, table.With(rows.count()));

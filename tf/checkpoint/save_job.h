@@ -36,7 +36,7 @@ struct SavedState {
     SavedTable table;
     std::shared_ptr<VariableMoment> moment;   // [LocalRows, ...]
     TrackedRows::Pointer tracked;             // null if nobody asks for its changes
-    std::vector<RowChanges::Change> changes;  // since the last checkpoint, if it is tracked
+    std::vector<RowChanges::Change> changes;  // since the last checkpoint, in an incremental one
   };
   struct Dynamic {
     std::string name;

@@ -57,6 +57,13 @@ void TrackedRows::FindChanges(RowRange part, const char* rows, std::vector<RowCh
   if (rows_) rows_->Find(part, rows, changes);
 }
 
+void TrackedRows::Take(RowRange part, const char* rows) {
+  const std::lock_guard lock(mutex_);
+  if (!rows_) return;
+  known_ = false;
+  rows_->Accept(part, rows);
+}
+
 void TrackedRows::Saved(int64_t link, std::span<const RowChanges::Change> changes) {
   const std::lock_guard lock(mutex_);
   link_ = link;
@@ -82,7 +89,7 @@ void TrackedRows::RestoredIncrement(std::optional<int64_t> link, const std::vect
     return;
   }
   const auto* const data = static_cast<const char*>(Data(rows));
-  for (const int64_t row : *changed) rows_->Accept(row, data + row * rows_->row_bytes());
+  for (const int64_t row : *changed) rows_->Accept({row, row + 1}, data + row * rows_->row_bytes());
 }
 
 }  // namespace lockstep

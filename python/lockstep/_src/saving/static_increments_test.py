@@ -90,6 +90,18 @@ def test_a_failed_increment_loses_no_changes(session, tmp_path):
     _assert_restores(base, session[0].run(session[1].held))
 
 
+def test_after_a_failed_full_save_the_next_checkpoint_is_full(session, tmp_path):
+    _save(*session, tmp_path, [1])
+    running, program = session
+    running.run(program.train, {program.ids: [2]})
+    (tmp_path / "best.ckpt.index").mkdir()  # in the place of a file: the save fails when all is written
+    with pytest.raises(tf.errors.OpError, match="best.ckpt"):
+        program.other.save(running, f"{tmp_path}/best.ckpt")
+    path = _save(running, program, tmp_path, [3])
+    assert os.path.basename(path) == "model.ckpt-3"
+    _assert_restores(path, running.run(program.held))
+
+
 def test_training_continues_a_restored_chain(session, tmp_path):
     base = _save(*session, tmp_path, [1])
     _save(*session, tmp_path, [2])
@@ -127,6 +139,13 @@ def _with(path, target, **tensors):
         )
 
 
+def _change(path, tensors):
+    """Replaces a checkpoint by one with some other tensors."""
+    _with(path, f"{path}-changed", **tensors)
+    for file in Path(path).parent.glob(f"{Path(path).name}-changed.*"):
+        file.rename(f"{path}{file.suffix}")
+
+
 _IDS = np.array([2, ROWS], np.int64)
 
 
@@ -136,18 +155,29 @@ _IDS = np.array([2, ROWS], np.int64)
         ({"user_changed_ids": _IDS, "user_changed_values": np.ones([2, DIM], np.float32)}, "has the id 50, wanted one"),
         ({"user_changed_values": np.ones([1, DIM + 1], np.float32)}, "user-changed-values' is float.1,4. in the"),
         ({"user_changed_values": None}, "user-changed-values' not found"),
+        ({"user_changed_ids": _IDS[:, None]}, "user-changed-ids' is int64.2,1. in the checkpoint, wanted a list"),
+        ({"user_changed_ids": _IDS.astype(np.int32)}, "user-changed-ids' is int32"),
         ({"user_changed_ids": None}, "user' not found"),
         ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint number 6"),
     ],
 )  # fmt: skip
 def test_increments_that_do_not_fit_are_named(session, tmp_path, tensors, message):
     base = _save(*session, tmp_path, [1])
-    increment = _save(*session, tmp_path, [2])
-    _with(increment, f"{tmp_path}/changed", **tensors)
-    for file in tmp_path.glob("changed.*"):
-        file.rename(f"{increment}{file.suffix}")
+    _change(_save(*session, tmp_path, [2]), tensors)
     with pytest.raises(tf.errors.OpError, match=f"model.ckpt-1-to-2.*{message}"):
         _restored(base)
+
+
+def test_an_increment_that_does_not_fit_one_table_changes_none(session, tmp_path):
+    base = _save(*session, tmp_path, [1])
+    running, program = session
+    tables = [held for held in program.held if held.shape.rank]
+    wanted = running.run(tables)
+    _change(_save(*session, tmp_path, [2]), {"user/Adagrad_changed_values": np.ones([1, DIM + 1], np.float32)})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="user/Adagrad-changed-values"):
+        program.saver.restore(running, base)
+    for value, before in zip(running.run(tables), wanted, strict=True):
+        np.testing.assert_array_equal(value, before)
 
 
 def test_a_damaged_increment_is_named(session, tmp_path):
