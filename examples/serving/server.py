@@ -1,7 +1,7 @@
 """Serves an export and the deltas on it with stock TensorFlow: this process never imports Lockstep.
 
     python examples/serving/server.py --exports exports --port 8501
-    curl -d '{"inputs": {"user": [7, 42]}}' localhost:8501/v1/models/model:predict
+    curl -d '{"inputs": {"user": ["17"], "item": [5]}}' localhost:8501/v1/models/model:predict
 
 It loads the newest export of the folder, answers requests, and applies deltas as they come. Requests have the form of
 TensorFlow Serving's REST API. A header, `X-Model-Version`, tells which version computed an answer. `GET
@@ -170,7 +170,7 @@ class Reloader:
     def __init__(self, exports: Path, poll_s: float) -> None:
         self._exports, self._poll_s = exports, poll_s
         self.lock = SharedLock()
-        self.refused: dict[str, str] = {}  # the deltas that are refused now: name -> why
+        self.refused: dict[str, str] = {}  # what is refused now: name of the folder -> why
         self._stopped = threading.Event()
         while (newest := self._newest()) is None:
             _log.info("waiting for an export in %s", exports)
@@ -194,7 +194,10 @@ class Reloader:
         """Loads a newer export, if there is one, and applies all deltas that are there."""
         newest = self._newest()
         if newest is not None and int(newest.name) > int(self.model.export):
-            self._load(newest)
+            try:
+                self._load(newest)
+            except Exception as error:  # the model that is served may still get deltas
+                self._refuse(newest.name, f"{newest.name}: cannot be loaded: {type(error).__name__}: {error}")
         with contextlib.suppress(Refused):
             while self._apply_next():
                 pass
@@ -225,13 +228,17 @@ class Reloader:
             with self.lock.alone():
                 model.apply(delta)
         except Refused as refused:
-            if self.refused.get(delta.name) != str(refused):
-                _log.warning("refused %s", refused)
-            self.refused = {delta.name: str(refused)}
+            self._refuse(delta.name, str(refused))
             raise
         self.refused.pop(delta.name, None)
         _log.info("applied %s: version %d", delta.name, model.version)
         return True
+
+    def _refuse(self, name: str, why: str) -> None:
+        """Keeps why a folder is refused; logs it the first time."""
+        if self.refused.get(name) != why:
+            _log.warning("refused %s", why)
+        self.refused[name] = why
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -258,10 +265,11 @@ class Handler(BaseHTTPRequestHandler):
             with reloader.lock.shared():
                 version = reloader.model.version
                 outputs = reloader.model.predict(inputs)
+            listed = {name: _listed(value) for name, value in outputs.items()}
         except (ValueError, KeyError, TypeError, AttributeError, tf.errors.InvalidArgumentError) as error:
             self._answer(400, {"error": f"{type(error).__name__}: {error}"}, 0)
             return
-        self._answer(200, {"outputs": {name: _listed(value) for name, value in outputs.items()}}, version)
+        self._answer(200, {"outputs": listed}, version)
 
     def _answer(self, status: int, content: dict[str, Any], version: int) -> None:
         body = json.dumps(content).encode()

@@ -29,7 +29,7 @@ from lockstep._src.engine import file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.saving import chain, delta_files, links, string_numbers
 from lockstep._src.saving.delta_files import Record
-from lockstep._src.saving.increments import Increment, Rows, host_session, pieces_of
+from lockstep._src.saving.increments import Increment, Rows, host_session, pieces_of, read_places
 
 _gfile = tf.io.gfile
 _tf1 = tf.compat.v1
@@ -160,13 +160,16 @@ class _History:
         return [self._increment(prefix) for prefix in [*base, *self._prefixes] if prefix not in newer]
 
     def check_present(self, error: Exception) -> None:
-        """Raises FailedPreconditionError if a new chain began, and removed the increments, after this one was read."""
-        now = chain.Chain.read(self._directory)
-        if (
-            now is None
-            or now.base != self._chain.base
-            or now.increments[: len(self._prefixes)] != [os.path.basename(prefix) for prefix in self._prefixes]
-        ):
+        """Raises FailedPreconditionError if a newer full checkpoint is why something is missing.
+
+        Either a new chain began, and its increments took the place of those that were read; or the next one did not
+        begin yet, and the session has removed the full checkpoint of this one.
+        """
+        now = chain.Chain.read(self._directory) or chain.Chain("", [])
+        read = [os.path.basename(prefix) for prefix in self._prefixes]
+        is_other = now.base != self._chain.base or now.increments[: len(read)] != read
+        base = os.path.join(self._directory, self._chain.base)
+        if is_other or (self._newest() not in (None, self._chain.base) and not _gfile.exists(f"{base}.index")):
             raise self._ended() from error
 
     def _increment(self, prefix: str) -> Increment:
@@ -261,11 +264,7 @@ def _changed_keys(
     source, place = (np.concatenate(parts)[::-1][last] for parts in (sources, places))
     is_there = source >= 0
     values = np.empty([is_there.sum(), dim], np.float32)
-    source, place = source[is_there], place[is_there]
-    for i, increment in enumerate(newer):
-        for first, rows in increment.pieces(delta_files.changed_values(name)):
-            here = np.flatnonzero((source == i) & (place >= first) & (place < first + len(rows)))
-            values[here] = rows[place[here] - first]
+    read_places(newer, delta_files.changed_values(name), source[is_there], place[is_there], values)
     dtype = object if key_dtype == tf.string else np.int64
     return keys[is_there].astype(dtype), values, keys[~is_there].astype(dtype)
 

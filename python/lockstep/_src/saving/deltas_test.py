@@ -446,6 +446,22 @@ def test_a_new_full_checkpoint_asks_for_a_full_export(tmp_path):
     assert served.outputs() == full_export(tmp_path / "job", 1, tmp_path / "scratch")
 
 
+def test_a_full_checkpoint_that_the_session_removed_asks_for_a_full_export(tmp_path):
+    training = Training(tmp_path / "job")
+    base = training.save()
+    exported = export(tmp_path / "exports", base, build, updatable=True)
+    training.run(1)
+    training.save()
+    for file in glob.glob(f"{glob.escape(base)}.*"):
+        os.remove(file)
+    with pytest.raises(tf.errors.DataLossError, match=f"{base} is missing or damaged"):
+        lockstep.export_delta(exported)
+    with training.graph.as_default():
+        training.full.save(training.session, f"{tmp_path}/job/model.ckpt", 99)
+    with pytest.raises(tf.errors.FailedPreconditionError, match="newest full checkpoint is model.ckpt-99; a full exp"):
+        lockstep.export_delta(exported)
+
+
 def test_of_two_deltas_with_one_name_the_first_stays(trained, tmp_path):
     _, exported = trained
     delta = delta_of(exported, directory=tmp_path)
@@ -469,7 +485,7 @@ def test_arguments_are_checked(trained, tmp_path):
         w = tf.get_variable("w", [2], use_resource=True)
         return tf.saved_model.predict_signature_def({"x": tf.placeholder(tf.float32)}, {"w": w})
 
-    with pytest.raises(ValueError, match="plain/model.ckpt' has no number.*a checkpoint that was saved in a scope"):
+    with pytest.raises(ValueError, match="plain/model.ckpt' has no number.*save_incremental_checkpoint_secs"):
         export(tmp_path / "exports", path, one, updatable=True)
 
     def with_table():

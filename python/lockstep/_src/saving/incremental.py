@@ -25,6 +25,7 @@ killed worker has left.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,7 @@ from lockstep._src.saving.shard_saveables import saved_shard_of
 from lockstep._src.saving.table_saveables import take_tables
 from lockstep._src.tables import dynamic
 
+_log = logging.getLogger("lockstep")
 _tf1 = tf.compat.v1
 _gfile = tf.io.gfile
 
@@ -73,6 +75,8 @@ class IncrementalSaver:
         self._links = ops.lockstep_track_tables(
             [table.handle for table in tables], [variable.handle for variable in shards]
         )
+        self._names = [table.logical_name for table in tables] + [variable.op.name for variable in shards]
+        self._has_warned = False
         self._changes = _saver_of_changes()
         self._chain: Chain | None = None  # the chain that ends with the checkpoint self._link; only on worker 0
         self._link: int | None = None
@@ -110,6 +114,7 @@ class IncrementalSaver:
         if name is None:
             path = self._full().save(session, save_path, global_step=global_step)
             self._begin_chain(directory, os.path.basename(path))
+            self._warn_of_unsaved(session)
         else:
             path = os.path.join(directory, FOLDER, name)
             self._changes.save(session, path, write_meta_graph=False, write_state=False)
@@ -118,6 +123,19 @@ class IncrementalSaver:
                 self._chain.write(directory)
         self._link = int(session.run(self._links)[0])
         return path
+
+    def _warn_of_unsaved(self, session: Any) -> None:
+        """Warns once of tables whose changes are not known even after a full checkpoint: its saver omits them."""
+        if context.rank != 0 or self._has_warned:
+            return
+        unsaved = [name for name, link in zip(self._names, session.run(self._links), strict=True) if not link]
+        if unsaved:
+            self._has_warned = True
+            _log.warning(
+                "the saver of full checkpoints does not save %s: so no increment can build on them, and each checkpoint "
+                "is a full one",
+                ", ".join(unsaved),
+            )
 
     def restore(self, session: Any, save_path: str) -> None:
         """Restores a full checkpoint, and then the increments that build on it.

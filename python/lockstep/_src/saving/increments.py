@@ -97,6 +97,25 @@ def pieces_of(shape: Sequence[int], dtype: tf.DType) -> Iterator[tuple[int, int]
         yield first, min(first + rows, shape[0])
 
 
+def read_places(
+    checkpoints: Sequence[Increment], name: str, source: np.ndarray, place: np.ndarray, out: np.ndarray
+) -> None:
+    """Reads rows of the tensors `name` of some checkpoints, in pieces of some megabytes.
+
+    Args:
+      checkpoints: the checkpoints.
+      name: the name of the tensor, which each of them has.
+      source: [C], for each wanted row the number of its checkpoint.
+      place: [C], the number of the row in the tensor.
+      out: [C, ...], gets the rows.
+    """
+    for i, checkpoint in enumerate(checkpoints):
+        wanted = np.flatnonzero(source == i)
+        for first, rows in checkpoint.pieces(name) if len(wanted) else ():
+            here = wanted[(place[wanted] >= first) & (place[wanted] < first + len(rows))]
+            out[here] = rows[place[here] - first]
+
+
 def host_session() -> tf.compat.v1.Session:
     """Returns a session of the default graph that uses no GPU."""
     return _tf1.Session(config=_tf1.ConfigProto(device_count={"GPU": 0}))
@@ -122,10 +141,13 @@ class Rows:
         changed = checkpoints[at + 1 :]
         ids = [one.tensor(delta_files.changed_ids(name)) for one in changed]
         # The first of the reversed numbers is the last one.
-        self.ids, last = np.unique(_joined(ids, np.dtype(np.int64))[::-1], return_index=True)
-        last = sum(map(len, ids)) - 1 - last
-        values = [one.tensor(delta_files.changed_values(name)) for one in changed]
-        self.values = np.concatenate(values)[last] if values else np.zeros([0])
+        self.ids, last = np.unique(_joined(ids)[::-1], return_index=True)
+        source = _joined([np.full(len(each), i) for i, each in enumerate(ids)])[::-1][last]
+        place = _joined([np.arange(len(each)) for each in ids])[::-1][last]
+        values = delta_files.changed_values(name)
+        row, dtype = (changed[0].shapes[values][1:], changed[0].dtypes[values]) if changed else ([], tf.float32)
+        self.values = np.empty([len(self.ids), *row], dtype.as_numpy_dtype)
+        read_places(changed, values, source, place, self.values)
 
     def read(self, first: int, stop: int) -> np.ndarray:
         """Returns the rows `first` to `stop - 1`; `whole` must be there."""
@@ -138,5 +160,5 @@ class Rows:
         return rows
 
 
-def _joined(arrays: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.zeros([0], dtype)
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.zeros([0], np.int64)

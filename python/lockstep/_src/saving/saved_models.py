@@ -234,8 +234,8 @@ def _updates(checkpoint: _Checkpoint) -> tuple[Updates, delta_files.Record]:
     version = links.link_of(checkpoint.path)
     if version is None:
         raise ValueError(
-            f"export: checkpoint {checkpoint.path!r} has no number ({links.LINK}); with updatable=True wanted a "
-            "checkpoint that was saved in a scope, on whose number increments build"
+            f"export: checkpoint {checkpoint.path!r} has no number ({links.LINK}), on which increments build; with "
+            "updatable=True wanted one of a session that saves increments (save_incremental_checkpoint_secs)"
         )
     tables = [table.mutable for table in dynamic.dynamic_tables()]
     others = [

@@ -102,6 +102,22 @@ def test_after_a_failed_full_save_the_next_checkpoint_is_full(session, tmp_path)
     _assert_restores(path, running.run(program.held))
 
 
+def test_a_saver_that_omits_a_slot_is_named_once(tmp_path, caplog):
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Program()
+        program.saver = IncrementalSaver(tf.train.Saver(tf.trainable_variables()))
+        session.run(tf.global_variables_initializer())
+        program.saver.track(session)
+        paths = [_save(session, program, tmp_path, [step]) for step in (1, 2)]
+    assert [os.path.basename(path) for path in paths] == ["model.ckpt-1", "model.ckpt-2"]
+    (said,) = [
+        record.getMessage()
+        for record in caplog.records
+        if "omits" in record.getMessage() or "does not save" in record.getMessage()
+    ]
+    assert "does not save user/Adagrad: so no increment" in said
+
+
 def test_training_continues_a_restored_chain(session, tmp_path):
     base = _save(*session, tmp_path, [1])
     _save(*session, tmp_path, [2])

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lockstep._src.compat.sok import embedding_tables, files, job, native_optimizers, rows, saver, saver_files, version_1
+from lockstep._src.compat.sok import (
+    embedding_tables,
+    files,
+    job,
+    native_optimizers,
+    rows,
+    saver,
+    saver_files,
+    version_1,
+)
 from lockstep._src.compat.sok.embedding_tables import EmbeddingVariable
 
 DIM = 3

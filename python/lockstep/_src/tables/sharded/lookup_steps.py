@@ -224,9 +224,7 @@ def combine_distinct(rows: tf.Tensor, route: Route, sums: bool = False) -> Disti
     return DistinctRows(rows if first.name == "local" else _back(rows, route, "distinct_ids", sums), first.inverse)
 
 
-def distinct_rows(
-    variable: tf.Variable, ids: tf.Tensor, shard: Shard, table: str, sums: bool = False
-) -> DistinctRows:
+def distinct_rows(variable: tf.Variable, ids: tf.Tensor, shard: Shard, table: str, sums: bool = False) -> DistinctRows:
     """Returns the row of each distinct id of a sharded table, also on one worker.
 
     Args:

@@ -22,7 +22,9 @@ def memory_of(variable):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "uint8", "bool", "complex64"])
 @pytest.mark.parametrize("row", [(), (3,), (2, 5)], ids=str)
-@pytest.mark.parametrize("numbers", [np.array([], "int64"), np.array([6, 0, 6]), np.array([[1], [5]], "int32")], ids=str)
+@pytest.mark.parametrize(
+    "numbers", [np.array([], "int64"), np.array([6, 0, 6]), np.array([[1], [5]], "int32")], ids=str
+)
 def test_rows_are_those_of_numpy(dtype, row, numbers):
     variable = tf.Variable(values(dtype, row))
     np.testing.assert_array_equal(read_rows(variable, tf.constant(numbers)), values(dtype, row)[numbers])
