@@ -1,11 +1,11 @@
 """Steps while a checkpoint is written, on two workers that this program starts.
 
-Usage: python benchmarks/train/saves.py [--rows 10000000] [--dim 32] [--ids 16384] [--steps 1000].
+Usage: python benchmarks/train/saves.py [--rows 10000000] [--dim 32] [--ids 16384] [--steps 1000] [--dense 0].
 
 Workload: a step of a worker looks up `ids` ids of one table, drawn evenly from all rows. Eight of them are an example
-of a network of 512 and 256 units. Adagrad trains all of it. The session saves at its begin, after `steps`
-steps, and at its end, after twice as many. The second save is measured. The checkpoint has the table and its slot,
-8 * rows * dim bytes.
+of a network of 512 and 256 units. Adagrad trains all of it. The network has `dense` MB of other weights in 4 variables,
+which each step changes. The session saves at its begin, after `steps` steps, and at its end, after twice as many. The
+second save is measured. The checkpoint has the table and its slot, 8 * rows * dim bytes, and the dense weights.
 
 Three jobs train the same way, one after another.
 
@@ -20,6 +20,7 @@ Worker 0 prints of each, in milliseconds:
 | column | is |
 | --- | --- |
 | median | the median step |
+| begins | the step after which the save begins, and this begin |
 | while | the median of the steps that end while the checkpoint is written |
 | longest | the longest of these; of `none`, of all steps but the first ten |
 | over 3x | how many of these took longer than three medians of `none` |
@@ -49,6 +50,7 @@ def flags_from() -> argparse.Namespace:
     flags.add_argument("--dim", type=int, default=32, help="width of the table (%(default)s)")
     flags.add_argument("--ids", type=int, default=16384, help="ids of a worker's step (%(default)s)")
     flags.add_argument("--steps", type=int, default=1000, help="steps between saves (%(default)s)")
+    flags.add_argument("--dense", type=int, default=0, help="MB of other weights (%(default)s)")
     flags.add_argument("--folder", default=tempfile.gettempdir(), help="where checkpoints are written (%(default)s)")
     flags.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     flags.add_argument("--job", default="", help=argparse.SUPPRESS)
@@ -77,7 +79,15 @@ def model(flags: argparse.Namespace, rank: int):
         dense.append(tf1.get_variable(f"w{i}", [inputs, units], initializer=tf1.glorot_uniform_initializer(seed=i)))
         layer = layer @ dense[-1] if units == 1 else tf.nn.relu(layer @ dense[-1])
     loss = tf.reduce_mean(tf.square(layer - 1))
-    return tf1.train.AdagradOptimizer(0.01).minimize(loss, counter), [table, *dense]
+    others = []
+    for i in range(4 if flags.dense else 0):
+        start = tf1.random_uniform_initializer(seed=i)
+        others.append(tf1.get_variable(f"other{i}", [flags.dense * 10**6 // 16], initializer=start))
+    steps = [tf1.train.AdagradOptimizer(0.01).minimize(loss, counter, [table, *dense])]
+    if others:
+        total = tf.add_n([tf.reduce_sum(weights * 0.5) for weights in others])
+        steps.append(tf1.train.GradientDescentOptimizer(0.01).minimize(total, var_list=others))
+    return tf.group(*steps), [table, *dense, *others]
 
 
 def worker(flags: argparse.Namespace) -> None:
@@ -121,7 +131,7 @@ def worker(flags: argparse.Namespace) -> None:
         return
     times = np.diff(ends) * 1e3
     first, last = 10, len(times)
-    figures = {"median": float(np.median(times[first:]))}
+    figures = {"median": float(np.median(times[first:])), "begins": float(times[saves_at - 1])}
     if flags.job != "none":
         complete = os.path.getmtime(f"{folder}/model.ckpt-{saves_at}.index")
         begin = ends[saves_at - 1]
@@ -139,21 +149,23 @@ def main() -> None:
     if flags.worker:
         worker(flags)
         return
-    gigabytes = 8 * flags.rows * flags.dim / 1e9
+    gigabytes = (8 * flags.rows * flags.dim + flags.dense * 1e6) / 1e9
     print(f"a checkpoint of {gigabytes:.2f} GB, {flags.ids} ids per worker's step, {WORKERS} workers", flush=True)
-    print("job      median   while  longest  over 3x  of steps  save s", flush=True)
+    print("job      median  begins   while  longest  over 3x  of steps  save s", flush=True)
     of_none = None
     weights = []
     for job in JOBS:
         flags.job = job
         folder = os.path.join(flags.folder, f"saves-{job}")
         try:
-            f = turns.launch(__file__, flags, ["job", "rows", "dim", "ids", "steps", "folder"], WORKERS)
+            f = turns.launch(__file__, flags, ["job", "rows", "dim", "ids", "steps", "dense", "folder"], WORKERS)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         of_none = of_none or f["median"]
         over = sum(value > 3 * of_none for name, value in f.items() if name.startswith("step") and name != "steps")
-        steps = f"{job:7}{f['median']:8.2f}{f['while']:8.2f}{f['longest']:9.2f}{over:9}{f['steps']:10}"
+        steps = (
+            f"{job:7}{f['median']:8.2f}{f['begins']:8.2f}{f['while']:8.2f}{f['longest']:9.2f}{over:9}{f['steps']:10}"
+        )
         print(f"{steps}{f.get('save', 0):8.2f}", flush=True)
         weights.append([value for name, value in sorted(f.items()) if name.startswith("weights")])
     if weights.count(weights[0]) != len(weights):

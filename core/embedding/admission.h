@@ -7,7 +7,7 @@
 #include <span>
 
 #include "core/base/status.h"
-#include "core/embedding/pages.h"
+#include "core/base/pages.h"
 
 namespace lockstep {
 

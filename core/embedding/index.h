@@ -13,7 +13,7 @@
 #include "core/base/hash.h"
 #include "core/base/prefetch.h"
 #include "core/embedding/epochs.h"
-#include "core/embedding/pages.h"
+#include "core/base/pages.h"
 
 namespace lockstep {
 

@@ -9,7 +9,7 @@
 
 #include "core/base/status.h"
 #include "core/embedding/optimizer/row_view.h"
-#include "core/embedding/pages.h"
+#include "core/base/pages.h"
 
 namespace lockstep {
 

@@ -3,8 +3,8 @@
 //
 //   in the step        on the lane of the step's collectives. The step ends when the checkpoint is in its place.
 //   in the background  on the background lane, with a communicator of its own. The step continues at once.
-#include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tf/bridge/convert.h"
+#include "tf/bridge/copies.h"
 #include "tf/bridge/parallel.h"
 #include "tf/checkpoint/save_job.h"
 #include "tf/comm/collective_kernel.h"
@@ -64,7 +65,9 @@ class SaveCheckpointKernel : public CollectiveKernel {
   }
 
  private:
-  Result<SavedState> Collect(const Call& call) const {
+  Result<SavedState> Collect(const Call& call) {
+    const std::lock_guard lock(mutex_);
+    copies_.resize(variable_names_.size() + tensor_names_.size());
     SavedState state;
     state.changes = changes_;
     state.piece_bytes = piece_bytes_;
@@ -74,12 +77,13 @@ class SaveCheckpointKernel : public CollectiveKernel {
     const ParallelFor parallel = ParallelForOf(context);
     int input = 1;
     for (size_t v = 0; v < variable_names_.size(); ++v) {
-      LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, variable_names_[v]));
+      LOCKSTEP_ASSIGN_OR_RETURN(auto moment,
+                                MomentOf(context, input++, variable_names_[v], background_ ? &copies_[v] : nullptr));
       state.variables.push_back({variable_names_[v], variable_slices_[v], std::move(moment)});
     }
     for (const SavedTable& table : shards_) {
       TrackedRows::Pointer tracked = TrackedRows::Find(context, tf::HandleFromInput(context, input));
-      LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, table.name));
+      LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, table.name, nullptr));
       LOCKSTEP_RETURN_IF_ERROR(Check(*moment, table, communicator));
       if (changes_) {
         if (tracked == nullptr || !tracked->known_link()) return ChangesUnknown(table.name);
@@ -92,8 +96,11 @@ class SaveCheckpointKernel : public CollectiveKernel {
     for (size_t t = 0; t < tensor_names_.size(); ++t) {
       const tf::Tensor& value = context->input(input++);
       // The memory may be a variable's, which changes in place.
-      const bool copies = background_ && tf::DataTypeCanUseMemcpy(value.dtype());
-      state.tensors.push_back({tensor_names_[t], tensor_slices_[t], copies ? CopyOf(value, parallel) : value});
+      tf::Tensor kept = value;
+      if (background_) {
+        LOCKSTEP_ASSIGN_OR_RETURN(kept, copies_[variable_names_.size() + t].Copy(value, parallel));
+      }
+      state.tensors.push_back({tensor_names_[t], tensor_slices_[t], std::move(kept)});
     }
     // Snapshots begin last: nothing fails once they have begun.
     for (size_t t = 0; t < table_names_.size(); ++t) {
@@ -110,23 +117,16 @@ class SaveCheckpointKernel : public CollectiveKernel {
         absl::StrCat("table '", table, "': its changes since the last checkpoint are not known; ", "save a full one"));
   }
 
-  static tf::Tensor CopyOf(const tf::Tensor& value, const ParallelFor& parallel) {
-    constexpr int64_t kGrain = 1 << 20;
-    tf::Tensor copy(value.dtype(), value.shape());
-    auto* const to = static_cast<char*>(Data(copy));
-    const auto* const from = static_cast<const char*>(Data(value));
-    parallel(static_cast<int64_t>(value.TotalBytes()), kGrain,
-             [=](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, end - begin); });
-    return copy;
-  }
-
+  // memory: for a copy of a variable that changes as a whole; null: nothing changes while the moment is read.
   static Result<std::shared_ptr<VariableMoment>> MomentOf(tf::OpKernelContext* context, int input,
-                                                          const std::string& name) {
+                                                          const std::string& name, CopyMemory* memory) {
     tf::core::RefCountPtr<tf::Var> variable;
     const absl::Status found = tf::LookupResource(context, tf::HandleFromInput(context, input), &variable);
     const std::string where = absl::StrCat("variable '", name, "': ");
     if (!found.ok()) return FailedPrecondition(absl::StrCat(where, "it is not initialized"));
-    Result<std::shared_ptr<VariableMoment>> moment = VariableMoment::Begin(std::move(variable));
+    Result<std::shared_ptr<VariableMoment>> moment =
+        memory == nullptr ? VariableMoment::Begin(std::move(variable))
+                          : VariableMoment::BeginOfAny(std::move(variable), ParallelForOf(context), memory);
     if (!moment.ok()) return moment.status().WithPrefix(where);
     return moment;
   }
@@ -159,6 +159,8 @@ class SaveCheckpointKernel : public CollectiveKernel {
   std::vector<SavedTable> shards_;
   bool changes_ = false, track_ = false, background_ = false;
   int64_t part_rows_ = 0, piece_bytes_ = 0;
+  std::mutex mutex_;
+  std::vector<CopyMemory> copies_;  // guarded by mutex_: of the variables, then of the tensors
 };
 
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepSaveCheckpoint", SaveCheckpointKernel);

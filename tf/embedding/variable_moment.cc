@@ -19,6 +19,9 @@ namespace {
 // between, which has a low priority, they wait for it. So it holds the mutex for some microseconds only.
 constexpr int64_t kReadBytes = int64_t{64} << 10;
 
+// The largest variable that is copied at once.
+constexpr int64_t kMostCopiedBytes = int64_t{256} << 20;
+
 // The moments of the process, by their variables: one map for all sessions, which share variables.
 struct Moments {
   std::atomic<int64_t> count{0};
@@ -70,6 +73,23 @@ Result<std::shared_ptr<VariableMoment>> VariableMoment::Begin(tf::core::RefCount
   return moment;
 }
 
+Result<std::shared_ptr<VariableMoment>> VariableMoment::BeginOfAny(tf::core::RefCountPtr<tf::Var> variable,
+                                                                   const ParallelFor& parallel, CopyMemory* memory) {
+  {
+    const tf::tf_shared_lock lock(*variable->mu());
+    const tf::Tensor& value = *variable->tensor();
+    // Sparse updates, and sparse reads, have put the variable into this mode; others take it out of it.
+    const bool changes_by_rows = variable->copy_on_read_mode.load();
+    if (variable->is_initialized && value.IsInitialized() && !changes_by_rows &&
+        static_cast<int64_t>(value.TotalBytes()) <= kMostCopiedBytes) {
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor copy, memory->Copy(value, parallel));
+      return std::shared_ptr<VariableMoment>(new VariableMoment(nullptr, std::move(copy), false));
+    }
+  }
+  memory->Release();
+  return Begin(std::move(variable));
+}
+
 VariableMoment::VariableMoment(tf::core::RefCountPtr<tf::Var> variable, tf::Tensor value, bool owned)
     : variable_(std::move(variable)),
       dtype_(value.dtype()),
@@ -84,13 +104,15 @@ void VariableMoment::End() {
   // Freed after the mutex is released: it takes long if many rows were copied aside.
   tf::Tensor value;
   std::optional<RowMoment> rows;
-  const tf::mutex_lock lock(*variable_->mu());
+  std::optional<tf::mutex_lock> lock;
+  if (variable_ != nullptr) lock.emplace(*variable_->mu());
   value = std::move(value_);
   rows.swap(rows_);
   value_ = tf::Tensor();
 }
 
 VariableMoment::~VariableMoment() {
+  if (variable_ == nullptr) return;
   Moments& moments = TheMoments();
   const std::lock_guard lock(moments.mutex);
   // A later moment of the same variable may have taken the place.
@@ -116,7 +138,8 @@ void VariableMoment::InParts(RowRange rows, const ReadPart& read) {
   const int64_t step = std::max<int64_t>(1, kReadBytes / std::max<int64_t>(1, row_bytes_));
   for (int64_t begin = rows.begin; begin < rows.end; begin += step) {
     const RowRange part{begin, std::min(begin + step, rows.end)};
-    const tf::tf_shared_lock lock(*variable_->mu());
+    std::optional<tf::tf_shared_lock> lock;
+    if (variable_ != nullptr) lock.emplace(*variable_->mu());
     read(part);
   }
 }

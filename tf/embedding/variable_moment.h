@@ -6,11 +6,13 @@
 #include <optional>
 #include <span>
 
+#include "core/base/parallel.h"
 #include "core/base/status.h"
 #include "core/sharding/placement.h"
 #include "core/sharding/row_moment.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf/bridge/copies.h"
 
 namespace lockstep {
 
@@ -26,6 +28,11 @@ class VariableMoment {
  public:
   // Begins a moment of a variable that has no other one. FAILED_PRECONDITION if it is not initialized.
   static Result<std::shared_ptr<VariableMoment>> Begin(tensorflow::core::RefCountPtr<tensorflow::Var> variable);
+  // Does the same, and copies a variable at once that changes as a whole: TensorFlow's operations take much longer for
+  // it. A large one is not copied, as it may be a table. `memory` belongs to the caller, who keeps it for the
+  // variable's next moment. RESOURCE_EXHAUSTED if there is no memory for the copy.
+  static Result<std::shared_ptr<VariableMoment>> BeginOfAny(tensorflow::core::RefCountPtr<tensorflow::Var> variable,
+                                                            const ParallelFor& parallel, CopyMemory* memory);
   ~VariableMoment();
   VariableMoment(const VariableMoment&) = delete;
   VariableMoment& operator=(const VariableMoment&) = delete;
@@ -57,7 +64,7 @@ class VariableMoment {
   template <typename ReadPart>
   void InParts(RowRange rows, const ReadPart& read);
 
-  const tensorflow::core::RefCountPtr<tensorflow::Var> variable_;
+  const tensorflow::core::RefCountPtr<tensorflow::Var> variable_;  // null if the moment has a copy
   const tensorflow::DataType dtype_;
   const tensorflow::TensorShape shape_;
   const int64_t row_bytes_;

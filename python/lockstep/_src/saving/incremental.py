@@ -132,8 +132,8 @@ class IncrementalSaver:
         if unsaved:
             self._has_warned = True
             _log.warning(
-                "the saver of full checkpoints does not save %s: so no increment can build on them, and each checkpoint "
-                "is a full one",
+                "the saver of full checkpoints does not save %s: no increment can build on them, so each checkpoint is "
+                "a full one",
                 ", ".join(unsaved),
             )
 

@@ -115,7 +115,7 @@ def test_a_saver_that_omits_a_slot_is_named_once(tmp_path, caplog):
         for record in caplog.records
         if "omits" in record.getMessage() or "does not save" in record.getMessage()
     ]
-    assert "does not save user/Adagrad: so no increment" in said
+    assert "does not save user/Adagrad: no increment" in said
 
 
 def test_training_continues_a_restored_chain(session, tmp_path):

@@ -305,8 +305,11 @@ class PeriodicJobHook(AgreedPeriodHook):
         self._in_background = isinstance(self._hook, _SAVER_HOOK) and not agreement.any_worker(
             not self._may_save_in_background(), "saves_wait"
         )
-        with file_errors.raised_on_all(self._name), keeping:
-            super().after_create_session(session, coord)
+        # The first checkpoint waits. It is saved like the later ones all the same, for which it takes the memory.
+        with file_errors.raised_on_all(self._name):
+            with keeping, background.allowed.holding(self._in_background):
+                super().after_create_session(session, coord)
+            background.finish()
 
     def _may_save_in_background(self) -> bool:
         """Returns whether nobody expects the checkpoint to be complete when the hook's call ends."""

@@ -1,4 +1,4 @@
-#include "core/embedding/pages.h"
+#include "core/base/pages.h"
 
 #include <sys/mman.h>
 
@@ -24,7 +24,7 @@ Result<Pages> Pages::Allocate(int64_t bytes, int64_t small_bytes) {
   if (bytes < kHeap) {
     bytes = RoundUp(bytes, kAlignment);
     char* block = static_cast<char*>(std::aligned_alloc(kAlignment, bytes));
-    if (block == nullptr) return ResourceExhausted(StrCat("embedding table: no memory for ", bytes, " bytes"));
+    if (block == nullptr) return ResourceExhausted(StrCat("no memory for ", bytes, " bytes"));
     std::memset(block, 0, bytes);
     return Pages(block, bytes);
   }
@@ -34,7 +34,7 @@ Result<Pages> Pages::Allocate(int64_t bytes, int64_t small_bytes) {
   void* mapped =
       mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) {
-    return ResourceExhausted(ErrnoStatus(StrCat("embedding table: mmap of ", bytes, " bytes"), errno).message());
+    return ResourceExhausted(ErrnoStatus(StrCat("mmap of ", bytes, " bytes"), errno).message());
   }
   char* data = static_cast<char*>(mapped);
   if (slack > 0) {
