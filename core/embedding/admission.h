@@ -6,8 +6,8 @@
 #include <optional>
 #include <span>
 
-#include "core/base/status.h"
 #include "core/base/pages.h"
+#include "core/base/status.h"
 
 namespace lockstep {
 

@@ -61,8 +61,8 @@ def saved_shard_of(variable: Any) -> sharded.Shard | None:
 def take_of_one_worker(names_to_saveables: Any) -> tuple[dict[str, ShardSaveable], Any]:
     """Splits a saver's variables into tables with their slots, by name, and all others, in a job of one worker.
 
-    In larger jobs it returns all as others: TensorFlow's saver keeps them apart, as slices. So it does on a machine with
-    GPUs, where the variables may be in a device's memory.
+    In larger jobs it returns all as others: TensorFlow's saver keeps them apart, as slices. So it does on a machine
+    with GPUs, where the variables may be in a device's memory.
     """
     if context.world_size > 1 or tf.config.get_visible_devices("GPU"):
         return {}, names_to_saveables
