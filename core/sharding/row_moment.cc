@@ -11,15 +11,31 @@ RowMoment::RowMoment(const void* rows, int64_t count, int64_t row_bytes)
       kept_((count + kWordBits - 1) / kWordBits, 0),
       places_((count + kBlockRows - 1) / kBlockRows) {}
 
+void RowMoment::Places::Add(uint32_t row, uint32_t place) {
+  if (all == nullptr && few.size() < kMostListed) {
+    few.push_back({row, place});
+    return;
+  }
+  if (all == nullptr) {
+    all = std::make_unique_for_overwrite<uint32_t[]>(kBlockRows);
+    for (const Listed& listed : few) all[listed.row] = listed.place;
+    few = {};
+  }
+  all[row] = place;
+}
+
+uint32_t RowMoment::Places::Of(uint32_t row) const {
+  if (all != nullptr) return all[row];
+  return std::find_if(few.begin(), few.end(), [row](const Listed& listed) { return listed.row == row; })->place;
+}
+
 void RowMoment::BeforeChange(std::span<const uint32_t> numbers) {
   for (const uint32_t number : numbers) {
     if (IsKept(number)) continue;
     Keep(number);
     if (copied_ % kBlockRows == 0) blocks_.push_back(std::make_unique_for_overwrite<char[]>(kBlockRows * row_bytes_));
     std::memcpy(Aside(copied_), Row(number), row_bytes_);
-    std::unique_ptr<uint32_t[]>& places = places_[number / kBlockRows];
-    if (places == nullptr) places = std::make_unique_for_overwrite<uint32_t[]>(kBlockRows);
-    Place(number) = copied_++;
+    places_[number / kBlockRows].Add(number % kBlockRows, copied_++);
   }
 }
 

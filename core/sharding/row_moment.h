@@ -39,19 +39,33 @@ class RowMoment {
  private:
   static constexpr int64_t kBlockRows = 1024;
   static constexpr int64_t kWordBits = 64;
+  // A block of so many places has a list of them, which is much smaller than an array for all of its rows.
+  static constexpr size_t kMostListed = 64;
+
+  // Where the rows of a block of the table are that were copied aside. One of both is in use.
+  struct Places {
+    struct Listed {
+      uint32_t row;  // in the block
+      uint32_t place;
+    };
+    std::vector<Listed> few;          // in no order
+    std::unique_ptr<uint32_t[]> all;  // [kBlockRows]
+
+    void Add(uint32_t row, uint32_t place);
+    uint32_t Of(uint32_t row) const;  // it was added
+  };
 
   const char* Row(int64_t number) const { return rows_ + number * row_bytes_; }
   char* Aside(uint32_t place) const { return blocks_[place / kBlockRows].get() + place % kBlockRows * row_bytes_; }
-  uint32_t& Place(int64_t row) const { return places_[row / kBlockRows][row % kBlockRows]; }
+  uint32_t Place(int64_t row) const { return places_[row / kBlockRows].Of(static_cast<uint32_t>(row % kBlockRows)); }
   bool IsKept(int64_t row) const { return (kept_[row / kWordBits] >> (row % kWordBits) & 1) != 0; }
   void Keep(int64_t row) { kept_[row / kWordBits] |= uint64_t{1} << (row % kWordBits); }
 
   const char* rows_;
   int64_t row_bytes_;
   std::vector<uint64_t> kept_;  // a bit for each row: it was read or copied aside
-  // The places of rows that were copied aside, for each block of the table that has any. A hash table would stop
-  // training each time that it grows.
-  std::vector<std::unique_ptr<uint32_t[]>> places_;
+  // For each block of the table. One hash table for all would stop training each time that it grows.
+  std::vector<Places> places_;
   std::deque<std::unique_ptr<char[]>> blocks_;  // [kBlockRows, row_bytes] each
   uint32_t copied_ = 0;
 };

@@ -2,7 +2,8 @@
 //
 //   n | n times {length, times} | bytes of the n strings, one after the other         int64 | 2 uint32 | any
 //
-// Nothing is aligned, because strings have any length: numbers are copied in and out.
+// Nothing is aligned, because strings have any length: numbers are copied in and out. A rank that is asked for nothing
+// gets nothing, as in a route of ids (lookup.cc).
 #include "core/sharding/string_route.h"
 
 #include <algorithm>
@@ -137,10 +138,11 @@ Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFinge
 
 StringMessage PackStrings(Communicator& communicator, std::span<const StringPlan> plans) {
   const int size = communicator.size();
-  // Calls visit(r, plan, the first of its strings for rank r), rank by rank.
+  // Calls visit(r, plan, the first of its strings for rank r), rank by rank, for ranks that are asked for any.
   const auto for_each_part = [&](const auto& visit) {
     std::vector<size_t> begin(plans.size(), 0);
     for (int r = 0; r < size; ++r) {
+      if (std::none_of(plans.begin(), plans.end(), [r](const StringPlan& plan) { return plan.send[r] > 0; })) continue;
       for (size_t l = 0; l < plans.size(); ++l) {
         visit(r, plans[l], begin[l]);
         begin[l] += plans[l].send[r];
@@ -190,6 +192,7 @@ Result<ServedStrings> ExchangeStrings(Communicator& communicator, std::string_vi
   for (ServedStrings::Lookup& lookup : served.lookups) lookup.recv.resize(size);
   const char* next = served.bytes.get();
   for (int r = 0; r < size; ++r) {
+    if (arrived[r] == 0) continue;
     Reader reader({next, static_cast<size_t>(arrived[r])});
     for (ServedStrings::Lookup& lookup : served.lookups) {
       LOCKSTEP_RETURN_IF_ERROR(ReadLookup(reader, r, &lookup).WithPrefix(StrCat("from rank ", r, ": ")));
