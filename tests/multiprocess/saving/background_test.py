@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lockstep._src.saving.chain import Chain
 from lockstep.testing import WorkerError, call_workers
 from tests.multiprocess.saving import background_worker as worker
 
@@ -30,6 +31,24 @@ def test_checkpoints_and_weights_are_those_of_a_run_that_waits(tmp_path, workers
             np.testing.assert_array_equal(went_on[name], values, err_msg=f"{name} at step {step}")
     assert tf.train.latest_checkpoint(folders[1]) == f"{folders[1]}/model.ckpt-{_STEPS}"
     assert not list((tmp_path / "goes_on").glob("*_temp*"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_increments_beside_training_are_those_of_a_run_that_waits(tmp_path, workers):
+    folders = [tmp_path / name for name in ("waits", "goes_on")]
+    alongside = [
+        call_workers(worker.train, workers, str(folder), _STEPS, background, (), True, timeout_s=120)
+        for folder, background in zip(folders, (False, True), strict=True)
+    ]
+    assert max(alongside[0]) == 0 and min(alongside[1]) > 0
+    waited, went_on = (Chain.read(str(folder)) for folder in folders)
+    assert waited.base == went_on.base and len(waited.increments) >= 4
+    assert waited.increments == went_on.increments
+    for prefixes in zip(*(waited.prefixes(str(folder)) for folder in folders), strict=True):
+        expected, found = map(worker.changes, prefixes)
+        assert "static-changed-ids" in expected and expected.keys() == found.keys()
+        for name, values in expected.items():
+            np.testing.assert_array_equal(found[name], values, err_msg=f"{name} of {prefixes[1]}")
 
 
 # Each rank passes "part written" more often than that.

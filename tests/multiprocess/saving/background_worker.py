@@ -53,8 +53,11 @@ def _small_pieces():
     shard_saveables.PIECE_BYTES, table_saveables.PART_ROWS = PIECE_BYTES, PART_ROWS
 
 
-def train(folder, steps, saves_in_background=True, hooks=()):
-    """Trains for some steps with a checkpoint every EVERY of them; returns the steps that ended beside a save."""
+def train(folder, steps, saves_in_background=True, hooks=(), increments=False):
+    """Trains for some steps with a checkpoint every EVERY of them; returns the steps that ended beside a save.
+
+    With `increments` the checkpoints are incremental, but for the first and the last.
+    """
     tf.disable_v2_behavior()
     _small_pieces()
     alongside = Alongside()
@@ -62,9 +65,10 @@ def train(folder, steps, saves_in_background=True, hooks=()):
         op = model()
         session = tf.train.MonitoredTrainingSession(
             checkpoint_dir=folder,
-            save_checkpoint_steps=EVERY,
+            save_checkpoint_steps=10**6 if increments else EVERY,
             save_checkpoint_secs=None,
             save_summaries_steps=None,
+            **({"save_incremental_checkpoint_steps": EVERY} if increments else {}),
             hooks=[tf.train.StopAtStepHook(last_step=steps), alongside, *hooks],
         )
         with session:
@@ -83,6 +87,19 @@ def contents(prefix):
             del found[name]
         elif name in ("keys-keys", "keys-values") or name.startswith("keys/"):
             found[name] = found[name][order]
+    return found
+
+
+def changes(prefix):
+    """Returns all values of an increment; rows of tables sorted by id or key; without the increment's own number."""
+    reader = tf.train.load_checkpoint(prefix)
+    shapes = reader.get_variable_to_shape_map()
+    found = {name: reader.get_tensor(name) for name in shapes if "-link" not in name and "-parts" not in name}
+    for ids in [name for name in found if name.endswith(("-changed-ids", "-changed-keys"))]:
+        table, order = ids.rpartition("-changed-")[0], np.argsort(found[ids], kind="stable")
+        for name in found:
+            if name.startswith(table) and len(found[name]) == len(order):
+                found[name] = found[name][order]
     return found
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
+from lockstep._src.engine import background
 from lockstep._src.saving import table_saveables as saved_tables
 from lockstep._src.tables import dynamic
 
@@ -115,6 +116,7 @@ def killed(folder, steps):
             # The hook that saves runs before this one, and no worker continues without this worker.
             at = run_context.session.run(tf.train.get_global_step())
             if at == steps and hb.context.rank == 0 and not os.path.exists(kept):
+                background.finish()
                 shutil.copytree(folder, kept)
 
     return work(folder, steps, 5, save_incremental_checkpoint_steps=1, save_checkpoint_steps=100, hooks=[Killed()])

@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
+from lockstep._src.engine import background
 from lockstep._src.saving import shard_saveables
 
 DIM = 4
@@ -31,6 +32,7 @@ class _Copying(tf.train.SessionRunHook):
         killed = f"{self._folder}-killed"
         at = run_context.session.run(tf.train.get_global_step())
         if at == self._last_step and hb.context.rank == 0 and not os.path.exists(killed):
+            background.finish()
             shutil.copytree(self._folder, killed)
 
     def end(self, session):

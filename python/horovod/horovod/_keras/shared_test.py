@@ -58,15 +58,20 @@ def test_functions_belong_to_their_module(module):
     assert "keras" not in inspect.signature(module.load_model).parameters
 
 
+def _places(caught):
+    """Returns the files of the warnings that name `num_groups`; others may be of libraries."""
+    return [warning.filename for warning in caught if "num_groups" in str(warning.message)]
+
+
 def test_a_warning_names_the_programs_line():
     program = "optimizer = make(sgd, num_groups=1)"
     for make in (hvd_keras.DistributedOptimizer, hvd_tf_keras.DistributedOptimizer, hvd.DistributedOptimizer):
         with pytest.warns(DeprecationWarning, match="num_groups is called groups") as caught:
             exec(compile(program, "program.py", "exec"), {"make": make, "sgd": keras.optimizers.SGD(1.0)})
-        assert [warning.filename for warning in caught] == ["program.py"]
+        assert _places(caught) == ["program.py"]
     with pytest.warns(DeprecationWarning, match="num_groups is called groups") as caught:
         exec(compile(program, "program.py", "exec"), {"make": hvd.DistributedGradientTape, "sgd": tf.GradientTape()})
-    assert [warning.filename for warning in caught] == ["program.py"]
+    assert _places(caught) == ["program.py"]
 
 
 def test_values_are_reduced_at_once():

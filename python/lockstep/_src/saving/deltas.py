@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src.engine import file_errors
+from lockstep._src.engine import background, file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.saving import chain, delta_files, links, string_numbers
 from lockstep._src.saving.delta_files import Record
@@ -43,7 +43,8 @@ def export_delta(
     """Writes what changed since an export, or since a delta, as one delta for running servers.
 
     It reads the increments that a training job saves (`save_incremental_checkpoint_secs`), and may run in any process,
-    while the job trains. The page of deltas shows a server program.
+    while the job trains. In a process of the job it waits for the increment that is being saved. The page of deltas
+    shows a server program.
 
     Args:
       since: the folder of an export with `updatable=True`, or of a delta on one.
@@ -63,9 +64,11 @@ def export_delta(
       tf.errors.FailedPreconditionError: no increment leads on from `since`, and there is a newer full checkpoint, which
         begins a new chain. A full export is needed.
       tf.errors.DataLossError: an increment is missing or damaged; the message names it.
+      OSError, tf.errors.OpError: the increment that this process was saving has failed.
     """
     if context.rank != 0:
         return None
+    background.finish()
     since = os.fspath(since)
     record = delta_files.read_record(since)
     base = os.path.dirname(os.path.normpath(since))

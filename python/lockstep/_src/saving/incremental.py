@@ -76,7 +76,7 @@ class IncrementalSaver:
             [table.handle for table in tables], [variable.handle for variable in shards]
         )
         self._names = [table.logical_name for table in tables] + [variable.op.name for variable in shards]
-        self._has_warned = False
+        self._was_full = self._has_warned = False
         self._changes = _saver_of_changes()
         self._chain: Chain | None = None  # the chain that ends with the checkpoint self._link; only on worker 0
         self._link: int | None = None
@@ -88,6 +88,8 @@ class IncrementalSaver:
 
     def save(self, session: Any, save_path: str, global_step: int) -> str:
         """Saves an increment, or a full checkpoint if the chain cannot continue.
+
+        The checkpoint becomes a part of the chain when it is complete. In a session's hook that may be later.
 
         Args:
           session: the session.
@@ -102,7 +104,9 @@ class IncrementalSaver:
 
     def _save(self, session: Any, save_path: str, global_step: int) -> str:
         background.finish()  # it changes the links
-        of_workers = agreement.gather_values(session.run(self._links).tolist(), "incremental_links")
+        links_here = session.run(self._links).tolist()
+        self._warn_of_unsaved(links_here)
+        of_workers = agreement.gather_values(links_here, "incremental_links")
         # 0 means that the changes of a table are unknown.
         one = of_workers[0][0]
         link = one if {link for row in of_workers for link in row} == {one} else 0
@@ -113,23 +117,30 @@ class IncrementalSaver:
         name = agreement.from_chief(name, "incremental_name")
         if name is None:
             path = self._full().save(session, save_path, global_step=global_step)
-            self._begin_chain(directory, os.path.basename(path))
-            self._warn_of_unsaved(session)
         else:
             path = os.path.join(directory, FOLDER, name)
             self._changes.save(session, path, write_meta_graph=False, write_state=False)
-            if context.rank == 0:
-                self._chain.increments.append(name)
-                self._chain.write(directory)
-        self._link = int(session.run(self._links)[0])
+        self._was_full = name is None
+        if context.rank == 0:
+            background.when_done(lambda: self._record(directory, path, name))
         return path
 
-    def _warn_of_unsaved(self, session: Any) -> None:
+    def _record(self, directory: str, path: str, name: str | None) -> None:
+        """Adds a complete checkpoint to the chain: the increment `name`, or a full one, with which the chain begins."""
+        if name is None:
+            self._begin_chain(directory, os.path.basename(path))
+        else:
+            self._chain.increments.append(name)
+            self._chain.write(directory)
+        self._link = _link_of(path)
+
+    def _warn_of_unsaved(self, found: list[int]) -> None:
         """Warns once of tables whose changes are not known even after a full checkpoint: its saver omits them."""
-        if context.rank != 0 or self._has_warned:
+        if context.rank != 0 or not self._was_full:
             return
-        unsaved = [name for name, link in zip(self._names, session.run(self._links), strict=True) if not link]
-        if unsaved:
+        self._was_full = False
+        unsaved = [name for name, link in zip(self._names, found, strict=True) if not link]
+        if unsaved and not self._has_warned:
             self._has_warned = True
             _log.warning(
                 "the saver of full checkpoints does not save %s: no increment can build on them, so each checkpoint is "
@@ -149,6 +160,7 @@ class IncrementalSaver:
 
     def restore_increments(self, session: Any, save_path: str) -> list[str]:
         """Restores the increments on the full checkpoint that the session already restored; returns their prefixes."""
+        background.finish()  # it may be one of them
         directory = os.path.dirname(save_path)
         found = agreement.from_chief(_increments_on(save_path) if context.rank == 0 else None, "incremental_chain")
         chain = Chain(os.path.basename(save_path), found)
@@ -254,8 +266,12 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
 
     def newest(self, save_path: str) -> str:
         """Returns, on worker 0, the last increment on a full checkpoint, or the full checkpoint if there is none."""
+        background.finish()
         names = [] if self._saver_of_increments is None else _increments_on(save_path)
         return Chain(os.path.basename(save_path), names).prefixes(self._directory)[-1] if names else save_path
+
+    # The listeners of the job's own hooks ask for the end of the save.
+    saves_beside_training = True
 
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Restores the increments on the checkpoint that the session has restored."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from lockstep._src.engine import background
 from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.estimator.specs import EstimatorSpec, RunConfig
 from lockstep._src.saving.incremental import IncrementalSaver
@@ -211,6 +212,7 @@ def test_sessions_save_increments_and_resume_from_them(tmp_path):
             for batch in batches:
                 session.run(program.train, {program.ids: batch})
             held = program.held(session._tf_sess())
+            background.finish()
             shutil.copytree(folder, tmp_path / "killed")
         # As if the process had been killed here: the checkpoint at the session's end is removed.
         shutil.rmtree(folder)
@@ -250,6 +252,7 @@ def test_estimators_resume_from_increments(tmp_path):
 
     with pytest.raises(RuntimeError, match="as a machine does"):
         train(max_steps=10, hooks=[Fails()])
+    background.finish()
     increments = names(tmp_path / ".incremental_checkpoint")
     last = max(int(name.split("-")[-1]) for name in increments)
     assert last in (3, 4)

@@ -316,7 +316,7 @@ class PeriodicJobHook(AgreedPeriodHook):
         hook = self._hook
         return (
             context.options.background_saves
-            and type(hook)._save is _SAVER_HOOK._save
+            and (type(hook)._save is _SAVER_HOOK._save or getattr(hook, "saves_beside_training", False))
             and all(isinstance(listener, _LauncherListener) for listener in hook._listeners)
         )
 
