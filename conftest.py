@@ -5,7 +5,8 @@ TensorFlow, and the tests in `tests/` that are marked `oldest`. The marker `newe
 depend on TensorFlow's version.
 
 `pytest --every N` runs every N-th case of a test with several cases. `--turn K` begins with case K, from 0 on, so that
-N runs with the turns 0 to N - 1 run all cases. (A test with fewer cases than N is in each run.)
+N runs with the turns 0 to N - 1 run all cases. (A test with fewer cases than N is in each run.) Of a file in
+`tests/scripts` all tests count as one: they run programs of documents, and each is a case.
 
 `pytest --long` also runs the tests marked `long`, which `make test` leaves to `make test-long` and `make test-hosts`.
 
@@ -28,6 +29,7 @@ from typing import Any
 import pytest
 
 _SPANNING = Path(__file__).parent / "tests"
+_SCRIPTS = _SPANNING / "scripts"
 # Folders whose modules start training jobs without the helpers that start workers.
 _JOB_FOLDERS = {_SPANNING / name for name in ("hosts", "multiprocess", "parity", "scripts")}
 _STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
@@ -71,7 +73,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (every := config.getoption("--every")) > 1:
         cases = collections.defaultdict[tuple[Path, str], list[pytest.Item]](list)
         for item in kept:
-            cases[item.path, item.nodeid.partition("[")[0]].append(item)
+            is_script = _SCRIPTS in item.path.parents
+            cases[item.path, "" if is_script else item.nodeid.partition("[")[0]].append(item)
         turn = config.getoption("--turn")
         in_turn = {item for of_test in cases.values() for item in of_test[turn % min(every, len(of_test)) :: every]}
         kept = [item for item in kept if item in in_turn]
