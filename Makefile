@@ -7,7 +7,7 @@ TF ?= 2.21.0
 VENV ?= .venv-tf$(TF)
 WORKERS ?= 2
 JOBS ?= $(shell nproc)
-export TF VENV JOBS CASES TURN
+export TF VENV JOBS CASES TURN TURNS_OF
 
 python := $(VENV)/bin/python
 cmake := $(VENV)/bin/cmake
@@ -48,7 +48,7 @@ train: check-workers setup ## train a ranking model on WORKERS workers: on gener
 # The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
 # REDUCED=1 runs the tests that another version of TensorFlow could break (conftest.py defines them), and of a test with
 # several cases every third. `make test-matrix` runs all of their cases. CASES=N runs every N-th case of each test,
-# beginning with number TURN.
+# beginning with number TURN; with TURNS_OF=file, every N-th test of each file.
 .PHONY: test
 test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh core tests

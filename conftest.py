@@ -5,8 +5,9 @@ TensorFlow, and the tests in `tests/` that are marked `oldest`. The marker `newe
 depend on TensorFlow's version.
 
 `pytest --every N` runs every N-th case of a test with several cases. `--turn K` begins with case K, from 0 on, so that
-N runs with the turns 0 to N - 1 run all cases. (A test with fewer cases than N is in each run.) Of a file in
-`tests/scripts` all tests count as one: they run programs of documents, and each is a case.
+N runs with the turns 0 to N - 1 run all cases. (A test with fewer cases than N is in each run.) With `--turns-of file`
+all tests of a file count as one, with its tests as cases. So it is always in `tests/scripts`, whose tests run programs
+of documents.
 
 `pytest --long` also runs the tests marked `long`, which `make test` leaves to `make test-long` and `make test-hosts`.
 
@@ -36,9 +37,10 @@ _STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds --reduced, --every, --turn, --long and --processes."""
+    """Adds --reduced, --every, --turns-of, --turn, --long and --processes."""
     parser.addoption("--reduced", action="store_true", help="leave out what another TensorFlow cannot change")
     parser.addoption("--every", type=int, default=1, help="of the cases of a test, run every N-th")
+    parser.addoption("--turns-of", choices=["test", "file"], default="test", help="what has cases, with --every")
     parser.addoption("--turn", type=int, default=0, help="the number of the first case, with --every")
     parser.addoption("--long", action="store_true", help="run those marked `long` too")
     parser.addoption("--processes", choices=["one", "several"], help="tests that start no workers, or those that do")
@@ -73,8 +75,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if (every := config.getoption("--every")) > 1:
         cases = collections.defaultdict[tuple[Path, str], list[pytest.Item]](list)
         for item in kept:
-            is_script = _SCRIPTS in item.path.parents
-            cases[item.path, "" if is_script else item.nodeid.partition("[")[0]].append(item)
+            whole_file = config.getoption("--turns-of") == "file" or _SCRIPTS in item.path.parents
+            cases[item.path, "" if whole_file else item.nodeid.partition("[")[0]].append(item)
         turn = config.getoption("--turn")
         in_turn = {item for of_test in cases.values() for item in of_test[turn % min(every, len(of_test)) :: every]}
         kept = [item for item in kept if item in in_turn]

@@ -3,8 +3,8 @@
 # workers follow one by one, because their workers need the cores. conftest.py distinguishes both kinds.
 #
 # Usage: tools/test_python.sh [arguments of pytest]
-# Reads: VENV (the environment's folder), JOBS (cores), CASES and TURN: of each test, every CASES-th case, beginning with
-# number TURN.
+# Reads: VENV (the environment's folder), JOBS (cores), CASES, TURN and TURNS_OF: of each "test" or of each "file", every
+# CASES-th case, beginning with number TURN.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -14,7 +14,7 @@ unset PYTHONDONTWRITEBYTECODE
 none_found=5 # pytest's exit code: a request may select tests of only one kind
 status=$none_found
 run() {
-  "$VENV/bin/python" -m pytest --timeout=600 --every "${CASES:-1}" --turn "${TURN:-0}" "$@"
+  "$VENV/bin/python" -m pytest --timeout=600 --every "${CASES:-1}" --turn "${TURN:-0}" --turns-of "${TURNS_OF:-test}" "$@"
   local code=$?
   [ $code -ne 2 ] || exit $code # interrupted
   if [ $status -eq $none_found ] || { [ $status -eq 0 ] && [ $code -ne $none_found ]; }; then status=$code; fi
