@@ -80,7 +80,6 @@ TEST(CapiTest, InitMakesTheOneContextUntilShutdown) {
   EXPECT_EQ(lockstep_shutdown(), 0);
 }
 
-// ctypes calls from any of Python's threads: a thread must not see another thread's error.
 // A thread that waits for the work may come after the end of its job, or even in the next one.
 TEST(CapiTest, BackgroundWorkIsOfOneContext) {
   ASSERT_EQ(InitAlone(), 0) << lockstep_last_error();
@@ -99,6 +98,7 @@ TEST(CapiTest, BackgroundWorkIsOfOneContext) {
   ASSERT_EQ(lockstep_shutdown(), 0);
 }
 
+// ctypes calls from any of Python's threads: a thread must not see another thread's error.
 TEST(CapiTest, BadOptionsComeBackAsCodeAndTextOfTheCallingThread) {
   EXPECT_EQ(Init(3, 2), static_cast<int>(StatusCode::kInvalidArgument));
   EXPECT_NE(std::string(lockstep_last_error()).find("rank is 3"), std::string::npos) << lockstep_last_error();

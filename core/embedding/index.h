@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "core/base/hash.h"
+#include "core/base/pages.h"
 #include "core/base/prefetch.h"
 #include "core/embedding/epochs.h"
-#include "core/base/pages.h"
 
 namespace lockstep {
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "core/base/pages.h"
 #include "core/base/status.h"
 #include "core/embedding/optimizer/row_view.h"
-#include "core/base/pages.h"
 
 namespace lockstep {
 

@@ -42,8 +42,8 @@ class TrackedRows : public tensorflow::ResourceBase {
 
   // Adds the rows that have changed (RowChanges::Find). Only if it tracks.
   void FindChanges(RowRange part, const char* rows, std::vector<RowChanges::Change>* changes) const;
-  // Takes rows of a full checkpoint that is being saved. Changes are not known until it is complete, and remain so if it
-  // never is: to keep what they were takes memory. Only if it tracks.
+  // Takes rows of a full checkpoint that is being saved. Changes are not known until it is complete, and remain so if
+  // it never is: to keep what they were takes memory. Only if it tracks.
   void Take(RowRange part, const char* rows);
   // Declares that the checkpoint `link` is complete. `changes`: how the rows of an increment differ from those of the
   // one before; empty for a full one.
