@@ -52,22 +52,17 @@ int64_t RowBytesOf(const tf::Tensor& value) {
 }  // namespace
 
 Result<std::shared_ptr<VariableMoment>> VariableMoment::Begin(tf::core::RefCountPtr<tf::Var> variable) {
-  tf::Tensor value;
-  bool owned = false;
-  {
-    const tf::mutex_lock lock(*variable->mu());
-    if (!variable->is_initialized || !variable->tensor()->IsInitialized()) {
-      return FailedPrecondition("it is not initialized");
-    }
-    owned = variable->tensor()->RefCountIsOne();
-    value = *variable->tensor();
-    if (!tf::DataTypeCanUseMemcpy(value.dtype())) value = tf::tensor::DeepCopy(value);
-    variable->copy_on_read_mode.store(false);
-  }
-  const tf::Var* const key = variable.get();
+  tf::Var* const key = variable.get();
+  const tf::mutex_lock lock(*key->mu());
+  if (!key->is_initialized || !key->tensor()->IsInitialized()) return FailedPrecondition("it is not initialized");
+  const bool owned = key->tensor()->RefCountIsOne();
+  tf::Tensor value = *key->tensor();
+  if (!tf::DataTypeCanUseMemcpy(value.dtype())) value = tf::tensor::DeepCopy(value);
+  key->copy_on_read_mode.store(false);
   std::shared_ptr<VariableMoment> moment(new VariableMoment(std::move(variable), std::move(value), owned));
+  // With the variable's mutex held: an update that finds a second owner and no moment copies all of the variable.
   Moments& moments = TheMoments();
-  const std::lock_guard lock(moments.mutex);
+  const std::lock_guard moments_lock(moments.mutex);
   moments.of[key] = moment;
   moments.count.fetch_add(1, std::memory_order_release);
   return moment;
@@ -101,13 +96,14 @@ VariableMoment::VariableMoment(tf::core::RefCountPtr<tf::Var> variable, tf::Tens
 }
 
 void VariableMoment::End() {
-  // Freed after the mutex is released: it takes long if many rows were copied aside.
-  tf::Tensor value;
+  // Freed after the mutex is released: the rows that were copied aside, and a value that the variable no longer has.
   std::optional<RowMoment> rows;
+  tf::Tensor unshared;
   std::optional<tf::mutex_lock> lock;
   if (variable_ != nullptr) lock.emplace(*variable_->mu());
-  value = std::move(value_);
   rows.swap(rows_);
+  if (value_.RefCountIsOne()) unshared = std::move(value_);
+  // A value that the variable still has is left before: an update that finds a second owner copies all of it.
   value_ = tf::Tensor();
 }
 

@@ -25,14 +25,22 @@ ROWS, DIM = 2000, 4
 TOUCHED = np.array([3, 3, 500, 999, 0])
 
 
-def fused(variable, slot, rule="adagrad", hyperparameters=(0.1, 0.0), names=("learning_rate", "epsilon"), **attrs):
+def fused(
+    variable,
+    slot,
+    rule="adagrad",
+    hyperparameters=(0.1, 0.0),
+    names=("learning_rate", "epsilon"),
+    touched=TOUCHED,
+    **attrs,
+):
     """Makes a step of an optimizer in the op that changes rows in place."""
     ops.lockstep_sparse_update(
         [variable.handle],
         [slot.handle] if rule == "adagrad" else [],
         [tf.constant(h, tf.float32) for h in hyperparameters],
-        [tf.ones([len(TOUCHED), DIM])],
-        [tf.constant(TOUCHED)],
+        [tf.ones([len(touched), DIM])],
+        [tf.constant(touched)],
         names=["table"],
         rules=[rule],
         hyperparameter_names=list(names),
@@ -142,6 +150,39 @@ def save_while_changing(folder, writer):
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_save_has_the_values_of_its_moment(tmp_path, writer):
     call_workers(functools.partial(save_while_changing, str(tmp_path), writer), 2, timeout_s=DEADLINE_S)
+
+
+def address(variable):
+    """Returns where a variable's memory is. Beside a save, a read of it shares this memory."""
+    return variable.read_value()._numpy_internal().__array_interface__["data"][0]
+
+
+def update_beside_saves(folder):
+    context.ensure_initialized()
+    local = 1_500_000  # rows; copies of some would be noticed, and the end of a save has much memory to give back
+    table, slot = (tf.Variable(tf.fill([local, DIM], value)) for value in (1.0, 0.5))
+    fused(table, slot)
+    shards = []
+    for name, variable in (("table", table), ("slot", slot)):
+        saveable = ShardSaveable.__new__(ShardSaveable)
+        saveable.name, saveable.shard, saveable.variable = (
+            name,
+            Shard(local * context.world_size, context.rank, context.world_size),
+            variable,
+        )
+        shards.append(saveable)
+    found = []
+    for number in range(4):
+        save(f"{folder}/model-{number}", shards, [])
+        found.append([address(table), address(slot)])
+        fused(table, slot, touched=np.arange(local))  # copies most rows aside
+        while not library.background_has_ended(library.engine_number(), 0):
+            fused(table, slot)
+    np.testing.assert_array_equal(found[1:], found[:-1])
+
+
+def test_an_update_copies_no_variable_at_any_moment_of_a_save(tmp_path):
+    call_workers(functools.partial(update_beside_saves, str(tmp_path)), 2, timeout_s=DEADLINE_S)
 
 
 def fail_on_one(folder):
