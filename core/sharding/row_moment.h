@@ -38,35 +38,34 @@ class RowMoment {
 
  private:
   static constexpr int64_t kBlockRows = 1024;
-  static constexpr int64_t kWordBits = 64;
-  // A block of so many places has a list of them, which is much smaller than an array for all of its rows.
-  static constexpr size_t kMostListed = 64;
+  static constexpr int64_t kGroupRows = 64;  // the bits of a word of kept_
+  static constexpr uint32_t kNone = 0;
 
-  // Where the rows of a block of the table are that were copied aside. One of both is in use.
-  struct Places {
-    struct Listed {
-      uint32_t row;  // in the block
-      uint32_t place;
-    };
-    std::vector<Listed> few;          // in no order
-    std::unique_ptr<uint32_t[]> all;  // [kBlockRows]
-
-    void Add(uint32_t row, uint32_t place);
-    uint32_t Of(uint32_t row) const;  // it was added
+  // A row that was copied aside. The places of rows count from 1, in the order of the copies.
+  struct Aside {
+    uint32_t row;       // in its group
+    uint32_t previous;  // the place of the row of the group that was copied before it, or kNone
+  };
+  struct Block {
+    std::unique_ptr<char[]> rows;  // [kBlockRows, row_bytes]
+    std::unique_ptr<Aside[]> aside;
   };
 
   const char* Row(int64_t number) const { return rows_ + number * row_bytes_; }
-  char* Aside(uint32_t place) const { return blocks_[place / kBlockRows].get() + place % kBlockRows * row_bytes_; }
-  uint32_t Place(int64_t row) const { return places_[row / kBlockRows].Of(static_cast<uint32_t>(row % kBlockRows)); }
-  bool IsKept(int64_t row) const { return (kept_[row / kWordBits] >> (row % kWordBits) & 1) != 0; }
-  void Keep(int64_t row) { kept_[row / kWordBits] |= uint64_t{1} << (row % kWordBits); }
+  char* RowAside(uint32_t place) const {
+    return blocks_[(place - 1) / kBlockRows].rows.get() + (place - 1) % kBlockRows * row_bytes_;
+  }
+  Aside& AsideAt(uint32_t place) const { return blocks_[(place - 1) / kBlockRows].aside[(place - 1) % kBlockRows]; }
+  bool IsKept(int64_t row) const { return (kept_[row / kGroupRows] >> (row % kGroupRows) & 1) != 0; }
+  void Keep(int64_t row) { kept_[row / kGroupRows] |= uint64_t{1} << (row % kGroupRows); }
 
   const char* rows_;
   int64_t row_bytes_;
   std::vector<uint64_t> kept_;  // a bit for each row: it was read or copied aside
-  // For each block of the table. One hash table for all would stop training each time that it grows.
-  std::vector<Places> places_;
-  std::deque<std::unique_ptr<char[]>> blocks_;  // [kBlockRows, row_bytes] each
+  // For each group of the table, the place of the row that was copied last. The rows of a group are a chain: whatever
+  // grows as a whole (a hash table, an array for each group) makes one step of training much longer than the others.
+  std::vector<uint32_t> last_;
+  std::deque<Block> blocks_;
   uint32_t copied_ = 0;
 };
 

@@ -103,32 +103,20 @@ Status RowsReader::FindPieces(tf::BundleReader* file, const std::string& prefix,
   return OkStatus();
 }
 
-Status RowsReader::Read(int64_t count, char* data) {
-  if (row_bytes_ == 0) return OkStatus();
-  while (count > 0) {
-    if (!begun_) LOCKSTEP_RETURN_IF_ERROR(BeginPiece());
-    const int64_t here = std::min(count, pieces_[piece_].rows.end - next_);
-    LOCKSTEP_RETURN_IF_ERROR(ReadBytes(here * row_bytes_, data));
-    next_ += here;
-    count -= here;
-    data += here * row_bytes_;
-  }
-  return OkStatus();
-}
-
-Status RowsReader::Skip(int64_t count) {
+Status RowsReader::Advance(int64_t count, char* data) {
   if (row_bytes_ == 0) return OkStatus();
   while (count > 0) {
     const RowRange rows = pieces_[piece_].rows;
     const int64_t here = std::min(count, rows.end - next_);
-    if (!begun_ && next_ == rows.begin && here == rows.count()) {
-      ++piece_;
+    if (data == nullptr && !begun_ && here == rows.count()) {
+      ++piece_;  // nobody reads any of it
     } else {
       if (!begun_) LOCKSTEP_RETURN_IF_ERROR(BeginPiece());
-      LOCKSTEP_RETURN_IF_ERROR(ReadBytes(here * row_bytes_, nullptr));
+      LOCKSTEP_RETURN_IF_ERROR(ReadBytes(here * row_bytes_, data));
     }
     next_ += here;
     count -= here;
+    if (data != nullptr) data += here * row_bytes_;
   }
   return OkStatus();
 }

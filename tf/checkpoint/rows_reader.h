@@ -31,9 +31,9 @@ class RowsReader {
 
   // Reads the next `count` rows: `data` is [count, row bytes]. DATA_LOSS for a damaged or shortened file, or an error
   // of reading; they name the file.
-  Status Read(int64_t count, char* data);
+  Status Read(int64_t count, char* data) { return Advance(count, data); }
   // Passes over the next `count` rows. Slices that have only such rows are not read, and so not checked.
-  Status Skip(int64_t count);
+  Status Skip(int64_t count) { return Advance(count, nullptr); }
   // Reads to the end of the last slice. To be called after the last row.
   Status Finish();
 
@@ -51,6 +51,8 @@ class RowsReader {
   // Returns the data files' names, and adds the pieces that have any of the rows.
   Status FindPieces(tensorflow::BundleReader* file, const std::string& prefix, const tensorflow::TensorShape& shape,
                     RowRange rows);
+  // Reads the next `count` rows, or passes over them if `data` is null.
+  Status Advance(int64_t count, char* data);
   // Begins the next piece: reads its rows before the next wanted one.
   Status BeginPiece();
   // Reads the following bytes of the piece; into `data`, or to nowhere if it is null. Compares the checksum at its end.

@@ -47,6 +47,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
                 variable_slices_.size() == variable_names_.size() && tensor_slices_.size() == tensor_names_.size() &&
                     construction->num_inputs() == static_cast<int>(inputs),
                 absl::InvalidArgumentError("the lists of arguments have different lengths"));
+    copies_.resize(variable_names_.size() + tensor_names_.size());
   }
 
  protected:
@@ -67,7 +68,6 @@ class SaveCheckpointKernel : public CollectiveKernel {
  private:
   Result<SavedState> Collect(const Call& call) {
     const std::lock_guard lock(mutex_);
-    copies_.resize(variable_names_.size() + tensor_names_.size());
     SavedState state;
     state.changes = changes_;
     state.piece_bytes = piece_bytes_;

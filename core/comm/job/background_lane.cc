@@ -12,8 +12,8 @@ namespace lockstep {
 namespace {
 
 constexpr char kPurpose[] = "background lane";
-// The thread's priority: about a third of the processor's time if a thread of training wants all of it.
-constexpr int kNice = 5;
+// The thread's priority: about a tenth of the processor's time if a thread of training wants all of it.
+constexpr int kNice = 10;
 
 }  // namespace
 

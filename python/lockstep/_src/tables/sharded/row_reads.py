@@ -35,4 +35,4 @@ def read_rows(variable: tf.Variable, numbers: tf.Tensor) -> tf.Tensor:
 
 def _is_plain_memory_of_host(variable: tf.Variable) -> bool:
     dtype = variable.dtype.base_dtype
-    return (dtype.is_numeric or dtype.is_bool) and "GPU" not in (variable.handle.device or "").upper()
+    return (dtype.is_numeric or dtype.is_bool) and library.has_host_memory(variable)

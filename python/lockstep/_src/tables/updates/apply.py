@@ -61,7 +61,7 @@ def is_fit(variable: Any) -> bool:
     return (
         isinstance(variable, resource_variable_ops.BaseResourceVariable)
         and variable.dtype.base_dtype == tf.float32
-        and "GPU" not in (variable.handle.device or "").upper()
+        and library.has_host_memory(variable)
         and bool(variable.shape.rank)
         and (tf.compat.dimension_value(variable.shape[0]) or 0) <= _MOST_ROWS
     )
