@@ -14,7 +14,6 @@ RowMoment::RowMoment(const void* rows, int64_t count, int64_t row_bytes)
 void RowMoment::BeforeChange(std::span<const uint32_t> numbers) {
   for (const uint32_t number : numbers) {
     if (IsKept(number)) continue;
-    Keep(number);
     if (copied_ % kBlockRows == 0) {
       blocks_.push_back({std::make_unique_for_overwrite<char[]>(kBlockRows * row_bytes_),
                          std::make_unique_for_overwrite<Aside[]>(kBlockRows)});
@@ -24,6 +23,7 @@ void RowMoment::BeforeChange(std::span<const uint32_t> numbers) {
     std::memcpy(RowAside(place), Row(number), row_bytes_);
     AsideAt(place) = {number % static_cast<uint32_t>(kGroupRows), last};
     last = place;
+    Keep(number);
   }
 }
 

@@ -20,7 +20,7 @@ namespace lockstep {
 //   moment.BeforeChange(numbers);     moment.Read({0, 4096}, out);
 //   ... changes these rows            ... writes them
 //
-// Calls exclude each other; the variable's mutex does it.
+// BeforeChange excludes all other calls; the variable's mutex does it. One thread reads.
 class RowMoment {
  public:
   // rows: [count, row_bytes]; the memory outlives this object.

@@ -127,7 +127,11 @@ class RestoreShardsKernel : public CollectiveKernel {
       if (changes_) LOCKSTEP_RETURN_IF_ERROR(CheckLink(*arguments, t));
       if (file->Contains(ChangedIds(table.name))) {
         if (!changes_) return Incremental(table.name);
-        LOCKSTEP_RETURN_IF_ERROR(CheckHolds(communicator, table, arguments->variables[t].get()));
+        tf::Var* const variable = arguments->variables[t].get();
+        {
+          const tf::tf_shared_lock lock(*variable->mu());
+          LOCKSTEP_RETURN_IF_ERROR(CheckHolds(communicator, table, variable));
+        }
         LOCKSTEP_RETURN_IF_ERROR(Damage(OpenChanges(table, arguments->prefix, file, &sources->emplace_back())));
         continue;
       }
@@ -157,9 +161,8 @@ class RestoreShardsKernel : public CollectiveKernel {
     return OkStatus();
   }
 
-  // Returns FAILED_PRECONDITION unless the variable holds the worker's rows.
+  // Returns FAILED_PRECONDITION unless the variable, whose mutex is held, holds the worker's rows.
   static Status CheckHolds(const Communicator& communicator, const SavedTable& table, tf::Var* variable) {
-    const tf::tf_shared_lock lock(*variable->mu());
     const tf::Tensor& own = *variable->tensor();
     const tf::TensorShape wanted = table.With(table.placement.LocalRows(communicator.rank(), communicator.size()));
     if (variable->is_initialized && own.dtype() == table.dtype && own.shape() == wanted) return OkStatus();
@@ -195,6 +198,7 @@ class RestoreShardsKernel : public CollectiveKernel {
                         std::vector<int64_t>* changed) const {
     const int rank = communicator.rank(), workers = communicator.size();
     const tf::mutex_lock lock(*variable->mu());
+    LOCKSTEP_RETURN_IF_ERROR(CheckHolds(communicator, table, variable));  // nothing has changed it meanwhile
     tf::Tensor* const own = variable->tensor();
     if (!own->RefCountIsOne()) *own = tf::tensor::DeepCopy(*own);
     variable->is_initialized = false;  // until all rows are there

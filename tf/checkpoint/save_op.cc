@@ -53,10 +53,12 @@ class SaveCheckpointKernel : public CollectiveKernel {
  protected:
   Result<Exchange> Prepare(const Call& call) override {
     const std::string prefix(call.context->input(0).scalar<tf::tstring>()());
+    if (prefix.empty() && !background_) return InvalidArgument("the checkpoint has no name");
     tf::Tensor saved;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_temp(tf::DT_STRING, {}, &saved)));
     saved.scalar<tf::tstring>()() = prefix;
     call.context->set_output(0, saved);
+    if (prefix.empty()) return TakeMemory(call);
     // The job tells the other workers of an error.
     auto job = std::make_shared<SaveJob>(collective_name(), prefix, Collect(call));
     if (!background_) return Exchange([job](Communicator& communicator) { return job->Run(communicator); });
@@ -66,9 +68,33 @@ class SaveCheckpointKernel : public CollectiveKernel {
   }
 
  private:
-  Result<SavedState> Collect(const Call& call) {
+  // Makes the copies of a save, for the memory that they leave to the next one.
+  Result<Exchange> TakeMemory(const Call& call) {
     const std::lock_guard lock(mutex_);
+    for (size_t v = 0; v < variable_names_.size(); ++v) {
+      const int input = 1 + static_cast<int>(v);
+      LOCKSTEP_ASSIGN_OR_RETURN(const auto moment, MomentOf(call.context, input, variable_names_[v], &copies_[v]));
+      moment->End();
+    }
+    const int first_tensor = call.context->num_inputs() - static_cast<int>(tensor_names_.size());
+    for (size_t t = 0; t < tensor_names_.size(); ++t) {
+      const tf::Tensor& value = call.context->input(first_tensor + static_cast<int>(t));
+      LOCKSTEP_RETURN_IF_ERROR(copies_[variable_names_.size() + t].Copy(value, ParallelForOf(call.context)).status());
+    }
+    return Exchange();
+  }
+
+  Result<SavedState> Collect(const Call& call) {
     SavedState state;
+    const Status collected = CollectInto(call, &state);
+    if (collected.ok()) return state;
+    state.Drop();
+    return collected;
+  }
+
+  Status CollectInto(const Call& call, SavedState* collected) {
+    const std::lock_guard lock(mutex_);
+    SavedState& state = *collected;
     state.changes = changes_;
     state.piece_bytes = piece_bytes_;
     if (part_rows_ != 0) state.part_rows = part_rows_;
@@ -104,12 +130,10 @@ class SaveCheckpointKernel : public CollectiveKernel {
     }
     // Snapshots begin last: nothing fails once they have begun.
     for (size_t t = 0; t < table_names_.size(); ++t) {
-      const Status begun = BeginSnapshot(context, first_table + static_cast<int>(t), table_names_[t], &state);
-      if (begun.ok()) continue;
-      state.Drop();
-      return begun;
+      const int table = first_table + static_cast<int>(t);
+      LOCKSTEP_RETURN_IF_ERROR(BeginSnapshot(context, table, table_names_[t], &state));
     }
-    return state;
+    return OkStatus();
   }
 
   static Status ChangesUnknown(const std::string& table) {
@@ -195,7 +219,7 @@ LOCKSTEP_COLLECTIVE_OP("LockstepSaveCheckpoint")
     .Doc(R"doc(
 Saves a checkpoint of the job. All workers run it at the same step.
 
-prefix: of the checkpoint.
+prefix: of the checkpoint. "" in the background: nothing is saved; the op takes the memory for the copies of a save.
 variables: Resource variables that this worker saves whole.
 shards: Resource variables; this worker's rows of sharded tables. The same tables on all workers.
 tables: Dynamic tables, the same on all workers.

@@ -23,7 +23,7 @@ namespace lockstep {
 // keeps the old one. Lockstep's sparse updates know of moments. They change rows in place, and have only those copied
 // aside that were not read yet (BeforeChange). A moment costs no time itself.
 //
-// Thread-safe.
+// Thread-safe, but for reads: one thread reads.
 class VariableMoment {
  public:
   // Begins a moment of a variable that has no other one. FAILED_PRECONDITION if it is not initialized.

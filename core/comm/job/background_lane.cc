@@ -14,11 +14,14 @@ namespace {
 constexpr char kPurpose[] = "background lane";
 // The thread's priority: about a tenth of the processor's time if a thread of training wants all of it.
 constexpr int kNice = 10;
+// So a rank with other work falls behind an idle one by so many times more than in a step.
+constexpr double kSlower = 10;
 
 }  // namespace
 
 BackgroundLane::BackgroundLane(const ContextOptions& options) : options_(options) {
   options_.purpose = kPurpose;
+  options_.stall_timeout_s *= kSlower;
   options_.listener.reset();  // the caller's, who may have closed it
   options_.timeline.clear();
   // Large messages pass in pieces of their own, and need no memory of the job.

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import tensorflow as tf
 
 from lockstep._src.saving.chain import Chain
 from lockstep.testing import WorkerError, call_workers
+from lockstep.testing.launching import finish, launchers
 from tests.multiprocess.saving import background_worker as worker
 
+launch = pytest.fixture(launchers)
 _STEPS, _EVERY = 5 * worker.EVERY, worker.EVERY
 
 
@@ -31,6 +34,27 @@ def test_checkpoints_and_weights_are_those_of_a_run_that_waits(tmp_path, workers
             np.testing.assert_array_equal(went_on[name], values, err_msg=f"{name} at step {step}")
     assert tf.train.latest_checkpoint(folders[1]) == f"{folders[1]}/model.ckpt-{_STEPS}"
     assert not list((tmp_path / "goes_on").glob("*_temp*"))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_resumed_session_takes_the_memory_of_its_saves_at_its_begin(tmp_path, workers):
+    once, resumed = str(tmp_path / "once"), str(tmp_path / "resumed")
+    call_workers(worker.train, workers, once, 2 * _EVERY, timeout_s=120)
+    assert call_workers(worker.train_and_resume, workers, resumed, timeout_s=120) == [(0, 1)] * workers
+    expected, found = (worker.contents(f"{folder}/model.ckpt-{2 * _EVERY}") for folder in (once, resumed))
+    assert expected.keys() == found.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_the_end_of_the_program_waits_for_a_save(tmp_path, launch):
+    program = f"from tests.multiprocess.saving import background_worker as w\nw.end_beside_a_save({str(tmp_path)!r})"
+    variables = {"PYTHONPATH": str(Path(__file__).parents[3])}
+    code, stdout, stderr = finish(launch("-n", "2", worker=program, variables=variables), 120)
+    assert code == 0, "\n".join(stderr)
+    assert sum("ends beside a save: True" in line for line in stdout) == 2, stdout
+    assert tf.train.latest_checkpoint(tmp_path) == str(tmp_path / f"model.ckpt-{_EVERY}")
+    assert worker.contents(tmp_path / f"model.ckpt-{_EVERY}")["static"].shape == (worker.ROWS, worker.DIM)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

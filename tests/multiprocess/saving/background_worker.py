@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import hybridbackend.tensorflow as hb
 from lockstep._src.engine import background
-from lockstep._src.saving import shard_saveables, table_saveables
+from lockstep._src.saving import checkpoint, shard_saveables, table_saveables
 from lockstep._src.tables import dynamic
 from lockstep.testing.crash_points import crash_at
 
@@ -75,6 +75,29 @@ def train(folder, steps, saves_in_background=True, hooks=(), increments=False):
             while not session.should_stop():
                 session.run(op)
     return alongside.steps
+
+
+def train_and_resume(folder):
+    """Trains in two sessions; returns how often each of them took memory for its later saves."""
+    calls, take_memory = [], checkpoint.take_memory
+    checkpoint.take_memory = lambda *saver: calls.append(take_memory(*saver))
+    train(folder, EVERY)
+    of_first = len(calls)
+    train(folder, 2 * EVERY)
+    return of_first, len(calls) - of_first
+
+
+def end_beside_a_save(folder):
+    """Ends the program just after a save has begun, in a session that is never closed."""
+    tf.disable_v2_behavior()
+    shard_saveables.PIECE_BYTES = 1  # a row at a time, so that the program's end finds the save at work
+    with hb.scope():
+        op = model()
+        saves = {"save_checkpoint_steps": EVERY, "save_checkpoint_secs": None}
+        session = tf.train.MonitoredTrainingSession(checkpoint_dir=folder, **saves)
+        for _ in range(EVERY):
+            session.run(op)
+    print("ends beside a save:", background._work is not None)
 
 
 def contents(prefix):

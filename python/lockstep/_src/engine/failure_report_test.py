@@ -108,7 +108,8 @@ with lockstep.scope():
 
 @pytest.mark.newest_only
 def test_an_interrupt_of_fit_is_a_line_for_each_rank(launch, tmp_path):
-    process = launch("-n", "2", worker=_FIT, variables=_QUIET)
+    variables = _QUIET | {"PYTHONFAULTHANDLER": "1"}  # a crash says where
+    process = launch("-n", "2", worker=_FIT, variables=variables)
     code, stderr, said = _interrupted(process, tmp_path)
     assert code == 128 + signal.SIGINT, said
     for rank in (0, 1):

@@ -211,6 +211,23 @@ def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operatio
     return wrapped
 
 
+def take_memory(saver: Any, session: Any) -> None:
+    """Takes the memory for copies of saves in the background, which the first save would else take in a step.
+
+    All workers call it together. Savers of other libraries are left alone.
+    """
+    if not isinstance(getattr(saver, "_builder", None), SaverBuilder) or saver.saver_def is None or saver._is_empty:
+        return
+    with data_positions.saving():
+        session.run(_in_background(saver), {saver.saver_def.filename_tensor_name: ""})
+
+
+def _in_background(saver: Any) -> str:
+    """Returns the name of the tensor that saves in the background."""
+    scope, _, _ = saver.saver_def.save_tensor_name.rpartition("/")
+    return f"{scope}/{BACKGROUND}:0"
+
+
 def _save_in_background(
     save: Callable[..., Any], saver: Any, sess: Any, save_path: str, what: str, options: dict[str, Any]
 ) -> str:
@@ -227,12 +244,11 @@ def _save_in_background(
     write_state, suffix = options.get("write_state", True), options.get("meta_graph_suffix", "meta")
     meta_graph = _meta_graph(saver, sess.graph, options) if options.get("write_meta_graph", True) else None
     waits = saver.saver_def.save_tensor_name
-    scope, _, _ = waits.rpartition("/")
     path = ""
 
     def start() -> None:
         nonlocal path
-        saver.saver_def.save_tensor_name = f"{scope}/{BACKGROUND}:0"
+        saver.saver_def.save_tensor_name = _in_background(saver)
         try:
             path = tf.compat.as_str(
                 save(sess, save_path, **{**options, "write_state": False, "write_meta_graph": False})

@@ -6,6 +6,8 @@ Rank 0 begins a save and changes its variable; only then rank 1 begins the save.
 from __future__ import annotations
 
 import functools
+import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -183,6 +185,33 @@ def update_beside_saves(folder):
 
 def test_an_update_copies_no_variable_at_any_moment_of_a_save(tmp_path):
     call_workers(functools.partial(update_beside_saves, str(tmp_path)), 2, timeout_s=DEADLINE_S)
+
+
+def resident_bytes():
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def take_memory_first(folder):
+    context.ensure_initialized()
+    weights = tf.Variable(tf.ones([1 << 25]))  # 128 MiB
+    size = weights.shape[0] * 4
+    begin = resident_bytes()
+    save("", [], [weights])
+    assert library.background_has_ended(library.engine_number(), 0)
+    taken = resident_bytes()
+    assert taken - begin > 0.9 * size
+    save(f"{folder}/model", [], [weights] if context.rank == 0 else [])
+    weights.assign_add(tf.ones_like(weights))
+    while not library.background_has_ended(library.engine_number(), 1.0):
+        pass
+    ordered.barrier()
+    np.testing.assert_array_equal(tf.train.load_checkpoint(f"{folder}/model").get_tensor("whole-0"), 1)
+
+
+def test_a_save_without_a_name_takes_the_memory_for_later_ones(tmp_path):
+    call_workers(functools.partial(take_memory_first, str(tmp_path)), 2, timeout_s=DEADLINE_S)
+    assert {path.name for path in tmp_path.iterdir()} == {"model.index", "model.data-00000-of-00001"}
 
 
 def fail_on_one(folder):

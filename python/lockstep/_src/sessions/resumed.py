@@ -11,12 +11,13 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from lockstep._src.engine import background
 from lockstep._src.hooks.interception import attribute_replaced
-from lockstep._src.saving import latest
+from lockstep._src.saving import checkpoint, latest
 
 
 class _SkippingSaver:
-    """A saver that never overwrites one given checkpoint.
+    """A saver that never overwrites one given checkpoint. Instead of saving that, it takes the memory for later saves.
 
     Args:
       saver: saves all other checkpoints.
@@ -28,6 +29,8 @@ class _SkippingSaver:
 
     def save(self, session: Any, save_path: str, global_step: Any = None, **kwargs: Any) -> str:
         if f"{save_path}-{global_step}" == self._path:
+            if background.allowed.value:
+                checkpoint.take_memory(self._saver, session)
             return self._path
         return self._saver.save(session, save_path, global_step=global_step, **kwargs)
 
