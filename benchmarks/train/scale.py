@@ -4,8 +4,9 @@ Usage: python benchmarks/train/scale.py [--hosts 8 64 512] [--gbit 25 100] [--ro
 
 It measures two costs. That of an id is a step of two workers here (vocabulary.py), divided by the ids of a worker: the
 row of the id is looked up, sent, and changed by Adagrad. That of a message is one between two processes of this
-machine, a lower bound of one between hosts. The rest are the formulas of docs/algorithms.md for a step of one stage:
-messages, bytes, and the memory of connections.
+machine, a lower bound of one between hosts. The rest are the formulas of docs/algorithms.md: messages, bytes, and the
+memory of connections. The bytes are an upper bound on hosts of four workers and more: there, lookups have two stages,
+and an id that several workers of a host look up goes to another host once.
 
 | column | is |
 | --- | --- |
@@ -30,7 +31,8 @@ from collections.abc import Callable
 import turns
 
 MAX_WORKERS, MAX_PER_HOST = 512, 16
-MESSAGES = 6  # of a step of one stage, of a leader to each other host
+EXCHANGES = 3  # of a step, between hosts; each has a message with sizes and one with data to each other host
+TWO_STAGES = 4  # workers of a host from which on there are as many exchanges inside the hosts, which send sizes too
 HEAD_BYTES, FIRST_BYTES = 32, 512 << 10  # of a message; the first one of two hosts in an exchange is not longer
 WINDOW_BYTES = 2 << 20  # for each other host, on each worker
 SLOTS = 1
@@ -102,7 +104,9 @@ def main() -> None:
         sent = workers * flags.ids * (8 + 2 * row_bytes) * (hosts - 1) / hosts
         ids_ms = flags.ids * of_id * 1e3
         of_pair = flags.ids * row_bytes / hosts + HEAD_BYTES  # of rows, or of gradients
-        messages_ms = MESSAGES * (hosts - 1) * (1 if of_pair <= FIRST_BYTES else 2) * of_message * 1e3
+        sizes = EXCHANGES * (2 if workers >= TWO_STAGES else 1)
+        data = EXCHANGES if of_pair <= FIRST_BYTES else 2 * EXCHANGES - 1  # ids are short
+        messages_ms = (sizes + data) * (hosts - 1) * of_message * 1e3
         windows = workers * WINDOW_BYTES * (hosts - 1)
         for gbit in flags.gbit:
             bytes_ms = sent * 8 / (gbit * 1e9) * 1e3
