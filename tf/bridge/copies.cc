@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/base/pages.h"
+#include "core/base/stream_store.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/framework/types.h"
 #include "tf/bridge/convert.h"
@@ -40,7 +41,15 @@ Result<tf::Tensor> CopyMemory::Copy(const tf::Tensor& value, const ParallelFor& 
   }
   auto* const to = static_cast<char*>(kept_->data());
   const auto* const from = static_cast<const char*>(Data(value));
-  parallel(bytes, kGrain, [=](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, end - begin); });
+  // memcpy would first read the old contents of parts of this size.
+  const int64_t lines = IsLineAligned(to) ? bytes / kStreamedLine : 0;
+  parallel(lines, kGrain / kStreamedLine, [=](int64_t begin, int64_t end) {
+    for (int64_t at = begin * kStreamedLine; at < end * kStreamedLine; at += kStreamedLine)
+      StreamLine(from + at, to + at);
+    StreamFence();
+  });
+  const int64_t copied = lines * kStreamedLine;
+  std::memcpy(to + copied, from + copied, bytes - copied);
   return ViewOf(kept_, 0, value.dtype(), value.shape());
 }
 
