@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 namespace lockstep {
 
@@ -15,8 +16,9 @@ void RowMoment::BeforeChange(std::span<const uint32_t> numbers) {
   for (const uint32_t number : numbers) {
     if (IsKept(number)) continue;
     if (copied_ % kBlockRows == 0) {
-      blocks_.push_back({std::make_unique_for_overwrite<char[]>(kBlockRows * row_bytes_),
-                         std::make_unique_for_overwrite<Aside[]>(kBlockRows)});
+      auto rows = std::make_unique_for_overwrite<char[]>(kBlockRows * row_bytes_);
+      auto aside = std::make_unique_for_overwrite<Aside[]>(kBlockRows);
+      blocks_.push_back({std::move(rows), std::move(aside)});
     }
     const uint32_t place = ++copied_;
     uint32_t& last = last_[number / kGroupRows];
