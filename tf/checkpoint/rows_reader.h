@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/status.h"
@@ -46,7 +47,8 @@ class RowsReader {
     uint32_t checksum = 0;  // of its bytes
   };
 
-  RowsReader(std::string name, int64_t row_bytes, int64_t first) : name_(name), row_bytes_(row_bytes), next_(first) {}
+  RowsReader(std::string name, int64_t row_bytes, int64_t first)
+      : name_(std::move(name)), row_bytes_(row_bytes), next_(first) {}
 
   // Returns the data files' names, and adds the pieces that have any of the rows.
   Status FindPieces(tensorflow::BundleReader* file, const std::string& prefix, const tensorflow::TensorShape& shape,
