@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <random>
 #include <thread>
 
 #include "core/base/deadline.h"
@@ -122,16 +123,24 @@ void DieNow() {
 
 void FreezeNow() { kill(getpid(), SIGSTOP); }
 
-// Port 0 lets the kernel choose. The socket never listened, so the port is free again as soon as it is closed.
+// The kernel's own choice would be one of the ports that it gives to outgoing connections, from 32768 on. One of those,
+// of a test that runs beside this one, could take the port before a rank listens. The ports here are taken by servers
+// alone. Each process begins elsewhere among them. The socket never listens, so the port is free once it is closed.
 std::string FreeLocalAddress() {
-  const UniqueFd fd(Need(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  Need(bind(fd.get(), reinterpret_cast<sockaddr*>(&address), length), "bind");
-  Need(getsockname(fd.get(), reinterpret_cast<sockaddr*>(&address), &length), "getsockname");
-  return StrCat("127.0.0.1:", ntohs(address.sin_port));
+  constexpr unsigned kFirst = 10000, kPorts = 22000;
+  static unsigned next = std::random_device()();
+  for (unsigned tried = 0; tried < kPorts; ++tried) {
+    const UniqueFd fd(Need(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket"));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<uint16_t>(kFirst + next++ % kPorts));
+    if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+      return StrCat("127.0.0.1:", ntohs(address.sin_port));
+    }
+  }
+  std::perror("bind");
+  std::abort();
 }
 
 std::vector<std::string> SharedMemoryFiles() {
