@@ -31,8 +31,10 @@ from collections.abc import Callable
 import turns
 
 MAX_WORKERS, MAX_PER_HOST = 512, 16
-EXCHANGES = 3  # of a step, between hosts; each has a message with sizes and one with data to each other host
-TWO_STAGES = 4  # workers of a host from which on there are as many exchanges inside the hosts, which send sizes too
+# Exchanges of a step between hosts. In each, a leader sends sizes and data to each other host.
+EXCHANGES = 3
+# Hosts of so many workers make as many exchanges inside, in which leaders send sizes alone.
+TWO_STAGES = 4
 HEAD_BYTES, FIRST_BYTES = 32, 512 << 10  # of a message; the first one of two hosts in an exchange is not longer
 WINDOW_BYTES = 2 << 20  # for each other host, on each worker
 SLOTS = 1

@@ -71,16 +71,10 @@ class SaveCheckpointKernel : public CollectiveKernel {
   // Makes the copies of a save, for the memory that they leave to the next one.
   Result<Exchange> TakeMemory(const Call& call) {
     const std::lock_guard lock(mutex_);
-    for (size_t v = 0; v < variable_names_.size(); ++v) {
-      const int input = 1 + static_cast<int>(v);
-      LOCKSTEP_ASSIGN_OR_RETURN(const auto moment, MomentOf(call.context, input, variable_names_[v], &copies_[v]));
-      moment->End();
-    }
-    const int first_tensor = call.context->num_inputs() - static_cast<int>(tensor_names_.size());
-    for (size_t t = 0; t < tensor_names_.size(); ++t) {
-      const tf::Tensor& value = call.context->input(first_tensor + static_cast<int>(t));
-      LOCKSTEP_RETURN_IF_ERROR(copies_[variable_names_.size() + t].Copy(value, ParallelForOf(call.context)).status());
-    }
+    SavedState state;
+    const Status copied = CollectOwn(call, &state);
+    state.Drop();
+    LOCKSTEP_RETURN_IF_ERROR(copied);
     return Exchange();
   }
 
@@ -100,13 +94,8 @@ class SaveCheckpointKernel : public CollectiveKernel {
     if (part_rows_ != 0) state.part_rows = part_rows_;
     tf::OpKernelContext* const context = call.context;
     const Communicator& communicator = call.engine.communicator();
-    const ParallelFor parallel = ParallelForOf(context);
-    int input = 1;
-    for (size_t v = 0; v < variable_names_.size(); ++v) {
-      LOCKSTEP_ASSIGN_OR_RETURN(auto moment,
-                                MomentOf(context, input++, variable_names_[v], background_ ? &copies_[v] : nullptr));
-      state.variables.push_back({variable_names_[v], variable_slices_[v], std::move(moment)});
-    }
+    LOCKSTEP_RETURN_IF_ERROR(CollectOwn(call, &state));
+    int input = 1 + static_cast<int>(variable_names_.size());
     for (const SavedTable& table : shards_) {
       TrackedRows::Pointer tracked = TrackedRows::Find(context, tf::HandleFromInput(context, input));
       LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, table.name, nullptr));
@@ -117,8 +106,23 @@ class SaveCheckpointKernel : public CollectiveKernel {
       }
       state.shards.push_back({table, std::move(moment), std::move(tracked), {}});
     }
-    const int first_table = input;
-    input += static_cast<int>(table_names_.size());
+    // Snapshots begin last: nothing fails once they have begun.
+    for (const std::string& name : table_names_) {
+      LOCKSTEP_RETURN_IF_ERROR(BeginSnapshot(context, input++, name, &state));
+    }
+    return OkStatus();
+  }
+
+  // The variables and tensors that this worker saves whole.
+  Status CollectOwn(const Call& call, SavedState* state) {
+    tf::OpKernelContext* const context = call.context;
+    for (size_t v = 0; v < variable_names_.size(); ++v) {
+      LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, 1 + static_cast<int>(v), variable_names_[v],
+                                                      background_ ? &copies_[v] : nullptr));
+      state->variables.push_back({variable_names_[v], variable_slices_[v], std::move(moment)});
+    }
+    const ParallelFor parallel = ParallelForOf(context);
+    int input = context->num_inputs() - static_cast<int>(tensor_names_.size());
     for (size_t t = 0; t < tensor_names_.size(); ++t) {
       const tf::Tensor& value = context->input(input++);
       // The memory may be a variable's, which changes in place.
@@ -126,12 +130,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
       if (background_) {
         LOCKSTEP_ASSIGN_OR_RETURN(kept, copies_[variable_names_.size() + t].Copy(value, parallel));
       }
-      state.tensors.push_back({tensor_names_[t], tensor_slices_[t], std::move(kept)});
-    }
-    // Snapshots begin last: nothing fails once they have begun.
-    for (size_t t = 0; t < table_names_.size(); ++t) {
-      const int table = first_table + static_cast<int>(t);
-      LOCKSTEP_RETURN_IF_ERROR(BeginSnapshot(context, table, table_names_[t], &state));
+      state->tensors.push_back({tensor_names_[t], tensor_slices_[t], std::move(kept)});
     }
     return OkStatus();
   }
