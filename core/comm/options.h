@@ -81,9 +81,9 @@ struct ContextOptions {
   // The folder for the timeline of each rank (telemetry/trace_file.h), the same or none on all ranks; "": no timeline.
   std::string timeline;
   // Called some times a second while the ranks meet, if it is not null; its error ends the wait.
-  std::function<Status()> ended;
+  std::function<Status()> ended = nullptr;
   // Counts what this process does; null: a telemetry of the communicator's own.
-  std::shared_ptr<Telemetry> telemetry;
+  std::shared_ptr<Telemetry> telemetry = nullptr;
 
   // Returns INVALID_ARGUMENT with the field, its value and the allowed values. It checks only the values. Create calls
   // it first, and then finds out whether an address can be reached.

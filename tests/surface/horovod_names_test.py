@@ -70,7 +70,7 @@ def _rows():
             yield from ((module, name) for module in modules for name in cells[1] or [None])
 
 
-@pytest.mark.parametrize(("module", "name"), _rows())
+@pytest.mark.parametrize(("module", "name"), list(_rows()))
 def test_the_pages_names_are_there(module, name):
     found = importlib.import_module(module)
     assert name is None or hasattr(found, name)
