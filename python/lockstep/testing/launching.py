@@ -94,6 +94,8 @@ WITH_CHILD = WRITE_PID + (
     'child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])\n'
     'open(f"pid-child{rank}", "w").write(str(child.pid))\n'
 )
+# The same, with a child that leaves the worker's process group and its session, as a daemon does.
+WITH_DAEMON = WITH_CHILD.replace('600)"])', '600)"], start_new_session=True)')
 # Many short sleeps, because a signal that arrives just before a sleep is handled only after it.
 SLEEP = "for _ in range(6000): time.sleep(.1)\n"
 # Rank 0 saves a checkpoint, then fails by itself. The others end because of it, and rank 0 ends after all of them.

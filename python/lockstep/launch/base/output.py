@@ -12,7 +12,7 @@ import select
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
 from lockstep.launch.base.known_lines import StartUpLines, keras_step
@@ -21,6 +21,8 @@ _ERASE_LINE = b"\r\x1b[K"
 # A line without end is forwarded in pieces of this size.
 _MAX_LINE_BYTES = 1 << 16
 PROGRESS_INTERVAL_S = 10.0
+# The lines that the user is taken to see: as many as a small terminal has.
+_VIEW_LINES = 24
 # C0 without tab and carriage return, DEL, and C1 in UTF-8.
 _CONTROLS = re.compile(rb"[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f]|\xc2[\x80-\x9f]")
 _CONTROLS_BUT_COLOURS = re.compile(rb"(?!\x1b\[[0-9;]*m)(?:" + _CONTROLS.pattern + rb")")
@@ -75,6 +77,9 @@ class Console:
         self._lost: set[int] = set()  # files to which some output could not be written
         self._raises_broken_pipe = True  # whether a reader that has left is an error
         self._bar: tuple[int, bytes] | None = None
+        # The last lines on stderr; also those on stdout if both are one terminal or file.
+        self._in_view: deque[bytes] = deque(maxlen=_VIEW_LINES)
+        self._viewed = {stderr, stdout} if _are_one_file(stdout, stderr) else {stderr}
         self._bar_written_at = -PROGRESS_INTERVAL_S
 
     def prefix(self, name: str, fd: int) -> bytes:
@@ -92,6 +97,8 @@ class Console:
 
     def line(self, fd: int, text: bytes) -> None:
         """Writes a whole line, given without its end."""
+        if fd in self._viewed:
+            self._in_view.append(plain(text))
         text = self._stamp() + (plain(text) if self._is_file[fd] else text)
         if self._bar is None or not self._terminal[fd]:
             self._write(fd, text + b"\n")
@@ -120,6 +127,10 @@ class Console:
         """Writes one or more lines of the launcher itself, on stderr. Parts of them may come from other hosts."""
         for line in text.splitlines():
             self.line(self.stderr, b"[lockstep] " + printable(line.encode(errors="replace")))
+
+    def is_in_view(self, lines: Iterable[bytes]) -> bool:
+        """Returns whether the user still sees all these lines, from any worker."""
+        return all(any(shown.endswith(plain(line)) for shown in self._in_view) for line in lines)
 
     def ignore_broken_pipes(self) -> None:
         """Makes later writes ignore that nobody reads the output."""
@@ -295,6 +306,13 @@ def _is_file(fd: int) -> bool:
     try:
         return stat.S_ISREG(os.fstat(fd).st_mode)
     except OSError:  # A program may run with its stdout closed.
+        return False
+
+
+def _are_one_file(one: int, other: int) -> bool:
+    try:
+        return os.path.sameopenfile(one, other)
+    except OSError:  # one of them is closed
         return False
 
 

@@ -245,3 +245,14 @@ def test_other_ranks_show_the_last_state_of_keras_bars(pipe):
     assert pipe.written() == ""
     stream.finish()
     assert pipe.written() == f"[1] {_keras(3)}\n"
+
+
+def test_lines_are_in_view_until_a_screen_of_others_has_followed(terminal):
+    stream = terminal.stream()
+    stream.feed(b"one\n\x1b[31mtwo\x1b[0m\n")
+    assert terminal.console.is_in_view([b"two", b"one"]), "colours do not matter"
+    assert not terminal.console.is_in_view([b"one", b"three"])
+    for number in range(23):
+        stream.feed(b"%d\n" % number)
+    assert not terminal.console.is_in_view([b"one"])
+    assert terminal.console.is_in_view([b"two"])

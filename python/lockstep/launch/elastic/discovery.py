@@ -10,7 +10,7 @@ from typing import IO
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.elastic.host_pool import SCRIPT_TIMEOUT_S, HostPool, parse_discovered, start_script
-from lockstep.launch.local.guard import kill_group
+from lockstep.launch.local.started import kill_group
 from lockstep.launch.local.worker import end_in_words
 
 # From the end of one run of the host discovery script to the start of the next.

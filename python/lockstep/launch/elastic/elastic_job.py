@@ -18,7 +18,7 @@ from lockstep.launch.elastic.driver import Actions, Driver, Limits
 from lockstep.launch.elastic.host_pool import Cooldown, HostPool, host_of
 from lockstep.launch.elastic.other_hosts import OtherHosts, RemoteAccess
 from lockstep.launch.elastic.worker_service import WorkerService
-from lockstep.launch.local.guard import Guard, kill_group
+from lockstep.launch.local.guard import Guard
 from lockstep.launch.local.output_folder import OutputCopy, open_copy
 from lockstep.launch.local.process import Start
 from lockstep.launch.local.supervised_job import SupervisedJob
@@ -193,7 +193,7 @@ class ElasticJob(SupervisedJob):
     def _release(self, worker: LocalWorker) -> None:
         """Frees a worker on this machine that has ended."""
         # Processes that it started end with it. Its output is read before its end is reported.
-        kill_group(worker.pid, signal.SIGKILL)
+        worker.kill_started()
         for fd in worker.streams:
             if fd in self._selector.get_map():
                 self._read(self._selector, fd)

@@ -1,8 +1,8 @@
 """Ends all processes of a job with its launcher, also when the launcher is killed with SIGKILL.
 
 There are two safety nets. The kernel kills each worker when the launcher dies (PR_SET_PDEATHSIG). And a guard process
-sees the launcher's death as the end of a pipe, and kills the workers' process groups; so processes that workers started
-end as well. The guard of a job on several hosts also notices a frozen launcher, because the launcher has to report
+sees the launcher's death as the end of a pipe. It kills the workers' process groups and all that the workers started
+(`started.py`). The guard of a job on several hosts also notices a frozen launcher, because the launcher has to report
 regularly that it is alive.
 """
 
@@ -12,14 +12,14 @@ import os
 import select
 import shutil
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import TracebackType
 
+from lockstep.launch.local.started import kill_started
+
 _PR_SET_PDEATHSIG = 1
-# Signals that ask a process to end. A stopped process must be continued to follow them.
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _libc = ctypes.CDLL(None, use_errno=True)
-# The lines that the guard reads. Any other line is the number of a process group.
+# The lines that the guard reads. Any other line has the number of a process group, and its worker's mark if it has one.
 _DONE, _ALIVE, _FOLDER, _SILENCE = b"done", b"alive", b"folder ", b"silence "
 
 
@@ -28,14 +28,6 @@ def die_with(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # It died before the call of prctl.
         os._exit(1)
-
-
-def kill_group(group: int, signum: int) -> None:
-    """Sends a signal to a process group that may be gone; continues stopped processes if the signal ends them."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signum)
-        if signum in _ENDING:
-            os.killpg(group, signal.SIGCONT)
 
 
 class Guard:
@@ -60,9 +52,9 @@ class Guard:
                 os._exit(0)
         os.close(read)
 
-    def watch(self, group: int) -> None:
-        """Registers a process group."""
-        self._tell(b"%d" % group)
+    def watch(self, group: int, mark: str = "") -> None:
+        """Registers a process group, and the mark of a worker that leads it (`started.py`)."""
+        self._tell(b"%d %s" % (group, mark.encode()))
 
     def removes(self, folder: str) -> None:
         """Registers a folder that is removed with its contents."""
@@ -97,7 +89,7 @@ def _watch(pipe: int, silence_s: float | None, parents: Collection[int]) -> None
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    groups: set[int] = set()
+    groups: dict[int, str] = {}
     folders: list[bytes] = []
     rest = b""
     while True:
@@ -120,14 +112,14 @@ def _watch(pipe: int, silence_s: float | None, parents: Collection[int]) -> None
             elif line.startswith(_SILENCE):
                 silence_s = float(line[len(_SILENCE) :])
             elif line != _ALIVE:
-                groups.add(int(line))
+                group, _, mark = line.partition(b" ")
+                groups[int(group)] = mark.decode()
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill(groups: Collection[int], parents: Collection[int]) -> None:
+def _kill(groups: Mapping[int, str], parents: Collection[int]) -> None:
     for parent in parents:
         with contextlib.suppress(ProcessLookupError):
             os.kill(parent, signal.SIGKILL)
-    for group in groups:
-        kill_group(group, signal.SIGKILL)
+    kill_started(groups)

@@ -28,12 +28,14 @@ class Process(Protocol):
       stdout: The reading end of its stdout.
       stderr: The reading end of its stderr.
       notes: The reading end of its notes (`notes`).
+      mark: Its value of LOCKSTEP_NOTES.
     """
 
     pid: int
     stdout: Any
     stderr: Any
     notes: Any
+    mark: str
 
     def wait(self) -> int:
         """Waits for its end, and frees its number."""
@@ -57,6 +59,7 @@ class _Program(subprocess.Popen[bytes]):
     """A process that runs a program."""
 
     notes: Any
+    mark: str
 
 
 def command_starter(command: Sequence[str]) -> Start:
@@ -66,10 +69,11 @@ def command_starter(command: Sequence[str]) -> Start:
         del inherited  # A program gets the three standard files.
         launcher = os.getpid()
         read, write = notes.open_pipe()
+        mark = notes.name_of(write)
         try:
             process = _Program(
                 command,
-                env={**environment, notes.VARIABLE: notes.name_of(write)},
+                env={**environment, notes.VARIABLE: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -83,6 +87,7 @@ def command_starter(command: Sequence[str]) -> Start:
         finally:
             os.close(write)
         process.notes = os.fdopen(read, "rb", buffering=0)
+        process.mark = mark
         return process
 
     return start
@@ -115,7 +120,8 @@ def call_starter(function: Callable[[], object]) -> Start:
             sys.stdout.flush()
             sys.stderr.flush()
         stdout, stderr, noted = os.pipe(), os.pipe(), notes.open_pipe()
-        variables = {**environment, notes.VARIABLE: notes.name_of(noted[1])}
+        mark = notes.name_of(noted[1])
+        variables = {**environment, notes.VARIABLE: mark}
         # Until `_settle` is done, the fork would treat a signal as one of the launcher's, and report it to the
         # launcher.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -138,7 +144,7 @@ def call_starter(function: Callable[[], object]) -> Start:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             for _, write in (stdout, stderr, noted):
                 os.close(write)
-        return _Fork(pid, stdout[0], stderr[0], noted[0])
+        return _Fork(pid, stdout[0], stderr[0], noted[0], mark)
 
     return start
 
@@ -161,8 +167,8 @@ def _tensorflow_works() -> bool:
 class _Fork:
     """A fork of this process, which runs the same program."""
 
-    def __init__(self, pid: int, stdout: int, stderr: int, noted: int):
-        self.pid = pid
+    def __init__(self, pid: int, stdout: int, stderr: int, noted: int, mark: str):
+        self.pid, self.mark = pid, mark
         self.stdout, self.stderr, self.notes = (os.fdopen(pipe, "rb", buffering=0) for pipe in (stdout, stderr, noted))
 
     def wait(self) -> int:

@@ -21,6 +21,7 @@ from lockstep.launch.local.endings import INTERRUPT_VARIABLE, interrupt_timeout_
 from lockstep.launch.local.guard import Guard
 from lockstep.launch.local.output_folder import Copies
 from lockstep.launch.local.process import Start, open_files
+from lockstep.launch.local.started import kill_started, signal_started
 from lockstep.launch.local.worker import LocalWorker, Worker
 
 # From one worker's failure to SIGKILL for workers that did not follow SIGTERM; and from SIGKILL until they count as
@@ -143,7 +144,7 @@ class SupervisedJob:
         worker.show(*streams_of(worker.rank, self._console, worker.last_lines, start_up=worker.start_up), worker.notes)
 
     def _add(self, worker: LocalWorker, guard: Guard, selector: selectors.BaseSelector) -> None:
-        guard.watch(worker.pid)
+        guard.watch(worker.pid, worker.mark)
         self._workers.append(worker)
         for fd in worker.streams:
             self._by_pipe[fd] = worker
@@ -312,8 +313,10 @@ class SupervisedJob:
             worker.signal(signum)
 
     def _end(self, selector: selectors.BaseSelector) -> None:
-        """Ends all processes left in the workers' groups, and forwards the last output."""
+        """Ends all processes that the workers left behind, and forwards the last output."""
+        marks = {worker.pid: worker.mark for worker in self._workers if isinstance(worker, LocalWorker)}
         self._signal_all(signal.SIGTERM)
+        signal_started(marks, signal.SIGTERM)
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         pipes = set(self._by_pipe)
         while (open_pipes := pipes & set(selector.get_map())) and time.monotonic() < deadline:
@@ -321,6 +324,7 @@ class SupervisedJob:
                 if key.fd in open_pipes:
                     self._read(selector, key.fd)
         self._signal_all(signal.SIGKILL)
+        kill_started(marks)
         for worker in self._workers:
             worker.poll()
             worker.reap()
@@ -348,8 +352,10 @@ class SupervisedJob:
             self._report(with_checkpoint("the job has failed", self._workers))
 
     def _show_last_lines(self, worker: Worker) -> None:
-        shown = worker.notes.trace.splitlines() or [line.decode(errors="replace") for line in worker.last_lines]
-        lines = "\n".join("  " + line for line in shown)
+        last = [line.encode(errors="replace") for line in worker.notes.trace.splitlines()] or list(worker.last_lines)
+        if last and self._console.is_in_view(last):
+            return
+        lines = "\n".join("  " + line.decode(errors="replace") for line in last)
         self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
 
     def _show_start_up(self, worker: Worker) -> None:

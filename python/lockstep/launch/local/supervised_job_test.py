@@ -16,6 +16,7 @@ from lockstep.testing.launching import (
     RANK,
     SLEEP,
     WITH_CHILD,
+    WITH_DAEMON,
     WRITE_PID,
     finish,
     launchers,
@@ -75,6 +76,25 @@ def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
     assert not [pid for pid in pids_of(tmp_path, 6) if runs(pid)]
 
 
+@pytest.mark.parametrize("lines", [5, 30])
+def test_last_lines_are_repeated_only_if_they_are_out_of_view(launch, lines):
+    worker = f"""
+def wait_for(name):
+    while not os.path.exists(name): time.sleep(.01)
+if rank == 1:
+    print("this is why", file=sys.stderr)
+    open("failing", "w")
+    wait_for("hidden")
+    sys.exit(3)
+wait_for("failing")
+for number in range({lines}): print(number, file=sys.stderr)
+open("hidden", "w")
+"""
+    code, _, stderr = finish(launch("-n", "2", worker=RANK + worker + SLEEP))
+    assert code == 3
+    assert sum(line.endswith("this is why") for line in stderr) == (1 if lines == 5 else 2)
+
+
 def test_a_failure_ends_workers_that_ignore_every_signal_but_kill(launch, tmp_path):
     stubborn = "for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP): signal.signal(s, signal.SIG_IGN)\n"
     fail = _wait_for_pids(2) + _fail(0, 3)
@@ -112,13 +132,12 @@ def test_a_killed_worker_gives_128_plus_the_signal_and_is_named(launch, tmp_path
 def test_the_cause_is_named_and_not_a_rank_that_ended_because_of_it_however_late(launch, tmp_path):
     code, _, stderr = finish(launch("-n", "3", worker=ECHO_BEFORE_ITS_CAUSE))
     assert code == 7
-    assert re.fullmatch(r"\[lockstep\] rank 0 \(pid \d+\) failed with exit code 7 after .*", stderr[-4])
-    assert stderr[-3:] == [
-        "[lockstep] rank 0 failed with exit code 7; its last lines:",
-        "[lockstep]   my own error",
+    assert re.fullmatch(r"\[lockstep\] rank 0 \(pid \d+\) failed with exit code 7 after .*", stderr[-2])
+    assert stderr[-1] == (
         "[lockstep] the job has failed; the last checkpoint is /c/model.ckpt-5 (step 5): the same command goes on from "
-        "there",
-    ]
+        "there"
+    )
+    assert [line for line in stderr if line.endswith("my own error")] == ["[0] my own error"]
     assert sorted(line for line in stderr if line.startswith(("[1]", "[2]"))) == ["[1] rank 0 left", "[2] rank 0 left"]
 
 
@@ -205,8 +224,9 @@ print(rank)
     assert (code, sorted(stdout)) == (0, ["[0] 0", "[1] 1"])
 
 
-def test_processes_that_a_finished_worker_left_behind_are_ended(launch, tmp_path):
-    code, _, _ = finish(launch("-n", "2", worker=WITH_CHILD))
+@pytest.mark.parametrize("program", [WITH_CHILD, WITH_DAEMON], ids=["child", "daemon"])
+def test_processes_that_a_finished_worker_left_behind_are_ended(launch, tmp_path, program):
+    code, _, _ = finish(launch("-n", "2", worker=program))
     assert code == 0
     assert not [pid for pid in pids_of(tmp_path, 4) if runs(pid)]
 
@@ -275,9 +295,10 @@ def test_user_signals_are_forwarded(launch, tmp_path):
     assert (code, sorted(stdout)) == (0, ["[0] usr1", "[1] usr1"])
 
 
+@pytest.mark.parametrize("program", [WITH_CHILD, WITH_DAEMON], ids=["child", "daemon"])
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSEGV])
-def test_nothing_outlives_a_launcher_that_dies(launch, tmp_path, signum):
-    process = launch("-n", "2", worker=WITH_CHILD + SLEEP)
+def test_nothing_outlives_a_launcher_that_dies(launch, tmp_path, signum, program):
+    process = launch("-n", "2", worker=program + SLEEP)
     pids = pids_of(tmp_path, 4)
     process.send_signal(signum)
     process.wait(DEADLINE_S)

@@ -9,9 +9,9 @@ from typing import Protocol
 from lockstep.launch.base.known_lines import StartUpLines
 from lockstep.launch.base.notes import ITSELF, PEER, Notes
 from lockstep.launch.base.output import Console
-from lockstep.launch.local.guard import kill_group
 from lockstep.launch.local.output_folder import OutputCopy
 from lockstep.launch.local.process import Process
+from lockstep.launch.local.started import kill_group, kill_started
 
 LAST_LINES = 20
 _READ_BYTES = 1 << 16
@@ -170,11 +170,15 @@ class LocalWorker(Worker):
       process: The process.
       rank: As in `Worker`.
       copies: The files that also get its stdout and its stderr. `show` says which sinks get its output.
+
+    Attributes:
+      mark: Its value of LOCKSTEP_NOTES, which all processes that it starts inherit.
     """
 
     def __init__(self, process: Process, rank: int | None, copies: tuple[OutputCopy, OutputCopy] | None):
         super().__init__(rank, process.pid)
         self._process = process
+        self.mark = process.mark
         self._pipes = (process.stdout, process.stderr, process.notes)
         self._copies = dict(zip((pipe.fileno() for pipe in self._pipes), copies or (), strict=False))
 
@@ -230,6 +234,10 @@ class LocalWorker(Worker):
     def signal(self, signum: signal.Signals) -> None:
         """Implements `Worker.signal`."""
         kill_group(self.pid, signum)
+
+    def kill_started(self) -> None:
+        """Kills all processes that it has started."""
+        kill_started({self.pid: self.mark})
 
     def close(self) -> None:
         """Closes its pipes and files."""

@@ -24,7 +24,7 @@ from lockstep.launch.base.call_folder import all_results, results_of_rank
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.base.output import Console
 from lockstep.launch.base.ports import free_ports
-from lockstep.launch.local.guard import Guard, kill_group
+from lockstep.launch.local.guard import Guard
 from lockstep.launch.local.process import command_starter
 from lockstep.launch.local.supervised_job import SupervisedJob
 from lockstep.launch.local.worker import LocalWorker
@@ -275,7 +275,7 @@ class Agent(SupervisedJob):
             assert isinstance(worker, LocalWorker)  # An agent starts no others.
             if worker.poll():
                 if self._is_elastic:  # Processes that it started end with it.
-                    kill_group(worker.pid, signal.SIGKILL)
+                    worker.kill_started()
                 for fd in worker.streams:
                     if fd in selector.get_map() or fd in self._held:
                         self._drain(selector, worker, fd)

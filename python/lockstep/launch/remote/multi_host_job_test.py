@@ -176,7 +176,8 @@ def test_a_failure_ends_all_hosts_with_its_code_and_last_lines(hosts, tmp_path):
 def test_the_cause_is_named_wherever_it_is(hosts):
     code, _, stderr = finish(hosts(f"{A}:1,{B}:1,localhost:1", worker=ECHO_BEFORE_ITS_CAUSE))
     assert code == 7
-    assert "[lockstep] rank 0 failed with exit code 7; its last lines:" in stderr
+    assert re.search(r"\n\[lockstep\] rank 0 \(pid \d+.*\) failed with exit code 7 after ", "\n".join(stderr))
+    assert [line for line in stderr if line.endswith("my own error")] == ["[0] my own error"]
     assert sorted(line for line in stderr if line.startswith(("[1]", "[2]"))) == ["[1] rank 0 left", "[2] rank 0 left"]
     assert "the last checkpoint is /c/model.ckpt-5 (step 5)" in stderr[-1]
 

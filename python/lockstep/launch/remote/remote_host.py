@@ -15,8 +15,9 @@ from lockstep.launch.base.call_folder import is_result_of
 from lockstep.launch.base.errors import LOST, HostLost, LaunchError
 from lockstep.launch.base.output import Console, Stream
 from lockstep.launch.base.seconds import seconds_of
-from lockstep.launch.local.guard import die_with, kill_group
+from lockstep.launch.local.guard import die_with
 from lockstep.launch.local.output_folder import OutputCopy
+from lockstep.launch.local.started import kill_group
 from lockstep.launch.local.worker import LAST_LINES
 from lockstep.launch.placement.hosts import Host
 from lockstep.launch.remote.agent_wire import DATA_BYTES, MARK, SILENCE_S, Link, Message, WireError
