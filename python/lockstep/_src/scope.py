@@ -46,6 +46,7 @@ from lockstep._src.saving import checkpoint
 from lockstep._src.sessions import session
 from lockstep._src.tables import pooling, sharded, updates
 from lockstep._src.tables.placement import plan
+from lockstep._src.tables.sharded import counts
 from lockstep._src.tables.updates import keras2
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def _intercept_keras(interception: Interception) -> None:
         keras_updates.intercept_updates(interception)
     elif (keras_2 := loaded_keras_2()) is not None:
         keras2.intercept_updates(interception, keras_2)
+        counts.intercept_counts(interception, [hook.of(keras_2.__name__) for hook in symbols.KERAS_2_COUNTS])
 
 
 # These symbols are replaced while any scope is open. Modules of higher layers add theirs, such as Keras 2's `Model`.

@@ -48,6 +48,12 @@ def test_a_worker_holds_its_rows_of_the_embedding(job):
     assert rows == [[(len(range(rank, worker.ITEMS, len(outcomes))), worker.DIM)] for rank in range(len(outcomes))]
 
 
+def test_a_summary_counts_whole_tables(job):
+    expected, outcomes = job
+    for outcome in outcomes:
+        assert outcome["counts"] == expected["counts"]
+
+
 def test_metrics_are_over_the_rows_of_all_workers(job):
     expected, outcomes = job
     for outcome in outcomes:

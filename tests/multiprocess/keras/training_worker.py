@@ -52,6 +52,13 @@ def dense(optimizer):
     optimizer.apply = lambda grads, variables=None: apply([tf.convert_to_tensor(g) for g in grads], variables)
 
 
+def counts(model):
+    """Returns the lines of a model's summary that count parameters, and their number."""
+    lines = []
+    model.summary(print_fn=lambda line, **_: lines.extend(line.splitlines()))
+    return [line.strip() for line in lines if "params" in line], model.count_params()
+
+
 def plain(optimizer, world):
     """Returns the results of plain Keras on all rows, with the batches of `world` workers together."""
     model = build(contextlib.nullcontext, optimizer)
@@ -63,6 +70,7 @@ def plain(optimizer, world):
     values = model.evaluate(held_out, verbose=0, return_dict=True)
     return {
         "weights": [np.asarray(w) for w in model.get_weights()],
+        "counts": counts(model),
         "slots": [np.asarray(v) for v in model.optimizer.variables],
         "history": history,
         "values": values,
@@ -91,6 +99,7 @@ def fit(optimizer, folder, drop_remainder):
         path = f"{folder}/model.weights.h5"
         model.save_weights(path)
         weights = [np.asarray(w) for w in model.get_weights()]
+        counted = counts(model)
         local = [tuple(v._value.shape) for v in model.variables if v.path.endswith("embeddings")]
         slots = [np.asarray(v) for v in model.optimizer.variables]
         again = build(hb.embedding_scope, optimizer, seed=2)
@@ -101,6 +110,7 @@ def fit(optimizer, folder, drop_remainder):
     return {
         "weights": weights,
         "local": local,
+        "counts": counted,
         "slots": slots,
         "history": history,
         "values": values,

@@ -26,7 +26,7 @@ from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.keras.hooks import outside, table_optimizers
 from lockstep._src.replicas.replicated import EagerVariables, allow_eager
 from lockstep._src.tables.placement import planner
-from lockstep._src.tables.sharded import RowShardedTable, Shard, initial_values, lookup_steps
+from lockstep._src.tables.sharded import RowShardedTable, Shard, counts, initial_values, lookup_steps
 from lockstep._src.tables.sharded.table import EitherShape, reading_shards
 
 
@@ -132,6 +132,7 @@ def intercept_variables(interception: Interception) -> None:
     """Makes layers, lookups and optimizers of Keras 3 work with sharded tables during the interception."""
     for hook in symbols.KERAS_INITIALIZE:
         interception.replace(hook, around(_initialize))
+    counts.intercept_counts(interception, symbols.KERAS_COUNTS)
     interception.replace(symbols.KERAS_TAKE, around(_take))
     interception.replace(symbols.KERAS_ADD_SLOT, around(_add_slot))
     interception.replace(symbols.KERAS_BACKEND_UPDATE, around(_update_step))

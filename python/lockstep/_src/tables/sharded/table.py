@@ -28,6 +28,11 @@ class EitherShape(tf.TensorShape):
         super().__init__(shape)
         self._logical = logical
 
+    @property
+    def logical(self) -> tf.TensorShape:
+        """The shape of the whole table."""
+        return self._logical
+
     def __eq__(self, other: Any) -> bool:
         return tf.TensorShape.__eq__(self, other) is True or self._logical == other
 
