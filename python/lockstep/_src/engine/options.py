@@ -322,8 +322,8 @@ def _convert(name: str, value: Any) -> Any:
     spec = _SPECS.get(name)
     if spec is None:
         alike = difflib.get_close_matches(name, _SPECS, 1)
-        meant = f"did you mean {alike[0]!r}? " if alike else ""
-        raise AttributeError(f"unknown option {name!r}; {meant}the options are {', '.join(sorted(_SPECS))}")
+        known = f"did you mean {alike[0]!r}?" if alike else f"the options are {', '.join(sorted(_SPECS))}"
+        raise AttributeError(f"unknown option {name!r}; {known}")
     if value is None and spec.optional:
         return None
     try:

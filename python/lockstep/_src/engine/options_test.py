@@ -81,7 +81,7 @@ def test_the_types_that_editors_see_are_those_of_the_options():
 
 
 def test_an_unknown_option_is_refused_with_the_one_that_was_meant():
-    with pytest.raises(AttributeError, match="unknown option 'grad_nbucket'; did you mean 'grad_nbuckets'[?] the opt"):
+    with pytest.raises(AttributeError, match="^unknown option 'grad_nbucket'; did you mean 'grad_nbuckets'[?]$"):
         Options().update(grad_nbucket=2)
     with pytest.raises(AttributeError, match="unknown option 'zzz'; the options are background_saves, batch_size, "):
         Options().update(zzz=2)
@@ -104,8 +104,8 @@ def test_wire_dtype_takes_every_spelling(spelling):
 
 
 def test_unknown_option_is_refused_with_the_known_ones():
-    with pytest.raises(AttributeError, match=r"'grad_buckets'.*comm_default.*grad_nbuckets.*use_hierarchical"):
-        Options().grad_buckets = 2
+    with pytest.raises(AttributeError, match=r"'zzz'.*comm_default.*grad_nbuckets.*use_hierarchical"):
+        Options().zzz = 2
 
 
 def test_update_changes_all_or_nothing():

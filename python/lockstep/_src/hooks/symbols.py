@@ -289,9 +289,7 @@ KERAS_TAKE = _row(
     "Rows of a sharded table are looked up. Keras would read the whole table to ask for its shape.",
 )
 _COUNTED = "`model.summary()` counts whole tables, where Keras would count a worker's rows."
-KERAS_COUNTS = _rows(
-    "keras.src.utils.summary_utils:", ("count_params", "weight_memory_size"), "(weights)", _COUNTED
-)
+KERAS_COUNTS = _rows("keras.src.utils.summary_utils:", ("count_params", "weight_memory_size"), "(weights)", _COUNTED)
 _TF_OPTIMIZER = _TF_BACKEND + "optimizer:TFOptimizer."
 _OWN_OPTIMIZER = "A table of Keras RS is trained by the optimizer of its `TableConfig`"
 KERAS_ADD_SLOT = _row(
@@ -497,9 +495,7 @@ KERAS_2_LEGACY_APPLY_GRADIENTS = _row(
     "(self, grads_and_vars, name=None, experimental_aggregate_gradients=True)",
     _TABLES_OF_KERAS_2,
 )
-KERAS_2_COUNTS = _rows(
-    _KERAS_2 + "utils.layer_utils:", ("count_params", "weight_memory_size"), "(weights)", _COUNTED
-)
+KERAS_2_COUNTS = _rows(_KERAS_2 + "utils.layer_utils:", ("count_params", "weight_memory_size"), "(weights)", _COUNTED)
 _KERAS_2_SCALES = _KERAS_2 + "mixed_precision.loss_scale_optimizer:LossScaleOptimizer"
 KERAS_2_SCALED_APPLY = _rows(_KERAS_2_SCALES, ("", "V3"), ".apply_gradients(self, grads_and_vars, ...)", _SCALED)
 KERAS_2_SCALED_INIT = _rows(_KERAS_2_SCALES, ("", "V3"), ".__init__(self, inner_optimizer, ...)", _SKIPS)

@@ -18,7 +18,7 @@ from lockstep._src.tables.dynamic import serialized
 from lockstep._src.tables.dynamic.creation import make_table
 from lockstep._src.tables.dynamic.modes import evaluating
 from lockstep._src.tables.dynamic.table_options import EmbeddingVariableOption
-from lockstep._src.tables.dynamic.variable import DynamicVariable
+from lockstep._src.tables.dynamic.variable import DynamicVariable, checked_key_type, wrong_keys
 from lockstep._src.tables.pooling import lookup_pooled
 
 _COMBINERS = ("sum", "mean", "sqrtn")
@@ -89,6 +89,7 @@ class DynamicEmbedding(keras.layers.Layer):
     Output: [..., D], a row for each key; with a combiner [B, D].
 
     Raises:
+      TypeError: `key_dtype` is another type, or the inputs are strings for integer keys or the reverse.
       ValueError: the combiner is unknown.
     """
 
@@ -106,7 +107,7 @@ class DynamicEmbedding(keras.layers.Layer):
             raise ValueError(f"{self.name}: combiner is {combiner!r}, wanted None, {', '.join(_COMBINERS)}")
         self.output_dim = output_dim
         self.embeddings_initializer = keras.initializers.get(embeddings_initializer)
-        self.key_dtype = tf.as_dtype(key_dtype)
+        self.key_dtype = checked_key_type(f"layer '{self.name}'", key_dtype)
         self.combiner = combiner
         self.option = option_configs.from_config(option) if isinstance(option, dict) else option
         # XLA cannot compile lookups, and keys must not be cast to the layer's type.
@@ -154,6 +155,7 @@ class DynamicEmbedding(keras.layers.Layer):
     def _keys(self, keys: Any) -> Any:
         if not isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
             keys = tf.convert_to_tensor(keys)
+        self._check_kind(keys.dtype)
         if keys.dtype not in (tf.int64, tf.int32, tf.string):
             keys = tf.cast(keys, self.key_dtype)
         if self.places is None:
@@ -163,6 +165,11 @@ class DynamicEmbedding(keras.layers.Layer):
         if isinstance(keys, tf.RaggedTensor):
             return keys.with_flat_values(self.places.of(keys.flat_values))
         return self.places.of(keys)
+
+    def _check_kind(self, dtype: Any) -> None:
+        got = tf.as_dtype(dtype)
+        if (got == tf.string) != (self.key_dtype == tf.string):
+            raise TypeError(wrong_keys(f"layer '{self.name}'", got, self.key_dtype))
 
     def _pooled(self, inputs: Any, weights: Any) -> tf.Tensor:
         keys = self._keys(inputs)
@@ -181,6 +188,7 @@ class DynamicEmbedding(keras.layers.Layer):
 
     def compute_output_spec(self, inputs: Any, *args: Any, **kwargs: Any) -> keras.KerasTensor:
         """Returns the specification of the output; see `compute_output_shape`."""
+        self._check_kind(inputs.dtype)  # already when the model is made, not only in its first step
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), dtype=self.compute_dtype)
 
     def save_own_variables(self, store: Any) -> None:

@@ -207,6 +207,17 @@ def adagrad_step(rows, accumulators, batch):
     rows -= 0.1 * gradient / np.sqrt(accumulators + 1e-7)
 
 
+def test_wrong_types_of_keys_name_the_layer_when_the_model_is_made():
+    with pytest.raises(TypeError, match="layer 'user': keys are 'strng', wanted int64, int32 or string"):
+        DynamicEmbedding(4, key_dtype="strng", name="user")
+    for dtype, key_dtype, message in (
+        ("string", "int64", "layer 'user': keys are string, wanted int64; for string keys create it with another key"),
+        ("int64", "string", "layer 'user': keys are int64, wanted string; for integer keys create it with another key"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            DynamicEmbedding(4, key_dtype=key_dtype, name="user")(keras.Input([], dtype=dtype))
+
+
 @pytest.mark.parametrize("run_eagerly", [False, True])
 def test_optimizers_that_come_and_go_take_the_memory_of_one(run_eagerly):
     layer = DynamicEmbedding(DIM, "ones", name="users")

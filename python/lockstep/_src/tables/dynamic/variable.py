@@ -256,7 +256,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     def _checked_keys(self, keys: Any) -> tf.Tensor:
         keys = tf.convert_to_tensor(keys)
         if keys.dtype not in _KEY_DTYPES or (keys.dtype == tf.string) != (self._key_dtype == tf.string):
-            raise TypeError(f"table '{self.logical_name}': keys are {keys.dtype.name}, wanted {self._key_dtype.name}")
+            raise TypeError(wrong_keys(f"table '{self.logical_name}'", keys.dtype, self._key_dtype))
         return keys
 
     def _begin_lookup(self) -> bool:
@@ -441,13 +441,37 @@ def _check_placement(name: str, owner: str | int, key_dtype: tf.DType) -> None:
         raise ValueError(f"table '{name}': got a placement on rank {owner}, wanted one of {context.world_size} workers")
 
 
+def checked_key_type(owner: str, key_dtype: Any) -> tf.DType:
+    """Returns the type of keys of an argument `key_dtype`.
+
+    Args:
+      owner: whose argument it is, for the message.
+      key_dtype: the argument.
+
+    Raises:
+      TypeError: it is not int64, int32 or string.
+    """
+    try:
+        key_type = tf.as_dtype(key_dtype)
+    except TypeError:
+        key_type = None
+    if key_type not in _KEY_DTYPES:
+        got = repr(key_dtype) if key_type is None else key_type.name
+        raise TypeError(f"{owner}: keys are {got}, wanted int64, int32 or string")
+    return key_type
+
+
+def wrong_keys(owner: str, got: tf.DType, wanted: tf.DType) -> str:
+    """Returns the message for keys of another kind than those of a table or layer: strings for integers, or reverse."""
+    kind = "string" if got == tf.string else "integer"
+    return f"{owner}: keys are {got.name}, wanted {wanted.name}; for {kind} keys create it with another key_dtype"
+
+
 def _checked_types(name: str, dim: Any, key_dtype: Any, dtype: Any) -> tuple[tf.DType, tf.DType]:
     """Returns the types of keys and of rows; raises TypeError or ValueError if an argument is wrong."""
-    key_dtype, row_type = tf.as_dtype(key_dtype), tf.as_dtype(dtype)
-    if key_dtype not in _KEY_DTYPES:
-        raise TypeError(f"table '{name}': keys are {key_dtype.name}, wanted int64, int32 or string")
+    key_type, row_type = checked_key_type(f"table '{name}'", key_dtype), tf.as_dtype(dtype)
     if row_type not in _VALUE_DTYPES:
         raise TypeError(f"table '{name}': rows are {row_type.name}, wanted float32, float16 or bfloat16")
     if not isinstance(dim, int) or dim < 1:
         raise ValueError(f"table '{name}': dimension is {dim!r}, wanted a number of at least 1")
-    return key_dtype, row_type
+    return key_type, row_type
