@@ -26,6 +26,7 @@
 #include <string>
 #include <system_error>
 
+#include "core/base/float_mode.h"
 #include "core/columnar/files/files.h"
 #include "core/columnar/tolerant.h"
 
@@ -138,6 +139,7 @@ Result<std::shared_ptr<const Piece>> Decoder::Next() {
 }
 
 void Decoder::Work() {
+  const GradualUnderflow mode;  // values are converted and checked as in other programs
   std::unique_lock lock(mutex_);
   while (!stopped_) {
     size_t column = 0;

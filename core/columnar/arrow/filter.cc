@@ -1,5 +1,6 @@
 // This file compares nothing itself. Values become Arrow's scalars of the types that pyarrow gives them, so that the
-// same filter keeps the same rows here and there.
+// same filter keeps the same rows here and there. Also the parsing and the comparison of floating-point numbers depend
+// on the thread: those of TensorFlow, and threads that these start, treat denormal numbers as zero.
 #include "core/columnar/arrow/filter.h"
 
 #include <arrow/array/builder_base.h>
@@ -14,6 +15,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "core/base/float_mode.h"
 #include "core/columnar/arrow/convert.h"
 
 namespace lockstep::columnar {
@@ -116,6 +118,7 @@ Status HaveFunctions() {
 }  // namespace
 
 Result<BoundFilter> BoundFilter::Bind(const Filter& filter, const arrow::Schema& schema) {
+  const GradualUnderflow mode;
   BoundFilter bound;
   if (filter.empty()) return bound;
   LOCKSTEP_RETURN_IF_ERROR(HaveFunctions());
@@ -159,6 +162,7 @@ Result<BoundFilter> BoundFilter::Bind(const Filter& filter, const arrow::Schema&
 }
 
 Result<bool> BoundFilter::MayPass(const cp::Expression& guarantee) const {
+  const GradualUnderflow mode;
   const auto known = guarantee.Bind(*schema_);
   if (!known.ok()) return FromArrow(known.status());
   const auto simplified = cp::SimplifyWithGuarantee(expression_, *known);
@@ -168,6 +172,7 @@ Result<bool> BoundFilter::MayPass(const cp::Expression& guarantee) const {
 
 Result<std::vector<int64_t>> BoundFilter::Passing(const std::vector<std::shared_ptr<arrow::Array>>& columns,
                                                   int64_t rows) const {
+  const GradualUnderflow mode;
   std::vector<arrow::Datum> values(columns.begin(), columns.end());
   const auto result = cp::ExecuteScalarExpression(expression_, cp::ExecBatch(std::move(values), rows));
   if (!result.ok()) return FromArrow(result.status());

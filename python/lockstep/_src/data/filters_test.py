@@ -103,6 +103,25 @@ def test_the_rows_are_those_that_pyarrow_keeps(path, filters):
     assert _ids(dataset) == _expected(path, filters)
 
 
+@pytest.mark.parametrize("group_rows", [1, 100])
+def test_numbers_near_zero_are_compared_exactly(tmp_path, group_rows):
+    """TensorFlow's threads, where datasets run, treat denormal numbers as zero."""
+    least = {np.float64: 5e-324, np.float32: 1e-45}
+    columns = {}
+    for dtype, value in least.items():
+        near = np.array([value, 2 * value, 100 * value], dtype)
+        columns[np.dtype(dtype).name] = np.concatenate([-near, near, np.array([0.0, -0.0, np.inf, np.nan, 1.0], dtype)])
+    path = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": np.arange(11), **columns}), path, row_group_size=group_rows)
+    for dtype, value in least.items():
+        column = np.dtype(dtype).name
+        for op in ("==", "!=", "<", "<=", ">", ">=", "in", "not in"):
+            for given in (0.0, float(dtype(value)), -float(dtype(2 * value))):
+                filters = [(column, op, [given, 1.0] if "in" in op else given)]
+                dataset = lockstep.data.ParquetDataset(path, 4, ["id"], filters=filters)
+                assert _ids(dataset) == _expected(path, filters), filters
+
+
 def test_values_that_pyarrow_does_not_take(path):
     table = pq.read_table(path)
     unsigned = np.array(table["u"], np.uint64)
