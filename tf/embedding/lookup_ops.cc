@@ -25,6 +25,7 @@
 // Between the steps, values are ordinary tensors, and a rewritten graph may have others there. So each step checks its
 // inputs before it uses an index.
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -366,7 +367,16 @@ class CombineGradientKernel : public CollectiveKernel {
   explicit CombineGradientKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
     OP_REQUIRES_OK(construction, ReadRowsOf(construction, construction->num_outputs(), &distinct_));
     OP_REQUIRES_OK(construction, construction->GetAttr("slices", &slices_));
-    slices_.resize(construction->num_outputs(), -1);
+    const auto count = static_cast<size_t>(construction->num_outputs());
+    if (slices_.empty()) slices_.resize(count, kNoSlice);
+    bool fits = slices_.size() == count;
+    for (size_t i = 0; fits && i < count; ++i) {
+      fits = slices_[i] >= kNoSlice && (slices_[i] == kNoSlice || !distinct_[i]);
+    }
+    OP_REQUIRES(construction, fits,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "'", construction->def().name(), "': got slices [", absl::StrJoin(slices_, ", "), "] for ", count,
+                    " lookups, wanted none, or for each lookup -1 or a number >= 0; -1 for distinct ids")));
   }
 
  protected:
@@ -376,7 +386,9 @@ class CombineGradientKernel : public CollectiveKernel {
     std::vector<std::optional<GradientSums>> summed(count);
     LOCKSTEP_RETURN_IF_ERROR(
         ForEachLookup(call.context, count, [&](int i) -> Status {
-          LOCKSTEP_ASSIGN_OR_RETURN((*lookups)[i], Lookup(call.context, RoutedInputs(call.context, count, i), i));
+          tf::Tensor copy;  // is read only by SumGradients
+          LOCKSTEP_ASSIGN_OR_RETURN((*lookups)[i],
+                                    Lookup(call.context, RoutedInputs(call.context, count, i), i, &copy));
           LOCKSTEP_ASSIGN_OR_RETURN(summed[i], SumGradients(call.engine.communicator(), {&(*lookups)[i], 1}));
           return OkStatus();
         }).WithPrefix(absl::StrCat("gradient of combine '", name(), "': ")));
@@ -388,15 +400,20 @@ class CombineGradientKernel : public CollectiveKernel {
   }
 
  private:
-  Result<LookupGradient> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) const {
+  static constexpr int64_t kNoSlice = -1;
+
+  // Returns the gradient of one lookup. `copy` gets the memory of a gradient that has to be copied.
+  Result<LookupGradient> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output,
+                                tf::Tensor* copy) const {
     const bool distinct = distinct_[output];
     LOCKSTEP_ASSIGN_OR_RETURN(const tf::TensorShape ids, ShapeOfIds(in.inverse, in.send, distinct));
     const int64_t slice = slices_[output];
-    tf::TensorShape row = in.values.shape();
-    if (slice >= 0) {
-      if (row.dims() < 2 || slice >= row.dim_size(1)) {
+    const tf::TensorShape& given = in.values.shape();
+    tf::TensorShape row = given;
+    if (slice != kNoSlice) {
+      if (given.dims() < 2 || slice >= given.dim_size(1)) {
         return InvalidArgument(
-            absl::StrCat("got shape ", row.DebugString(), ", wants more than ", slice, " slices in dimension 1"));
+            absl::StrCat("got shape ", given.DebugString(), ", wants more than ", slice, " slices in dimension 1"));
       }
       row.RemoveDim(1);
     }
@@ -404,8 +421,8 @@ class CombineGradientKernel : public CollectiveKernel {
     // a transposed gradient. The dimensions after the ids' are the row's.
     for (int i = 0; i < ids.dims(); ++i) {
       if (row.dims() == 0 || row.dim_size(0) != ids.dim_size(i)) {
-        return InvalidArgument(absl::StrCat("got shape ", in.values.shape().DebugString(), ", wants ",
-                                            ids.DebugString(), " and the row's dimensions"));
+        return InvalidArgument(absl::StrCat("got shape ", given.DebugString(), ", wants ", ids.DebugString(),
+                                            " and the row's dimensions"));
       }
       row.RemoveDim(0);
     }
@@ -420,17 +437,31 @@ class CombineGradientKernel : public CollectiveKernel {
     LookupGradient gradient{
         in.send,    in.recv, dtype, row.num_elements(), Data(in.values), in.places(), ids.num_elements(),
         Data(*out), distinct};
-    if (slice >= 0 && ids.num_elements() > 0) {
-      gradient.run = ids.num_elements() / in.values.dim_size(0);
-      const int64_t elements = gradient.run * gradient.width;
-      gradient.stride = in.values.dim_size(1) * elements;
-      gradient.gradient = static_cast<const char*>(Data(in.values)) + slice * elements * DTypeSize(dtype);
+    if (slice == kNoSlice || given.num_elements() == 0) return gradient;
+    // The slice consists of runs of `run` elements, one for each index of dimension 0. The next one begins `stride`
+    // elements later.
+    int64_t run = 1;
+    for (int d = 2; d < given.dims(); ++d) run *= given.dim_size(d);
+    const int64_t stride = given.dim_size(1) * run;
+    const char* const begin = static_cast<const char*>(Data(in.values)) + slice * run * DTypeSize(dtype);
+    if (ids.dims() > 0) {  // a run has whole rows
+      gradient.gradient = begin;
+      gradient.run = ids.num_elements() / given.dim_size(0);
+      gradient.stride = stride;
+      return gradient;
     }
+    // The slice is the row of a single id, in pieces: dimension 0 is the row's own.
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_temp(in.values.dtype(), row, copy)));
+    const int64_t bytes = run * DTypeSize(dtype);
+    for (int64_t i = 0; i < given.dim_size(0); ++i) {
+      std::memcpy(static_cast<char*>(Data(*copy)) + i * bytes, begin + i * stride * DTypeSize(dtype), bytes);
+    }
+    gradient.gradient = Data(*copy);
     return gradient;
   }
 
   std::vector<bool> distinct_;   // for each lookup
-  std::vector<int64_t> slices_;  // for each lookup
+  std::vector<int64_t> slices_;  // for each lookup, or kNoSlice
 };
 
 // On the only rank of a job, ids need no route, but they need its check of their range. The message of TensorFlow's
@@ -554,7 +585,15 @@ absl::Status CombineGradientShape(InferenceContext* c) {
     ShapeHandle ids, row = c->UnknownShape(), out;
     TF_RETURN_IF_ERROR(ShapeOfIds(c, i, &ids));
     if (c->RankKnown(c->input(i)) && c->RankKnown(ids)) {
-      TF_RETURN_IF_ERROR(c->Subshape(c->input(i), c->Rank(ids) + (slices[i] >= 0), &row));
+      ShapeHandle gradient = c->input(i);
+      if (slices[i] >= 0) {  // without dimension 1, which counts the slices
+        ShapeHandle first, rest;
+        TF_RETURN_IF_ERROR(c->WithRankAtLeast(gradient, 2, &gradient));
+        TF_RETURN_IF_ERROR(c->Subshape(gradient, 0, 1, &first));
+        TF_RETURN_IF_ERROR(c->Subshape(gradient, 2, &rest));
+        TF_RETURN_IF_ERROR(c->Concatenate(first, rest, &gradient));
+      }
+      TF_RETURN_IF_ERROR(c->Subshape(gradient, c->Rank(ids), &row));
     }
     TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(c->UnknownDim()), row, &out));
     c->set_output(i, out);

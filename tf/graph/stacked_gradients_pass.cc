@@ -6,6 +6,9 @@
 //   before   gradient [B, F, D] --> Unpack --> [B, D], F times --> LockstepCombineGradient
 //   after    gradient [B, F, D], F times --> LockstepCombineGradient, with `slices` 0 to F - 1
 //
+// The pass knows no shapes. So the kernel takes slices along dimension 1 for ids of any number of dimensions. That of a
+// scalar id, whose row [D] was stacked to [D, F], lies in pieces; the kernel copies it.
+//
 // The pass runs in POST_REWRITE_FOR_EXEC, after nodes have been grouped and the ranks' list of collectives was made: so
 // what a rank reads where does not matter to the others.
 #include <algorithm>
@@ -36,7 +39,7 @@ absl::Status ReadStacks(tf::Graph* graph, tf::Node* node) {
   std::vector<std::string> rows_of;
   TF_RETURN_IF_ERROR(tf::GetNodeAttr(node->attrs(), "rows_of", &rows_of));
   std::vector<int64_t> slices(rows_of.size(), -1);
-  std::set<tf::Node*> unstacks;
+  std::set<tf::Node*> unstacks, controls;
   for (size_t i = 0; i < slices.size(); ++i) {
     const tf::Edge* edge = nullptr;
     TF_RETURN_IF_ERROR(node->input_edge(static_cast<int>(i), &edge));
@@ -50,7 +53,12 @@ absl::Status ReadStacks(tf::Graph* graph, tf::Node* node) {
     // made the node.
     graph->RemoveEdge(edge);
     graph->AddEdge(stack->src(), stack->src_output(), node, static_cast<int>(i));
+    // What the copies wait for, the reader waits for.
+    for (const tf::Edge* before : unstack->in_edges()) {
+      if (before->IsControlEdge() && !before->src()->IsSource()) controls.emplace(before->src());
+    }
   }
+  for (tf::Node* before : controls) graph->AddControlEdge(before, node);
   if (unstacks.empty()) return absl::OkStatus();
   node->ClearAttr("slices");
   node->AddAttr("slices", slices);
