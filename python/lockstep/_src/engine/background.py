@@ -3,6 +3,12 @@
 The engine does the work on a lane of its own (core/comm/job/background_lane.h). A thread of this process waits for its
 end, and then does what remains in Python. There is one such work at a time; the next one waits for it, and so does the
 end of the job. An error of the work is raised by the next call of `check` or `finish`.
+
+A work has these parts on each worker. The workers meet after each, and go on only if all have succeeded:
+
+    the engine's work    it writes the checkpoint
+    `then`               makes the result valid: the state file
+    functions            of `when_done`, which rely on the result: a report, an entry in a chain of checkpoints
 """
 
 from __future__ import annotations
@@ -30,13 +36,18 @@ allowed = ThreadValue(False)
 class _Work:
     what: str
     engine: int
-    then: list[Callable[[], None]] | None  # None once the work has ended, well or not
+    then: Callable[[], None]
     thread: threading.Thread | None = None
+    # Set when `start` has returned or failed.
+    begun: threading.Event = dataclasses.field(default_factory=threading.Event)
+    failed_to_begin: bool = False  # written before `begun` is set
+    # None: all were called, or none will be.
+    functions: list[Callable[[], None]] | None = dataclasses.field(default_factory=list)
     error: BaseException | None = None
 
 
 _work: _Work | None = None
-_lock = threading.Lock()  # guards _work and its list of functions
+_lock = threading.Lock()  # guards _work, and the functions and the error of works
 
 
 def begin(what: str, start: Callable[[], None], then: Callable[[], None]) -> None:
@@ -49,9 +60,10 @@ def begin(what: str, start: Callable[[], None], then: Callable[[], None]) -> Non
 
     Raises:
       tf.errors.OpError, OSError: the errors of `finish`.
+      RuntimeError: the system has no thread left; nothing has begun.
     """
     global _work
-    work = _Work(what, library.engine_number(), [then])
+    work = _Work(what, library.engine_number(), then)
     work.thread = threading.Thread(target=_watch, args=(work,), name="lockstep background work", daemon=True)
     while True:
         finish()
@@ -60,28 +72,33 @@ def begin(what: str, start: Callable[[], None], then: Callable[[], None]) -> Non
                 _work = work
                 break
     try:
+        work.thread.start()  # first: if the system has no thread left, nothing has begun
+    except BaseException:
+        with _lock:
+            _work = None
+        raise
+    try:
         start()
     except BaseException:
-        # The engine may have begun all the same, if the user interrupts this thread.
-        try:
-            with contextlib.suppress(tf.errors.OpError):
-                _await_engine(work)
-        finally:
-            with _lock:
-                work.then, _work = None, None
+        # The engine may have begun in spite of it, if the user interrupts this thread: the other one waits for its end.
+        work.failed_to_begin = True
         raise
-    work.thread.start()
+    finally:
+        work.begun.set()
+        if work.failed_to_begin:
+            _join(work)
 
 
 def when_done(function: Callable[[], None]) -> None:
-    """Calls a function on a thread when the present work has succeeded, at once if there is none.
+    """Calls a function on a thread when the present work has succeeded on all workers, at once if there is none.
 
-    If the work fails, or has failed, the function is not called.
+    If the work fails on any worker, or has failed, the function is not called. An error of the function is an error of
+    the work.
     """
     with _lock:
         if _work is not None:
-            if _work.then is not None:
-                _work.then.append(function)
+            if _work.functions is not None:
+                _work.functions.append(function)
                 return
             if _work.error is not None:
                 return
@@ -90,7 +107,8 @@ def when_done(function: Callable[[], None]) -> None:
 
 def check() -> None:
     """Raises the error of work that has failed; does not wait."""
-    if _work is not None and not _work.thread.is_alive():
+    work = _work  # read once: another thread may end it meanwhile
+    if work is not None and work.thread.ident is not None and not work.thread.is_alive():
         finish()
 
 
@@ -150,21 +168,44 @@ def _join(work: _Work) -> None:
 
 
 def _watch(work: _Work) -> None:
+    work.begun.wait()
+    error: BaseException | None = None
+    try:
+        if work.failed_to_begin:
+            with contextlib.suppress(tf.errors.OpError):
+                _await_engine(work)
+        else:
+            _await_engine(work)
+            _do_on_all(work, work.then)
+            _do_on_all(work, lambda: _call_functions(work))
+    except BaseException as raised:
+        error = raised
+    with _lock:
+        work.error, work.functions = error, None
+
+
+def _do_on_all(work: _Work, part: Callable[[], None]) -> None:
+    """Does a part of the work, and waits until all workers have done theirs.
+
+    Raises:
+      Exception: the part's own error; the other workers get `tf.errors.CancelledError` with its text.
+    """
+    error: Exception | None = None
+    try:
+        part()
+    except Exception as raised:
+        error = raised
+    library.barrier_in_background(work.engine, "" if error is None else f"{work.what}: {file_errors.cause_of(error)}")
     try:
         _await_engine(work)
-        text = ""
-        try:
-            while function := _next(work):
-                function()
-        except Exception as error:
-            work.error, text = error, f"{work.what}: {file_errors.cause_of(error)}"
-        # No rank takes the work for done if another one has failed at its last part.
-        library.barrier_in_background(work.engine, text)
-        _await_engine(work)
-    except BaseException as error:
-        work.error = work.error or error
-    with _lock:
-        work.then = None
+    finally:
+        if error is not None:
+            raise error
+
+
+def _call_functions(work: _Work) -> None:
+    while function := _next(work):
+        function()
 
 
 def _await_engine(work: _Work) -> None:
@@ -173,9 +214,9 @@ def _await_engine(work: _Work) -> None:
 
 
 def _next(work: _Work) -> Callable[[], None] | None:
-    """Returns the next function to call. After the last one the work has succeeded."""
+    """Returns the next function to call. After the last one, `when_done` calls functions at once."""
     with _lock:
-        if work.then:
-            return work.then.pop(0)
-        work.then = None
+        if work.functions:
+            return work.functions.pop(0)
+        work.functions = None
         return None
