@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import ordered
+from lockstep._src.engine import failure_report
 from lockstep._src.engine.context import context
+
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 def from_chief(value: Any, name: str) -> Any:
@@ -45,7 +48,18 @@ def on_chief(work: Callable[[], object], what: str, name: str) -> None:
             failure = error
     told = from_chief(failure and f"{type(failure).__name__}: {failure}", name)
     if told is not None:
-        raise failure or RuntimeError(f"{what}: worker 0 failed: {told}")
+        raise failure or failed_on(0, told, RuntimeError(f"{what}: worker 0 failed: {told}"))
+
+
+def failed_on(rank: int, told: str, error: _Error) -> _Error:
+    """Marks an error of this worker as the consequence of one of another worker, which the launcher shows once.
+
+    Args:
+      rank: the rank of the other worker.
+      told: the class of its error, a colon, and its text.
+      error: this worker's error.
+    """
+    return failure_report.of_peer(error, f"rank {rank} failed with {told.partition(':')[0]}")
 
 
 def any_worker(value: bool, name: str) -> bool:

@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from lockstep._src.engine import tracebacks
 from lockstep.launch.base import notes
@@ -39,6 +39,9 @@ _MODULES_OF_ERRORS = ("tensorflow.python.framework.errors_impl", "tensorflow.pyt
 # The time after which an interrupt is repeated. The destructor, or the creation of the error, is over by then.
 _REPEATED_AFTER_S = 0.02
 _was_interrupted = False
+# The attribute of an error that another rank has caused: the line that stands for its traceback.
+_LINE = "_lockstep_of_peer"
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 def watch() -> None:
@@ -97,6 +100,17 @@ def tell_code() -> None:
     notes.say({"is": "failed", "because": notes.ITSELF})
 
 
+def of_peer(error: _Error, line: str) -> _Error:
+    """Marks an error as the consequence of another rank's error, which that rank reports.
+
+    Args:
+      error: this rank's error.
+      line: what this rank reports in place of a traceback. It names the other rank.
+    """
+    setattr(error, _LINE, line)
+    return error
+
+
 def is_of_a_peer(error: BaseException) -> bool:
     """Returns whether an error is the consequence of another rank's end."""
     return _reason(error)["because"] == notes.PEER
@@ -108,6 +122,9 @@ def _reason(error: BaseException) -> dict[str, str]:
     ends = (KeyboardInterrupt, *(_errors_of_tensorflow(*_INTERRUPT_ERRORS) if _was_interrupted else ()))
     if any(isinstance(cause, ends) or _REPLACED in str(cause) for cause in causes):
         return {"because": notes.INTERRUPT, "error": "interrupted"}
+    for cause in causes:
+        if line := getattr(cause, _LINE, ""):
+            return {"because": notes.PEER, "error": line}
     library = sys.modules.get("lockstep._src.engine.library")
     for cause in causes if library is not None else ():  # without the library, the program has joined no job
         if _is_of_engine(cause) and (lost := library.lost_peer(str(cause))):

@@ -53,7 +53,7 @@ def raised(what: str) -> Iterator[None]:
     try:
         yield
     except tuple(_RAISED) as error:
-        raise _named(error, f"{what}: {cause_of(error)}") from error
+        raise named(error, f"{what}: {cause_of(error)}") from error
 
 
 @contextlib.contextmanager
@@ -82,10 +82,10 @@ def raised_on_all(what: str) -> Iterator[None]:
         text = cause if what in cause else f"{what}: {cause}"
         if context.world_size > 1 and library.is_initialized():
             library.abort(text)
-        named = _named(error, text)
-        if named is error:
+        other = named(error, text)
+        if other is error:
             raise
-        raise named from error
+        raise other from error
 
 
 def not_saved(save_path: Any, step: Any) -> str:
@@ -170,14 +170,14 @@ def cause_of(error: Exception) -> str:
     return error_messages.sentence(lines[0])
 
 
-def _named(error: Exception, text: str) -> Exception:
+def named(error: Exception, text: str) -> Exception:
     """Returns an error of files with the text `text` and the class of the table above; other errors unchanged."""
     if isinstance(error, tf.errors.OpError):
         # The new error has no operation, because the operation's stack would end the text; the original error has it.
-        named: Exception = _RAISED.get(type(error), type(error))(None, None, text)
+        other: Exception = _RAISED.get(type(error), type(error))(None, None, text)
     elif isinstance(error, OSError):
-        named = type(error)(error.errno, text)
+        other = type(error)(error.errno, text)
     else:
-        named = error
-    setattr(named, _MARK, True)
-    return named
+        other = error
+    setattr(other, _MARK, True)
+    return other

@@ -410,11 +410,11 @@ TRAIN_BEGIN = _row_of_several(
     _CALLBACK_LIST + "on_train_begin(self, logs=None)",
     "Workers compare the callbacks that save models, which need all workers.",
 )
-SAVED_FILES = _rows_of_several(
+SAVED_FILES = _rows(
     _CALLBACKS,
     ("backup_and_restore", "model_checkpoint"),
     ":file_utils module",
-    "Worker 0 writes and deletes files for the job.",
+    "Worker 0 writes and deletes files for the job. A file is replaced when the new one is complete.",
 )
 _ALONE = "Worker 0 alone has these files."
 DROPPED_FILES = _rows_of_others(_CALLBACKS, ("csv_logger", "tensorboard"), ":file_utils module", _ALONE)
@@ -423,7 +423,10 @@ _BACKUP = _CALLBACKS + "backup_and_restore:BackupAndRestore."
 RESTORE_BACKUP = _row(
     _BACKUP + "on_train_begin(self, logs=None)", _RESTORED + " Worker 0 warns of data that begins again."
 )
-SAVE_BACKUP = _row_of_several(_BACKUP + "_save_model(self)", "The launcher gets the path of the checkpoint.")
+SAVE_BACKUP = _row(
+    _BACKUP + "_save_model(self)",
+    "A backup's weights have its epoch, so that both are replaced at once. The launcher gets the path.",
+)
 SHOULD_SAVE = _row_of_several(
     _CALLBACKS + "model_checkpoint:ModelCheckpoint._should_save_model(self, ...)",
     "Worker 0 decides for the job whether a model is saved.",
@@ -433,9 +436,21 @@ LOG_WEIGHTS = _row_of_several(_TENSORBOARD + "_log_weights(self, epoch)", "Histo
 SUMMARY_WRITERS = _rows_of_others(_TENSORBOARD, ("_train_writer", "_val_writer"), " property", _ALONE)
 (START_PROFILER,) = _rows_of_others(_TENSORBOARD, ("_start_profiler",), "(self, logdir)", _ALONE)
 _SAVING = "keras.src.saving.saving_api:"
-SAVE_MODEL = _rows_of_several(
-    _SAVING, ("save_model", "save_weights"), "(model, filepath, ...)", "Worker 0 writes one file, of whole tables."
+_REPLACED = "A file is replaced when the new one is complete."
+_WHOLE_FILES = "Worker 0 writes one file, of whole tables. " + _REPLACED
+SAVE_MODEL = (
+    _row(
+        _SAVING + "save_model(model, filepath, ...)",
+        _WHOLE_FILES,
+        also=tuple(f"{k}.{m}:save_model" for k in ("keras", "keras._tf_keras.keras") for m in ("saving", "models")),
+    ),
+    _row(
+        _SAVING + "save_weights(model, filepath, ...)",
+        _WHOLE_FILES,
+        also=tuple(f"{k}.saving:save_weights" for k in ("keras", "keras._tf_keras.keras")),
+    ),
 )
+EXPORT_MODEL = _row("keras.src.models.model:Model.export(self, filepath, ...)", _REPLACED)
 LOAD_WEIGHTS = _row_of_several(_SAVING + "load_weights(model, filepath, ...)", _RESTORED)
 
 # Keras RS.

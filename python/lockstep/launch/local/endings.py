@@ -30,15 +30,22 @@ def own_failure(ended_badly: Iterable[Worker], end_signal: signal.Signals | None
 def with_checkpoint(text: str, workers: Iterable[Worker]) -> str:
     """Adds the last checkpoint that still exists to a job's last line, and how training continues from there.
 
-    A checkpoint that the same command restores comes before a newer file that it may not read.
+    Incomplete files are not recommended; the line names the last one. A checkpoint that the same command restores comes
+    before a newer file that it may not read.
     """
     workers = list(workers)
     saved = [(worker, one) for worker in workers for one in worker.notes.saved]
     if not saved:
         return text + ("; no checkpoint was saved" if any(worker.notes.because for worker in workers) else "")
-    left = [one for worker, one in saved if worker.may_exist(one.file)]
-    if not left:
+    there = [(worker, one) for worker, one in saved if worker.may_exist(one.file)]
+    if not there:
         return f"{text}; no checkpoint is left, since the program deleted those that it saved"
+    left = [one for worker, one in there if worker.may_load(one.file)]
+    damaged = [one for _, one in there if one not in left]
+    if damaged:
+        text += f"; {damaged[-1].path} is not complete, and cannot be loaded"
+    if not left:
+        return f"{text}; no other checkpoint is left"
     last = next((one for one in reversed(left) if one.resumes), left[-1])
     at = f" ({last.at})" if last.at else ""
     if not last.resumes:

@@ -11,7 +11,11 @@ pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 def _worker(*saved, because=""):
     notes = SimpleNamespace(saved=saved, because=because)
-    return SimpleNamespace(notes=notes, may_exist=lambda file: file is None or os.path.exists(file))
+    return SimpleNamespace(
+        notes=notes,
+        may_exist=lambda file: file is None or os.path.exists(file),
+        may_load=lambda file: file is None or os.path.isfile(file),
+    )
 
 
 def _saved(name, file=None, at="", resumes=True, data=True):
@@ -22,6 +26,7 @@ _SESSION = _saved("run/model.ckpt-5", at="step 5")
 _WITHOUT_POSITION = _saved("run/model.ckpt-5", at="step 5", data=False)
 _FILE = _saved("best.keras", resumes=False, data=False)
 _GONE = _saved("run/backup", "/nowhere/backup")
+_BROKEN = _saved("run/model.keras", os.path.dirname(os.path.abspath(__file__)))
 _HERE = _saved("run/backup", os.path.abspath(__file__), "2 epochs")
 
 
@@ -48,6 +53,12 @@ _HERE = _saved("run/backup", os.path.abspath(__file__), "2 epochs")
             [_worker(_FILE, _GONE)],
             "; the last file that was saved is best.keras: a program that loads it goes on from there",
         ),
+        (
+            [_worker(_HERE, _BROKEN)],
+            "; run/model.keras is not complete, and cannot be loaded; the last checkpoint is run/backup (2 epochs): "
+            "the same command goes on from there",
+        ),
+        ([_worker(_BROKEN)], "; run/model.keras is not complete, and cannot be loaded; no other checkpoint is left"),
         ([_worker(_GONE)], "; no checkpoint is left, since the program deleted those that it saved"),
     ],
 )

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from lockstep.launch.base import saved_files
 from lockstep.launch.base.known_lines import StartUpLines
 from lockstep.launch.base.notes import ITSELF, PEER, Notes
 from lockstep.launch.base.output import Console
@@ -127,6 +128,11 @@ class Worker:
         del file
         return True
 
+    def may_load(self, file: str | None) -> bool:
+        """Returns whether a file that may exist is complete, as far as this launcher can see."""
+        del file
+        return True
+
     def poll(self) -> bool:
         """Returns True once, when it has ended; `code` is set then."""
         raise NotImplementedError
@@ -224,6 +230,10 @@ class LocalWorker(Worker):
     def may_exist(self, file: str | None) -> bool:
         """Implements `Worker.may_exist`."""
         return file is None or os.path.exists(file)
+
+    def may_load(self, file: str | None) -> bool:
+        """Implements `Worker.may_load`."""
+        return file is None or saved_files.is_complete(file)
 
     def keep(self, text: bytes) -> None:
         """Implements `Worker.keep`."""

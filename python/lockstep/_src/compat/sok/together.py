@@ -63,7 +63,7 @@ class Attempt:
         for rank, other in enumerate(told):
             if other is not None:
                 kind, text = other
-                raise _named(kind)(f"{self._what}: rank {rank} failed: {text}")
+                raise agreement.failed_on(rank, text, _named(kind)(f"{self._what}: rank {rank} failed: {text}"))
 
     def on_all(self, work: Callable[..., _Result], *args: Any) -> _Result:
         """Returns the result of local work that succeeded on all ranks; `do` and `settle` in one call."""

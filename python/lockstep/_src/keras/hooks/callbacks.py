@@ -8,6 +8,8 @@ Callbacks run on all workers, because subclasses may also do other things. Their
 | `ModelCheckpoint`, `BackupAndRestore` | those of worker 0, which sends what it reads; all workers take part |
 | `OrbaxCheckpoint` | not supported: Orbax writes for jobs of JAX only |
 
+On one worker, too, the files of `ModelCheckpoint` and `BackupAndRestore` are replaced when the new ones are complete.
+
 `model_files.py` saves models. This module imports Keras; a scope imports it if the program has Keras 3.
 """
 
@@ -29,7 +31,7 @@ from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import resuming
+from lockstep._src.keras.hooks import model_files, resuming
 from lockstep._src.keras.hooks.variables import local_initial_values, sharded_variables, whole_on_chief
 
 # Callbacks that need all workers: they save models, or read saved ones.
@@ -39,11 +41,11 @@ _SAVERS = (callbacks.BackupAndRestore, callbacks.ModelCheckpoint)
 def intercept_callbacks(interception: Interception) -> None:
     """Makes only worker 0 write the files of Keras' callbacks, and warn of data that begins again after a restore."""
     interception.replace(symbols.RESTORE_BACKUP, around(resuming.restore_backup))
-    if context.world_size == 1:
-        return
     interception.replace(symbols.SAVE_BACKUP, around(resuming.save_backup))
     for hook in symbols.SAVED_FILES:
         interception.replace(hook, lambda _: _FilesOfTheJob())
+    if context.world_size == 1:
+        return
     restoring = _Restoring()
     interception.replace(symbols.RESTORE_BACKUP, around(restoring.restore))
     interception.replace(symbols.LOAD_WEIGHTS, around(restoring.load_weights))
@@ -84,7 +86,7 @@ class _FilesOfTheJob(_Files):
         return _by_chief(file_utils.exists, path)
 
     def copy(self, src: Any, dst: Any) -> None:
-        _by_chief(file_utils.copy, src, dst)
+        _by_chief(_copy, dst, src)
 
     def makedirs(self, path: Any) -> None:
         _by_chief(file_utils.makedirs, path)
@@ -118,8 +120,17 @@ def _read(path: Any) -> str:
         return file.read()
 
 
+def _copy(dst: Any, src: Any) -> None:
+    with model_files.replacing(os.fspath(dst)) as draft:
+        file_utils.copy(src, draft)
+
+
 def _write(path: Any, mode: str, text: str) -> None:
-    with file_utils.File(path, mode) as file:
+    if "a" in mode:
+        with file_utils.File(path, mode) as file:
+            file.write(text)
+        return
+    with model_files.replacing(os.fspath(path)) as draft, file_utils.File(draft, mode) as file:
         file.write(text)
 
 
@@ -134,7 +145,8 @@ def _by_chief(function: Callable[..., Any], *args: Any) -> Any:
         agreement.on_chief(lambda: result.append(function(*args)), f"{name} {os.fspath(args[0])!r}", f"files_{name}")
     except RuntimeError as error:
         # The error on worker 0 is an OSError, which callbacks catch.
-        raise OSError(str(error)) from None
+        told = str(error)
+        raise agreement.failed_on(0, "OSError", OSError(told)) if not context.is_chief else OSError(told) from None
     return agreement.from_chief(result and result[0], f"files_{name}_result")
 
 
@@ -165,7 +177,7 @@ class _Restoring(threading.local):
         failures = agreement.gather_values(failure and f"{type(failure).__name__}: {failure}", "callback_loaded")
         for rank, text in enumerate(failures):
             if text is not None:
-                raise failure or OSError(f"load_weights: worker {rank} failed: {text}")
+                raise failure or agreement.failed_on(rank, text, OSError(f"load_weights: worker {rank} failed: {text}"))
 
 
 def _should_save(decide: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:

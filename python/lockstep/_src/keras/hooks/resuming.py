@@ -5,6 +5,10 @@ so nothing is lost between two epochs. Two cases differ: a backup in the middle 
 `BackupAndRestore`), and data that continues from epoch to epoch (`steps_per_epoch`). Then worker 0 warns that the data
 begins with its first batch, and the launcher is told so with each checkpoint.
 
+`BackupAndRestore` writes weights, then a second file with their epoch. A process that dies between the two would leave
+new weights beside the old epoch, and train that epoch again. So the weights' file also has the epoch, as an attribute,
+which counts if it is there.
+
 This module imports Keras; a scope imports it if the program has Keras 3.
 """
 
@@ -16,10 +20,12 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import h5py
 import tensorflow as tf
 from keras.src import callbacks
 from keras.src.utils import file_utils
 
+from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep.launch.base import notes
 
@@ -30,10 +36,16 @@ class _Fit(threading.local):
     Attributes:
       restored: the path of the weights that it has restored, until its first epoch begins.
       continues: whether its data continues from epoch to epoch.
+      backup: the callback that saves a backup at this moment.
     """
 
     restored: str | None = None
     continues = False
+    backup: callbacks.BackupAndRestore | None = None
+
+
+# The attribute of a backup's weights that has the content of its file of metadata.
+_STAMP = "lockstep_training_metadata"
 
 
 _fit = _Fit()
@@ -70,8 +82,11 @@ def note_restored(path: str | os.PathLike[str]) -> None:
 def restore_backup(restore: Callable[..., None], self: callbacks.BackupAndRestore, *args: Any, **kwargs: Any) -> None:
     """Begins a training with a `BackupAndRestore`, and warns if it resumes in the middle of an epoch."""
     restore(self, *args, **kwargs)  # has read the same file on all workers
-    described = _metadata(self) if context.is_chief else None
+    described = agreement.from_chief(_metadata(self) if context.is_chief else None, "backup_described")
     if described is None:
+        return
+    self.model._initial_epoch = int(described.get("epoch", 0))
+    if not context.is_chief:
         return
     note_restored(self.backup_dir)
     if self.save_freq != "epoch" or described.get("batch"):
@@ -84,6 +99,11 @@ def restore_backup(restore: Callable[..., None], self: callbacks.BackupAndRestor
 
 
 def _metadata(backup: callbacks.BackupAndRestore) -> dict[str, Any] | None:
+    """Returns the epoch and the batch of the weights of a backup; None if there is none."""
+    if file_utils.exists(backup._weights_path) and not file_utils.is_remote_path(backup._weights_path):
+        with h5py.File(backup._weights_path) as file:
+            if _STAMP in file.attrs:
+                return json.loads(file.attrs[_STAMP])
     path = backup._training_metadata_path
     if not file_utils.exists(path):
         return None
@@ -91,10 +111,22 @@ def _metadata(backup: callbacks.BackupAndRestore) -> dict[str, Any] | None:
         return json.loads(file.read())
 
 
+def stamp(draft: str, path: str) -> None:
+    """Adds epoch and batch to the draft of `path`, if this is the file of weights of the backup that is being saved."""
+    backup = _fit.backup
+    if backup is not None and path == backup._weights_path:
+        with h5py.File(draft, "a") as file:
+            file.attrs[_STAMP] = json.dumps({"epoch": backup._current_epoch, "batch": backup._last_batch_seen})
+
+
 def save_backup(save: Callable[..., None], self: callbacks.BackupAndRestore, *args: Any, **kwargs: Any) -> None:
     """Saves a backup, and tells the launcher: the same command restores it."""
-    save(self, *args, **kwargs)
-    if context.is_chief:
+    _fit.backup = self
+    try:
+        save(self, *args, **kwargs)
+    finally:
+        _fit.backup = None
+    if context.is_chief and context.world_size > 1:
         whole = self.save_freq == "epoch"
         epochs = int(self._current_epoch)
         notes.say_saved(self.backup_dir, epochs=epochs, resumes=True, data=whole and not _fit.continues)
