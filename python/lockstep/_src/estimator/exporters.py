@@ -58,20 +58,38 @@ def build_raw_serving_input_receiver_fn(
 ) -> Callable[[], ServingInputReceiver]:
     """Returns a function that makes a placeholder for each feature, so that the features themselves are the inputs.
 
+    The placeholder of a sparse or ragged feature is sparse or ragged: in a dense one, padding would count.
+
     Args:
       features: name to a tensor with the type and shape of the feature.
       default_batch_size: rows of a batch; None: any number.
     """
-    specs = {
-        name: (tensor.dtype, tf.TensorShape([default_batch_size]).concatenate(tensor.shape[1:]))
-        for name, tensor in features.items()
-    }
+    specs = {name: _spec_of(tensor, default_batch_size) for name, tensor in features.items()}
 
     def receive() -> ServingInputReceiver:
-        inputs = {name: _tf1.placeholder(dtype, shape, name) for name, (dtype, shape) in specs.items()}
+        inputs = {name: _placeholder(spec, name) for name, spec in specs.items()}
         return ServingInputReceiver(dict(inputs), inputs)
 
     return receive
+
+
+def _spec_of(tensor: Any, rows: int | None) -> Any:
+    """Returns the specification of tensors of this kind with a number of rows."""
+    shape = tf.TensorShape([rows]).concatenate(tensor.shape[1:])
+    if isinstance(tensor, tf.RaggedTensor):
+        return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank)
+    if isinstance(tensor, (tf.SparseTensor, _tf1.SparseTensorValue)):
+        # Batches have lists of other lengths.
+        return tf.SparseTensorSpec([rows, *[None] * (len(shape) - 1)], tf.as_dtype(tensor.values.dtype))
+    return tf.TensorSpec(shape, tensor.dtype)
+
+
+def _placeholder(spec: Any, name: str) -> Any:
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return _tf1.ragged.placeholder(spec.dtype, spec.ragged_rank, spec.shape[spec.ragged_rank + 1 :], name)
+    if isinstance(spec, tf.SparseTensorSpec):
+        return _tf1.sparse_placeholder(spec.dtype, spec.shape, name)
+    return _tf1.placeholder(spec.dtype, spec.shape, name)
 
 
 def build_parsing_serving_input_receiver_fn(

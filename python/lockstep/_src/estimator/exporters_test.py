@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -137,6 +138,26 @@ def test_raw_inputs_are_the_features(rows):
     for name, (dtype, shape) in {"id": (tf.int64, [rows]), "x": (tf.float32, [rows, 3])}.items():
         assert receiver.features[name] is receiver.receiver_tensors[name]
         assert (receiver.features[name].dtype, receiver.features[name].shape.as_list()) == (dtype, shape)
+
+
+def test_raw_inputs_of_lists_have_no_padding():
+    lists = [[5, 1], [], [2, 2, 3]]
+    ragged = tf.ragged.constant(lists, tf.int64)
+    features = {"r": ragged, "s": ragged.to_sparse(), "v": tf.ragged.constant([[[1.0, 2.0]]], ragged_rank=1)}
+    receiver = exporters.build_raw_serving_input_receiver_fn(features)()
+    shapes = {name: tensor.shape.as_list() for name, tensor in receiver.features.items()}
+    assert shapes == {"r": [None, None], "s": [None, None], "v": [None, None, 2]}
+    means = tf.reduce_mean(tf.cast(receiver.features["r"], tf.float32), 1)
+    sums = tf.sparse.reduce_sum(receiver.features["s"], 1)
+    fed = {
+        receiver.receiver_tensors["r"]: _tf1.ragged.constant_value(lists, np.int64),
+        receiver.receiver_tensors["s"]: _tf1.SparseTensorValue(
+            [[0, 0], [0, 1], [2, 0], [2, 1], [2, 2]], [5, 1, 2, 2, 3], [3, 3]
+        ),
+    }
+    with _tf1.Session() as session:
+        served = session.run([tf.math.multiply_no_nan(means, [1.0, 0.0, 1.0]), sums], fed)
+    assert [values.tolist() for values in served] == [[3.0, 0.0, pytest.approx(7 / 3)], [6, 0, 7]]
 
 
 def test_parsed_inputs_are_examples():

@@ -69,6 +69,7 @@ class _DynamicEmbedReduce(DynamicEmbedding):
 
     def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> tf.Tensor:
         """Returns the combined rows [B, D] of ids [B] or [B, L], which may be dense, ragged or sparse."""
+        self._note_form(inputs)
         if not isinstance(inputs, (tf.SparseTensor, tf.RaggedTensor)):
             inputs = tf.convert_to_tensor(inputs)
             if weights is not None:

@@ -6,6 +6,7 @@ This module imports Keras. It needs eager execution of TensorFlow, and Keras 3.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import keras
@@ -113,7 +114,13 @@ class DynamicEmbedding(keras.layers.Layer):
         # XLA cannot compile lookups, and keys must not be cast to the layer's type.
         self.supports_jit = False
         self.autocast = False
-        self.places: Any = None  # finds keys' rows while the model is exported and the weight is a matrix (export.py)
+        # Finds keys' rows while the model is exported and the weight is a matrix (saved_model_export.py).
+        self.places: Any = None
+        # The forms in which the layer has had keys: 'dense', 'ragged', 'sparse'.
+        self.forms: frozenset[str] = frozenset()
+        self.check_form: Callable[[str], None] | None = (
+            None  # called with the form of keys, instead of a note in `forms`
+        )
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
@@ -145,12 +152,21 @@ class DynamicEmbedding(keras.layers.Layer):
     def call(self, inputs: Any, weights: Any = None, training: bool | None = None) -> tf.Tensor:
         """Returns the rows of keys; see the class."""
         del training  # lookups read it from Keras' state (tables/dynamic/modes.py)
+        self._note_form(inputs)
         with contextlib.nullcontext() if self.trainable else evaluating():
             if self.combiner is None:
                 found = tf.nn.embedding_lookup(self._weight._value, self._keys(inputs))
             else:
                 found = self._pooled(inputs, weights)
         return tf.cast(found, self.compute_dtype) if not isinstance(found, tf.RaggedTensor) else found
+
+    def _note_form(self, keys: Any) -> None:
+        is_ragged, is_sparse = isinstance(keys, tf.RaggedTensor), isinstance(keys, tf.SparseTensor)
+        form = "ragged" if is_ragged else "sparse" if is_sparse else "dense"
+        if self.check_form is not None:
+            self.check_form(form)
+        elif form not in self.forms:
+            self.forms |= {form}
 
     def _keys(self, keys: Any) -> Any:
         if not isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):

@@ -25,6 +25,7 @@ from tensorflow.python.ops import lookup_ops
 from lockstep._src.collectives import agreement, ordered
 from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
+from lockstep._src.keras import composite_inputs
 from lockstep._src.keras.dynamic_embedding import DynamicEmbedding
 from lockstep._src.keras.hooks import called_alone
 from lockstep._src.keras.hooks.variables import sharded_variables
@@ -41,6 +42,10 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
     The SavedModel returns the same as `model.predict`. In both, a key without a row reads the default row of its table:
     `default_value_no_permission` of the table's options (0 by default), or the constant with which all rows begin.
 
+    Inputs that were declared `ragged` or `sparse` stay so in the SavedModel's function `serve`. Its signature
+    `serving_default` takes their components by name (`composite_inputs.py`). Inputs of a subclass are not declared; its
+    `input_signature` has `tf.RaggedTensorSpec` and `tf.SparseTensorSpec` for them.
+
     In a job all workers call this, and worker 0 writes the files. Its memory must hold the whole tables.
 
     Args:
@@ -49,7 +54,9 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
       **kwargs: arguments of Keras' `Model.export`, such as `input_signature`; `format` must be 'tf_saved_model'.
 
     Raises:
-      ValueError: the format is another one.
+      ValueError: the format is another one. Or the model's inputs are not declared, and a `DynamicEmbedding` has had
+        ragged or sparse keys only: in the dense ones of Keras' signature, padding would count.
+      TypeError: an argument is not supported for a model with ragged or sparse inputs.
       RuntimeError: on the other workers, if worker 0 failed. Worker 0 raises Keras' error. Or other workers have not
         made this call.
     """
@@ -64,9 +71,18 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
 
 
 def _export(model: keras.Model, filepath: str | os.PathLike[str], options: dict[str, Any]) -> None:
+    signature = _composite_signature(model, options)
+    refused: list[str] = []
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, DynamicEmbedding) and layer.built]
     tables = [(layer, *_whole_rows(layer.table)) for layer in layers]
     weights = [(variable, variable.numpy()) for variable in sharded_variables(model.variables)]
+
+    @contextlib.contextmanager
+    def checking() -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for layer in layers if options.get("input_signature") is None else ():
+                stack.enter_context(_refusing_padding(layer, refused))
+            yield
 
     def write() -> None:
         with contextlib.ExitStack() as stack:
@@ -77,9 +93,57 @@ def _export(model: keras.Model, filepath: str | os.PathLike[str], options: dict[
                 stack.enter_context(_as_matrix(*table))
             for weight in weights:
                 stack.enter_context(_as_variable(*weight))
-            model.export(os.fspath(filepath), **options)
+            try:
+                if signature is None:
+                    with checking():
+                        model.export(os.fspath(filepath), **options)
+                else:
+                    verbose = options.get("verbose") is not False
+                    composite_inputs.export(model, filepath, signature, checking, verbose)
+            except ValueError:
+                if refused:
+                    raise ValueError(refused[0]) from None  # Keras has put other sentences around it
+                raise
 
     agreement.on_chief(write, "export", "model_exported")
+
+
+def _composite_signature(model: keras.Model, options: dict[str, Any]) -> Any:
+    """Returns the signature of a model with ragged or sparse inputs, or None; raises TypeError for other arguments."""
+    signature = options.get("input_signature")
+    if signature is None:
+        signature = composite_inputs.signature_of(model)
+    elif not composite_inputs.has_composites(signature):
+        signature = None
+    others = sorted(set(options) - {"format", "input_signature", "verbose"})
+    if signature is not None and others:
+        raise TypeError(
+            f"export: got {', '.join(others)}; a model with ragged or sparse inputs takes only format, input_signature "
+            "and verbose"
+        )
+    return signature
+
+
+@contextlib.contextmanager
+def _refusing_padding(layer: DynamicEmbedding, refused: list[str]) -> Iterator[None]:
+    """Makes a layer refuse dense keys inside the block if it has had other ones only; `refused` gets the sentence."""
+    had = layer.forms
+
+    def check(form: str) -> None:
+        if form != "dense" or not had or "dense" in had:
+            return
+        refused.append(
+            f"export: layer {layer.name!r} has had {' and '.join(sorted(had))} keys, and gets dense ones in the "
+            "exported model, where padding would count as keys; pass input_signature with tf.RaggedTensorSpec or "
+            "tf.SparseTensorSpec, such as [tf.RaggedTensorSpec([None, None], tf.int64)]"
+        )
+        raise ValueError(refused[-1])
+
+    layer.check_form = check
+    try:
+        yield
+    finally:
+        layer.check_form = None
 
 
 class _Initializer(lookup_ops.TableInitializerBase):
