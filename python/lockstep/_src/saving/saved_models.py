@@ -69,8 +69,8 @@ def export(
       as_text: writes the graph as text.
       clear_devices: removes the devices of operations.
       strip_default_attrs: leaves out attributes that have their default value, for older TensorFlow versions.
-      mode: the value of the option `mode` while the model is built: 'infer' (or 'predict'), 'train' or 'eval' (or
-        'test').
+      mode: the use of the SavedModel: 'infer' (or 'predict'), 'train' or 'eval' (or 'test'). It chooses the tag and the
+        name of the signature; the model is always built for mode 'infer'.
       updatable: adds signatures with which a running server applies deltas (`lockstep.export_delta`): the signature
         `lockstep_apply_delta` changes the model, and `lockstep_version` returns its version.
 
@@ -90,7 +90,6 @@ def export(
         as_text=as_text,
         clear_devices=clear_devices,
         strip_default_attrs=strip_default_attrs,
-        build_mode=mode,
         default_key=_KEYS[mode],
         modes=[mode],
         updatable=updatable,
@@ -138,7 +137,6 @@ def export_all(
         as_text=as_text,
         clear_devices=clear_devices,
         strip_default_attrs=strip_default_attrs,
-        build_mode="infer",
         default_key=None,
         modes=None if modes is None else _checked_modes(modes),
         updatable=updatable,
@@ -166,7 +164,6 @@ def _export(
     as_text: bool,
     clear_devices: bool,
     strip_default_attrs: bool,
-    build_mode: str,
     default_key: str | None,
     modes: Sequence[str] | None,
     updatable: bool,
@@ -182,7 +179,7 @@ def _export(
     extra = _checked_assets(assets_extra)
     # Only the chief exports, so the model's scopes and collectives must not wait for the other workers.
     stock_tables_alone = dynamic.tables_made_by(functools.partial(StockTable, checkpoint, updatable=updatable))
-    scopes = context.scope(mode=build_mode, sharding=False), context.detached()
+    scopes = context.scope(mode="infer", sharding=False), context.detached()
     with tf.Graph().as_default() as graph, scopes[0], scopes[1], stock_tables_alone:
         signatures, main_op = _signatures(fn(), default_key)
         if default_key is None:
@@ -328,7 +325,7 @@ def _check_operations(graph: tf.Graph) -> None:
     if ours:
         raise ValueError(
             f"export: the model has operations that run only with this library: {', '.join(ours[:5])}"
-            f"{' ...' if len(ours) > 5 else ''}; build it for mode 'infer', without metrics and collectives"
+            f"{' ...' if len(ours) > 5 else ''}; build it without metrics and collectives"
         )
 
 

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from lockstep._src.engine.context import context
 from lockstep._src.saving import saved_models as export_module
 from lockstep._src.saving.saved_models import export, export_all
+from lockstep._src.scope import embedding_scope, scope
 
 TABLE = np.random.default_rng(5).normal(size=(50, 4)).astype(np.float32)
 BIAS = np.float32(0.25)
@@ -168,19 +169,28 @@ def test_graph_is_fresh_and_built_for_inference(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mode", "option", "tag"), [("infer", "infer", "serve"), ("predict", "infer", "serve"), ("eval", "eval", "eval")]
+    ("mode", "name"), [("infer", "serve"), ("predict", "serve"), ("train", "train"), ("eval", "eval"), ("test", "eval")]
 )
-def test_mode_sets_option_and_tag(checkpoint, tmp_path, mode, option, tag):
-    modes = []
+def test_mode_chooses_tag_and_signature_of_a_model_for_inference(checkpoint, tmp_path, mode, name):
+    options = []
 
     def signature():
-        modes.append(context.options.mode)
-        return serialized_signature()
+        with scope(), embedding_scope():
+            options.append(context.options.mode)
+            table = tf.get_variable("table", TABLE.shape)
+        with scope(mode="eval"), embedding_scope():
+            tf.get_variable("table/Adagrad", TABLE.shape)
+        ids = tf.placeholder(tf.int64, [None])
+        return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": tf.nn.embedding_lookup(table, ids)})
 
-    directory = export(tmp_path, checkpoint, signature, mode=mode)
-    assert modes == [option]
+    with scope():
+        directory = export(tmp_path, checkpoint, signature, mode=mode)
+    assert options == ["infer"]
     with tf.Graph().as_default(), tf.Session() as session:
-        tf.saved_model.load(session, [tag], directory)
+        signatures = tf.saved_model.load(session, [name], directory).signature_def
+        served = signatures["serving_default" if name == "serve" else name]
+        rows = session.run(served.outputs["rows"].name, {served.inputs["ids"].name: [49, 0]})
+    np.testing.assert_array_equal(rows, TABLE[[49, 0]])
 
 
 def test_several_signatures_tables_assets_and_an_operation_at_loading(checkpoint, tmp_path):
@@ -270,12 +280,6 @@ def test_all_modes_are_exported_together(checkpoint, tmp_path, modes, tags, kept
         assert sorted(name for name in meta.signature_def if not name.startswith("__")) == kept
         assert session.run("ran/Read/ReadVariableOp:0") == 1
     np.testing.assert_array_equal(tensors_of(directory)["table"], TABLE)
-
-
-def test_signature_of_a_mode_has_its_name(checkpoint, tmp_path):
-    directory = export(tmp_path, checkpoint, serialized_signature, mode="train")
-    with tf.Graph().as_default(), tf.Session() as session:
-        assert "train" in tf.saved_model.load(session, ["train"], directory).signature_def
 
 
 def test_export_of_all_modes_refuses_signatures_without_a_mode(checkpoint, tmp_path):
