@@ -94,3 +94,27 @@ def test_a_missing_increment_is_named_on_all_workers(trained, workers, tmp_path)
     outcomes = call_workers(worker.work, workers, str(folder), STEPS, timeout_s=120, check=False)
     for outcome in outcomes:
         assert re.search("ckpt-0-to-2: (rank 0: )?table '.*one between them is missing", str(outcome.error)), outcome
+
+
+def _trained(rows: int, steps: int) -> np.ndarray:
+    """Returns what Adagrad makes of a table of ones, [rows, DIM]."""
+    table, sums = np.ones([rows, worker.DIM]), np.full([rows, worker.DIM], 0.1)
+    for step in range(steps):
+        for i in worker.ids_of_small(step, rows):
+            gradient = 2 * table[i]
+            sums[i] += gradient**2
+            table[i] -= 0.1 * gradient / np.sqrt(sums[i])
+    return table
+
+
+# On 3 workers, a table of 3 rows is replicated; on 2 or 1 it is sharded. One of 2 rows is sharded on one worker only.
+@pytest.mark.parametrize("tables", [{"t": 3, "two": 2, "big": 40}, {"t": 3, "two": 2}], ids=["one is big", "all small"])
+def test_tables_that_are_sharded_on_some_numbers_of_workers_resume_on_all(tables, tmp_path):
+    steps = 0
+    for workers in (2, 3, 2, 1, 2):
+        ended = call_workers(worker.resume, workers, str(tmp_path), tables, 2, timeout_s=200)
+        assert [begin for begin, _ in ended] == [steps] * workers
+        steps += 2
+        for _, held in ended:
+            for name, rows in tables.items():
+                np.testing.assert_allclose(held[name], _trained(rows, steps), rtol=1e-5, err_msg=f"{name} on {workers}")

@@ -70,3 +70,39 @@ def work(folder: str, steps: int) -> int:
                 session.run(assign)
                 session.run(train_op, {ids: ids_of(i)})
     return int(begin)
+
+
+def ids_of_small(step: int, rows: int) -> np.ndarray:
+    """Returns the ids of a step in a small table, [1], the same on all workers."""
+    return np.array([step % rows])
+
+
+def resume(folder: str, tables: dict[str, int], steps: int) -> tuple[int, dict[str, np.ndarray]]:
+    """Trains `steps` steps on the last checkpoint in `folder`, with an increment after each.
+
+    Returns:
+      The first step, and the tables [rows, DIM] at the end.
+    """
+    tf.disable_v2_behavior()
+    with tf.Graph().as_default(), hb.scope():
+        step = tf.train.get_or_create_global_step()
+        with hb.embedding_scope():
+            found = {
+                name: tf.get_variable(name, [rows, DIM], initializer=tf.ones_initializer())
+                for name, rows in tables.items()
+            }
+        ids = {name: tf.placeholder(tf.int64, [None]) for name in tables}
+        loss = sum(tf.reduce_sum(tf.square(tf.nn.embedding_lookup(found[name], ids[name]))) for name in tables)
+        train_op = tf.train.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+        held = {name: tf.nn.embedding_lookup(found[name], np.arange(rows)) for name, rows in tables.items()}
+        with tf.train.MonitoredTrainingSession(
+            checkpoint_dir=folder,
+            save_checkpoint_steps=None,
+            save_checkpoint_secs=None,
+            save_incremental_checkpoint_steps=1,
+            save_summaries_steps=None,
+        ) as session:
+            begin = int(session.run(step))
+            for i in range(begin, begin + steps):
+                session.run(train_op, {ids[name]: ids_of_small(i, rows) for name, rows in tables.items()})
+            return begin, session.run(held)

@@ -104,7 +104,11 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         mine = [s for s in saveables if getattr(s, "restored_by_saver", True)]
         tables, shards, others = _by_kind(mine)
         parts = []
-        if others or not (tables or shards):
+        if self._tables["changes"]:
+            replicated, others = _split_replicated(others)
+            if replicated:
+                parts.append(_restore_replicated(replicated, filename_tensor))
+        if others or not (tables or shards or parts):
             parts.append(super()._AddRestoreOps(filename_tensor, others, *args, **kwargs))
         if shards:
             parts.append(shard_saveables.restore(shards, filename_tensor, changes=self._tables["changes"]))
@@ -180,6 +184,60 @@ def _by_kind(saveables: Iterable[Any]) -> tuple[list[dynamic_tables.TableSaveabl
         is_table, is_shard = isinstance(saveable, dynamic_tables.TableSaveable), isinstance(saveable, ShardSaveable)
         (tables if is_table else shards if is_shard else others).append(saveable)
     return tables, shards, others
+
+
+# The types of variables of which an increment may have the changed rows alone.
+_TYPES_OF_ROWS = (
+    *(tf.float32, tf.float64, tf.bfloat16),
+    *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+)
+
+
+def _split_replicated(saveables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Returns variables of this job that may have been sharded in a job of another size, and all other saveables.
+
+    The placement of a table depends on the number of workers, and the names of slots do not tell their tables.
+    """
+    kinds = (saveable_object_util.ResourceVariableSaveable, saveable_object_util.ReferenceVariableSaveable)
+    replicated, others = [], []
+    for saveable in saveables:
+        may_be_rows = (
+            type(saveable) in kinds
+            and saveable.specs[0].dtype.base_dtype in _TYPES_OF_ROWS
+            and saveable.op.shape.is_fully_defined()
+            and _rows_of(saveable) is not None
+        )
+        (replicated if may_be_rows else others).append(saveable)
+    return replicated, others
+
+
+def _rows_of(saveable: Any) -> tuple[int, int] | None:
+    """Returns the number of rows of a variable's tensor in checkpoints, and the variable's first row.
+
+    Returns None if it has no rows, or a partitioner has divided it along another dimension.
+    """
+    shape = saveable.op.shape.as_list()
+    part = saveable.op._save_slice_info if saveable.specs[0].slice_spec else None
+    if part is None:
+        return (shape[0], 0) if shape else None
+    return (part.full_shape[0], part.var_offset[0]) if list(part.full_shape)[1:] == shape[1:] else None
+
+
+def _restore_replicated(saveables: Sequence[Any], prefix: tf.Tensor) -> tf.Operation:
+    """Restores variables from an increment: whole, or the rows that have changed."""
+    specs = [saveable.specs[0] for saveable in saveables]
+    totals, firsts = zip(*map(_rows_of, saveables), strict=True)
+    with tf.device("/CPU:0"):
+        restored = ops.lockstep_restore_replicated(
+            prefix,
+            [spec.tensor for spec in specs],
+            names=[spec.name for spec in specs],
+            totals=totals,
+            firsts=firsts,
+            name="restore_replicated",
+        )
+    assigned = [saveable.restore([value], None) for saveable, value in zip(saveables, restored, strict=True)]
+    return tf.group(*assigned, name="assign_replicated")
 
 
 def save_on_all(save: Callable[..., Any], saver: Any, state_barrier: tf.Operation | None) -> Callable[..., Any]:

@@ -55,18 +55,23 @@ class IncrementalSaver:
     Args:
       saver: the saver for full checkpoints, or a function that returns it; None for a saver of its own.
       full_every: one of this many checkpoints is full, which limits the length of the chain. None: a checkpoint is full
-        only if it is the first, or if the changes since the last checkpoint are unknown.
+        only if it is the first, or if the changes since the last checkpoint are unknown. They are never known if the
+        graph has neither dynamic nor sharded tables: increments are then only restored.
 
     Raises:
-      ValueError: the graph has no dynamic and no sharded tables, or `full_every` is less than 1.
+      ValueError: `full_every` is less than 1.
     """
 
     def __init__(self, saver: Any = None, full_every: int | None = None) -> None:
         if full_every is not None and full_every < 1:
             raise ValueError(f"IncrementalSaver: full_every is {full_every}, wanted 1 or more")
         tables, shards = dynamic.dynamic_tables(), _sharded_variables()
-        if not tables and not shards:
-            raise ValueError("IncrementalSaver: the graph has no dynamic and no sharded table, wanted one or more")
+        if not tables and not shards and context.rank == 0:
+            # A job of another size may have had sharded tables in place of replicated ones, and saved increments.
+            _log.warning(
+                "the graph has no dynamic and no sharded tables, of which increments have the changes: each checkpoint "
+                "is a full one"
+            )
         self._full: Callable[[], Any] = saver if callable(saver) else lambda: saver
         if saver is None:
             own = checkpoint.Saver()
@@ -108,8 +113,8 @@ class IncrementalSaver:
         self._warn_of_unsaved(links_here)
         of_workers = agreement.gather_values(links_here, "incremental_links")
         # 0 means that the changes of a table are unknown.
-        one = of_workers[0][0]
-        link = one if {link for row in of_workers for link in row} == {one} else 0
+        found = {link for row in of_workers for link in row}
+        link = found.pop() if len(found) == 1 else 0
         directory = os.path.dirname(save_path)
         name = None
         if context.rank == 0 and self._continues(link, directory):
@@ -164,12 +169,16 @@ class IncrementalSaver:
         directory = os.path.dirname(save_path)
         found = agreement.from_chief(_increments_on(save_path) if context.rank == 0 else None, "incremental_chain")
         chain = Chain(os.path.basename(save_path), found)
+        before = save_path
         for number, prefix in enumerate(chain.prefixes(directory), 1):
             if not _gfile.exists(f"{prefix}.index"):
                 raise tf.errors.DataLossError(
                     None, None, f"{prefix}.index is missing: number {number} of {len(found)} that build on {save_path}"
                 )
+            if not self._names:  # tables compare the numbers themselves
+                _check_follows(before, prefix)
             self._changes.restore(session, prefix)
+            before = prefix
         return chain.prefixes(directory)
 
     def _continues(self, link: int, directory: str) -> bool:
@@ -213,6 +222,18 @@ def _link_of(path: str) -> int | None:
     return found and found[0]
 
 
+def _check_follows(before: str, prefix: str) -> None:
+    """Raises FailedPreconditionError if an increment does not build on the checkpoint before it."""
+    built_on, own = links.link_of(before), links.link_of(prefix)
+    if built_on is not None and own is not None and own[1] != built_on[0]:
+        raise tf.errors.FailedPreconditionError(
+            None,
+            None,
+            f"{prefix} builds on checkpoint number {own[1]}, and the one before it, {before}, has number "
+            f"{built_on[0]}: one between them is missing, or was replaced",
+        )
+
+
 def _sharded_variables() -> list[Any]:
     """Returns the sharded tables, and their slots, of which increments have the changed rows."""
     _, others = take_tables(variables._all_saveable_objects())
@@ -250,24 +271,18 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
     ) -> None:
         super().__init__(checkpoint_dir, save_secs=save_secs, save_steps=save_steps, scaffold=scaffold)
         self._directory = checkpoint_dir
-        self._saver_of_increments: IncrementalSaver | None = None
+        self._saver_of_increments: IncrementalSaver
         self.saved_path = ""  # the prefix of the last checkpoint that it has saved, for its listeners
 
     def begin(self) -> None:
         """Builds the saver of increments."""
         super().begin()
-        if dynamic.dynamic_tables() or _sharded_variables():
-            self._saver_of_increments = IncrementalSaver(self._get_saver)
-        elif context.rank == 0:
-            _tf1.logging.warning(
-                "the graph has no dynamic and no sharded tables: all checkpoints are full, and no incremental ones are "
-                "saved"
-            )
+        self._saver_of_increments = IncrementalSaver(self._get_saver)
 
     def newest(self, save_path: str) -> str:
         """Returns, on worker 0, the last increment on a full checkpoint, or the full checkpoint if there is none."""
         background.finish()
-        names = [] if self._saver_of_increments is None else _increments_on(save_path)
+        names = _increments_on(save_path)
         return Chain(os.path.basename(save_path), names).prefixes(self._directory)[-1] if names else save_path
 
     # The listeners of the job's own hooks ask for the end of the save.
@@ -276,16 +291,14 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
     def after_create_session(self, session: Any, coord: Any) -> None:
         """Restores the increments on the checkpoint that the session has restored."""
         del coord
-        if self._saver_of_increments is not None:
-            path = latest.agreed_checkpoint(self._directory, "incremental_latest")
-            if path is not None:
-                self._saver_of_increments.restore_increments(session, path)
-            self._saver_of_increments.track(session)
+        path = latest.agreed_checkpoint(self._directory, "incremental_latest")
+        if path is not None:
+            self._saver_of_increments.restore_increments(session, path)
+        self._saver_of_increments.track(session)
         self._timer.update_last_triggered_step(session.run(self._global_step_tensor))
 
     def _save(self, session: Any, step: int) -> bool:
-        if self._saver_of_increments is not None:
-            self.saved_path = self._saver_of_increments.save(session, self._save_path, step)
-            for listener in self._listeners:
-                listener.after_save(session, step)
+        self.saved_path = self._saver_of_increments.save(session, self._save_path, step)
+        for listener in self._listeners:
+            listener.after_save(session, step)
         return False

@@ -295,8 +295,22 @@ def test_a_full_checkpoint_of_the_same_name_ends_the_chain(tmp_path):
     assert restored(path) == held
 
 
+def test_without_tables_each_checkpoint_is_full(tmp_path, caplog):
+    dense = tf.get_variable("dense", [], initializer=tf.ones_initializer())
+    saver = IncrementalSaver()
+    assert "no dynamic and no sharded tables" in caplog.text
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        saver.track(session)
+        for step in (1, 2):
+            session.run(dense.assign(step))
+            path = saver.save(session, f"{tmp_path}/model.ckpt", step)
+        session.run(dense.assign(0))
+        saver.restore(session, path)
+        assert session.run(dense) == 2
+    assert names(tmp_path) == ["model.ckpt-1", "model.ckpt-2"] and not names(tmp_path / ".incremental_checkpoint")
+
+
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="no dynamic and no sharded table"):
-        IncrementalSaver()
     with pytest.raises(ValueError, match="full_every is 0"):
         IncrementalSaver(full_every=0)

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.scope import embedding_scope, scope
+from lockstep._src.tables.placement import planner
 
 ROWS, DIM = 50, 3
 
@@ -212,6 +213,72 @@ def test_an_increment_alone_is_no_checkpoint(session, tmp_path):
         tf.errors.InvalidArgumentError, match="it is incremental; restore it with the incremental saver"
     ):
         program.other.restore(running, path)
+
+
+class Placed:
+    """Tables of several types whose rows are sharded or replicated, with a slot."""
+
+    def __init__(self, placement, partitioner=None):
+        planner._planner = planner.Planner(1)  # a planner keeps the place of a table of a known name
+        with embedding_scope(placement=placement):
+            variables = [
+                tf.get_variable(dtype.name, [ROWS, DIM], dtype, tf.ones_initializer(), partitioner=partitioner)
+                for dtype in (tf.float32, tf.float64, tf.bfloat16)
+            ]
+        rows = [tf.cast(tf.nn.embedding_lookup(each, [1, 40], "div"), tf.float32) for each in variables]
+        step = tf.train.get_or_create_global_step()
+        self.train = tf.train.AdagradOptimizer(0.1).minimize(sum(map(tf.reduce_sum, rows)), step)
+        self.saver = IncrementalSaver()
+        self.held = [tf.convert_to_tensor(each) for each in variables]
+
+
+@pytest.mark.parametrize("partitioner", [None, tf.fixed_size_partitioner(3)], ids=["whole", "partitioned"])
+@pytest.mark.parametrize(("before", "after"), [("rows", "replicated"), ("replicated", "rows")])
+def test_increments_do_not_depend_on_the_placement(before, after, partitioner, tmp_path):
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Placed(before)
+        session.run(tf.global_variables_initializer())
+        program.saver.track(session)
+        base = _save(session, program, tmp_path, ids=())
+        for _ in range(2):
+            session.run(program.train)
+            path = _save(session, program, tmp_path)
+        held = session.run(program.held)
+    reader = tf.train.load_checkpoint(path)
+    assert before == "replicated" or sorted(reader.get_tensor("bfloat16-changed-ids").tolist()) == [1, 40]
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Placed(after, partitioner)
+        program.saver.restore(session, base if before == "rows" else path)
+        restored = session.run([*program.held, tf.train.get_global_step()])
+    assert restored.pop() == 2
+    for value, wanted in zip(restored, held, strict=True):
+        np.testing.assert_array_equal(value, wanted)
+
+
+_REPLICATED = [
+    ({"float32_changed_ids": np.array([2, ROWS], np.int64)}, "has the id 50, wanted one"),
+    ({"float32_changed_values": np.ones([2, DIM + 1], np.float32)}, "float32-changed-values' is float.2,4. in the"),
+    ({"float32_changed_values": None}, "float32-changed-values' not found"),
+    ({"float32_changed_ids": np.array([[2], [3]])}, "float32-changed-ids' is int64.2,1. in the checkpoint"),
+    ({"float32_changed_ids": None}, "variable 'float32': tensor 'float32' not found"),
+    ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint number 6, and the one before it"),
+]
+
+
+@pytest.mark.parametrize(("tensors", "message"), _REPLICATED)
+def test_increments_that_do_not_fit_replicated_tables_are_named(tensors, message, tmp_path):
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Placed("rows")
+        session.run(tf.global_variables_initializer())
+        program.saver.track(session)
+        base = _save(session, program, tmp_path)
+        session.run(program.train)
+        increment = _save(session, program, tmp_path)
+    _change(increment, tensors)
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Placed("replicated")
+        with pytest.raises(tf.errors.OpError, match=f"model.ckpt-0-to-1.*{message}"):
+            program.saver.restore(session, base)
 
 
 def test_a_variable_with_a_name_like_a_slots_is_saved_as_any_other(tmp_path):
