@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from lockstep._src.collectives import named_job
 from lockstep._src.engine import program_end
-from lockstep._src.gradients import keras_hooks
+from lockstep._src.gradients import keras_hooks, optimizer_copies
 from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.keras_hooks import is_exchanging
 from lockstep._src.gradients.optimizers import OwnUpdates, exchanging_compute
@@ -239,7 +239,8 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
     Args:
       optimizer: an optimizer of Keras 3, or of Keras 2 (`keras.optimizers` there, or `keras.optimizers.legacy`). If it
         has state (it has been built, or loaded), the new one takes this state over, and the old one must not be used
-        any more. Otherwise the new one is made from its config. An exchanging optimizer counts as its original class.
+        any more. Otherwise the new one is a copy, with all attributes. An exchanging optimizer counts as its original
+        class.
       exchange: the settings.
       name: the names of exchanges begin with it; by default "Distributed" and the class's name.
 
@@ -264,15 +265,18 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
     cls = types.new_class(base.__name__, (mixin, base), exec_body=lambda namespace: namespace.update(members))
     is_keras3, root = mixin is _Keras3, keras_hooks.root_of(base)
     named_job.hooks.add(keras_hooks.intercept_keras3 if is_keras3 else keras_hooks.intercepts_keras2(root))
-    made = None if _has_state(optimizer) else _from_config(cls, optimizer)
-    if made is None:
+    # Variables of a graph cannot be copied.
+    if _has_state(optimizer) or not tf.executing_eagerly():
         made = object.__new__(cls)
         vars(made).update(vars(optimizer))
-        vars(made).pop(_UPDATES, None)
+    else:
+        made = optimizer_copies.copied(optimizer, cls)
+    vars(made).pop(_UPDATES, None)
     inner = getattr(made, "inner_optimizer", None)
     if is_exchanging(inner):
-        # A LossScaleOptimizer with state contains its inner optimizer, which must not exchange as well.
+        # A LossScaleOptimizer contains its inner optimizer, which must not exchange as well.
         inner.__class__ = inner._lockstep_base
+        vars(inner).pop(_UPDATES, None)
     return made
 
 
@@ -280,17 +284,6 @@ def _has_state(optimizer: Any) -> bool:
     # A LossScaleOptimizer's state is in its inner one. The attributes are those of Keras 3, Keras 2, and legacy.
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return any(bool(getattr(optimizer, name, None)) for name in ("built", "_built", "_weights"))
-
-
-def _from_config(cls: type, optimizer: Any) -> Any:
-    try:
-        config = optimizer.get_config()
-    except NotImplementedError:
-        return None
-    made = cls.from_config(config)
-    if tf.executing_eagerly() and not _is_legacy(made):
-        _iterations(made).assign(_iterations(optimizer))
-    return made
 
 
 def _iterations(optimizer: Any) -> Any:

@@ -92,6 +92,95 @@ def test_an_optimizer_with_state_hands_it_over(kind):
     assert int(optimizer.iterations) == 2
 
 
+def boosted(kind):
+    """Returns an optimizer of a class whose config is not complete, and whose constructor has a required argument."""
+    base = type(plain(kind))
+
+    class Boosted(base):
+        def __init__(self, boost, factor_of, **arguments):
+            super().__init__(**arguments)
+            self.boost, self.factor_of = boost, factor_of
+
+        def apply_gradients(self, pairs, *args, **kwargs):
+            pairs = [(self.boost * self.factor_of() * g, v) for g, v in pairs]
+            return super().apply_gradients(pairs, *args, **kwargs)
+
+    return Boosted(3.0, lambda: 2.0, learning_rate=0.5, momentum=0.9)
+
+
+def changed_later(kind):
+    optimizer = plain(kind, learning_rate=0.5)
+    optimizer.momentum = optimizer.momentum  # an attribute that is set as programs do
+    optimizer.learning_rate = 0.125
+    return optimizer
+
+
+def scheduled(kind):
+    class Halving(tf.keras.optimizers.schedules.LearningRateSchedule):  # without get_config
+        def __call__(self, step):
+            return 1.0 / (2.0 + tf.cast(step, tf.float32))
+
+    return plain(kind, learning_rate=Halving())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make", [boosted, changed_later, scheduled])
+def test_everything_that_an_optimizer_was_given_counts(kind, make):
+    original = make(kind)
+    (optimizer, _), alone, v, oracle = exchanging(original), make(kind), variable(), variable()
+    for _ in range(3):
+        apply(optimizer, v)
+        alone.apply_gradients([(RANKS * tf.constant(GRADIENT), oracle)])
+    np.testing.assert_array_equal(v, oracle)
+    # The original is an optimizer of its own still.
+    again, w = make(kind), variable()
+    apply(original, w)
+    apply(again, other := variable())
+    np.testing.assert_array_equal(w, other)
+    counts = [int(o.iterations) for o in (optimizer, original)]
+    assert counts == [3, 1] and len(variables_of(original)) == len(variables_of(again))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoints_have_the_names_of_the_original_class(kind, tmp_path):
+    names = []
+    for optimizer in (plain(kind, "Adam"), exchanging(plain(kind, "Adam"))[0]):
+        v = variable()
+        apply(optimizer, v)
+        path = tf.train.Checkpoint(optimizer=optimizer, v=v).write(str(tmp_path / "checkpoint"))
+        names.append([name for name, _ in tf.train.list_variables(path)])
+    assert names[0] == names[1]
+
+
+def variables_of(optimizer):
+    return optimizer.variables if KERAS_3 else optimizer.variables()
+
+
+@pytest.mark.skipif(not KERAS_3, reason="options of Keras 3")
+def test_variables_without_weight_decay_and_functions_as_learning_rates_stay():
+    def decaying():
+        optimizer = tf.keras.optimizers.AdamW(lambda: 0.25, weight_decay=0.5)
+        optimizer.exclude_from_weight_decay(var_names=["bias"])
+        return optimizer
+
+    import keras
+
+    v, oracle = (keras.Variable(START, name="bias") for _ in range(2))
+    optimizer, _ = exchanging(decaying())
+    alone = decaying()
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.constant(GRADIENT), v)])
+        alone.apply_gradients([(RANKS * tf.constant(GRADIENT), oracle)])
+    np.testing.assert_array_equal(v.numpy(), oracle.numpy())
+    # A loss scale's inner optimizer is copied as well, and tracked by its own tracker.
+    inner = boosted("optimizer")
+    scaled, _ = exchanging(tf.keras.optimizers.LossScaleOptimizer(inner))
+    assert scaled.inner_optimizer is not inner and scaled.inner_optimizer.boost == 3.0
+    copy = scaled.inner_optimizer
+    assert copy._tracker.is_in_store("variables", copy.iterations) and copy.iterations is not inner.iterations
+    assert copy.variables[0] is copy.iterations and copy._tracker.config["variables"][1] is copy._variables
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_exchanging_optimizer_counts_as_its_original_class(kind):
     once, _ = exchanging(plain(kind, learning_rate=0.5))
