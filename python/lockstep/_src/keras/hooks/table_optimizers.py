@@ -12,7 +12,7 @@ the model's optimizer. A scope uses a table's own optimizer on each device:
 | `_backend_apply_gradients` | a table's gradient, exchanged and unscaled, goes to its own optimizer |
 | `DistributedEmbedding._default_device_get_embedding_tables` | it returns whole tables |
 
-Each table has an optimizer object of its own, with the options of its `TableConfig`. So one object may be given to
+Each table has an optimizer object of its own, a copy of the one in its `TableConfig`. So one object may be given to
 several configurations.
 
 This module imports Keras; a scope imports it if the program has Keras 3.
@@ -26,6 +26,7 @@ from typing import Any
 
 import keras
 
+from lockstep._src.gradients import optimizer_copies
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
 
@@ -79,11 +80,13 @@ def _build_layer(build: Callable[..., None], layer: Any, input_shapes: Any) -> N
 
 
 def _new_optimizer(table: Any) -> Any:
-    """Returns a new optimizer with the options that a `TableConfig` names."""
-    optimizer = keras.optimizers.get(table.optimizer)
+    """Returns a copy of the optimizer that a `TableConfig` names."""
+    optimizer = optimizer_copies.copied(keras.optimizers.get(table.optimizer))
     # The name begins the names of slots in checkpoints, so it must be the same in each process.
-    name = f"{table.name}_{type(optimizer).__name__.lower()}"
-    return type(optimizer).from_config({**optimizer.get_config(), "name": name})
+    optimizer.name = f"{table.name}_{type(optimizer).__name__.lower()}"
+    for variable in optimizer.variables:
+        variable._path = f"{optimizer.name}/{variable.name}"
+    return optimizer
 
 
 def _build(build: Callable[..., None], self: Any, variables: Sequence[Any]) -> None:

@@ -45,6 +45,42 @@ def test_a_table_is_updated_by_its_optimizer_alone(keras):
     assert [o.name for o in optimizer.table_optimizers] == ["t_sgd"]
 
 
+def test_a_layer_is_built_in_a_function_and_its_optimizer_keeps_what_its_config_lacks(keras):
+    import keras_rs
+    import tensorflow as tf
+
+    import lockstep
+
+    class Boosted(keras.optimizers.SGD):
+        def __init__(self, learning_rate, boost):
+            super().__init__(learning_rate)
+            self.boost = boost
+
+        def update_step(self, gradient, variable, learning_rate):
+            super().update_step(self.boost * tf.convert_to_tensor(gradient), variable, learning_rate)
+
+    tables = [keras_rs.layers.TableConfig(n, 4, 2, "zeros", Boosted(0.25, 2.0)) for n in "ab"]
+    features = {t.name: keras_rs.layers.FeatureConfig(t.name, t, (3,), (3, 2)) for t in tables}
+    with lockstep.scope():
+        layer, optimizer = keras_rs.layers.DistributedEmbedding(features), keras.optimizers.Adam(0.1)
+
+        @tf.function
+        def step(ids):
+            with tf.GradientTape() as tape:
+                loss = sum(tf.reduce_sum(rows) for rows in layer({"a": ids, "b": ids}).values())
+            variables = layer.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+
+        step(IDS)
+        for table in layer.get_embedding_tables().values():
+            np.testing.assert_allclose(table, np.stack([STEP, STEP], 1))
+        own = optimizer.table_optimizers
+        assert [(o.name, int(o.iterations), o.iterations.path) for o in own] == [
+            ("a_boosted", 1, "a_boosted/iteration"),
+            ("b_boosted", 1, "b_boosted/iteration"),
+        ]
+
+
 @pytest.mark.parametrize(
     ("placement", "error"), [("sparsecore", "not running under a TPU strategy"), ("gpu", "unsupported placement 'gpu'")]
 )
