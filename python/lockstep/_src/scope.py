@@ -11,6 +11,7 @@ The outermost scope replaces the following in the whole process, and restores it
 | `assign`, `assign_add`, `assign_sub` | equal values on all workers (`replicas/assignments.py`) |
 | scatters to sharded tables | refuse ids where rows of the shard are meant (`tables/sharded/scatters.py`) |
 | `global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | include all shards (`gradients/norms.py`) |
+| losses of `tf.compat.v1.losses` with weights | count by their divisors (`gradients/loss_divisors.py`) |
 | `tf.nn.moments`, moving averages | cover the batches of all workers (`replicas/batch_statistics.py`) |
 | `Saver` | saves and restores for the job (`saving/checkpoint.py`) |
 | `MonitoredTrainingSession` | runs its hooks and saves on all workers together (`sessions/session.py`) |
@@ -37,7 +38,7 @@ from lockstep._src.data import sync
 from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
 from lockstep._src.engine.options import OptionValues, takes_options
-from lockstep._src.gradients import norms, tensorflow1_optimizers
+from lockstep._src.gradients import loss_divisors, norms, tensorflow1_optimizers
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception, around
@@ -115,6 +116,7 @@ def _intercept(interception: Interception) -> None:
     session.intercept_sessions(interception)
     sync.intercept_iterators(interception)
     norms.intercept_norms(interception)
+    loss_divisors.intercept_losses(interception)
     batch_statistics.intercept_batch_statistics(interception)
     sharded.intercept_creation(
         interception, replicated=pooling.fusing(replicated.create), in_functions=replicated.create_in_function

@@ -188,6 +188,15 @@ IS_ALL_FINITE = _row(
     "tensorflow.python.training.experimental.loss_scale:_is_all_finite(grads)",
     "Workers skip the same steps where a gradient is not finite on one of them.",
 )
+_LOSSES = "tensorflow.python.ops.losses.losses_impl:"
+_BY_DIVISOR = "A loss of weighted values counts by the number by which it divides, in place of the rows."
+WEIGHTED_LOSS = _row_of_several(
+    _LOSSES + "compute_weighted_loss(losses, weights=1.0, scope=None, loss_collection='losses',"
+    " reduction='weighted_sum_by_nonzero_weights')",
+    _BY_DIVISOR,
+    also=(_V1 + "losses.compute_weighted_loss",),
+)
+MEAN_OF_LOSSES = _row_of_several(_LOSSES + "_safe_mean(losses, num_present)", _BY_DIVISOR)
 MOMENTS = _row(
     "tensorflow.python.ops.nn_impl:moments(x, axes, shift=None, name=None, keep_dims=None, keepdims=None)",
     "Moments over a batch are those of all workers' batches.",
@@ -290,6 +299,11 @@ KERAS_TAKE = _row(
 )
 _COUNTED = "`model.summary()` counts whole tables, where Keras would count a worker's rows."
 KERAS_COUNTS = _rows("keras.src.utils.summary_utils:", ("count_params", "weight_memory_size"), "(weights)", _COUNTED)
+FUNCTION_INITIALIZE = _row(
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function._initialize"
+    "(self, args, kwds, add_initializers_to=None)",
+    "A function whose first trace makes variables of Keras is traced twice, as without a scope.",
+)
 _TF_OPTIMIZER = _TF_BACKEND + "optimizer:TFOptimizer."
 _OWN_OPTIMIZER = "A table of Keras RS is trained by the optimizer of its `TableConfig`"
 KERAS_ADD_SLOT = _row(
@@ -310,7 +324,10 @@ KERAS_CLIP = _row(
 )
 _OPTIMIZERS = "keras.src.optimizers."
 _SCALES = _OPTIMIZERS + "loss_scale_optimizer:LossScaleOptimizer."
-KERAS_CHECK_FINITE = _row(_SCALES + "check_finite(self, grads)", {TABLES: "Slices of all workers are checked."})
+KERAS_CHECK_FINITE = _row(
+    _SCALES + "check_finite(self, grads)",
+    {SCOPE: "Workers skip the same steps.", TABLES: "Slices of all workers are checked."},
+)
 # By class, with the class's name of the gradient.
 KERAS_UPDATE_STEPS = {
     name: _row(f"{_OPTIMIZERS}{name.lower()}:{name}.update_step(self, {gradient}, variable, learning_rate)", _FUSED)
@@ -372,6 +389,11 @@ METRICS_RESULT = _row_of_several(
 REDUCE_VALUES = _row_of_several(
     "keras.src.losses.loss:reduce_values(values, sample_weight=None, reduction='sum_over_batch_size')",
     "The loss of a batch without rows is 0.",
+)
+WEIGHTED_VALUES = _row_of_several(
+    "keras.src.losses.loss:reduce_weighted_values"
+    "(values, sample_weight=None, mask=None, reduction='sum_over_batch_size', dtype=None)",
+    _BY_DIVISOR,
 )
 _BY_ROWS = "Losses of outputs count by the rows of a batch."
 COMPILE_LOSS = _row_of_several("keras.src.trainers.compile_utils:CompileLoss.call(self, ...)", _BY_ROWS)

@@ -4,7 +4,9 @@
 | --- | --- |
 | batches | all workers take a batch, or none does: each first sends the number of rows of its next batch |
 | the loss's gradient | is weighted by rows, so that the mean over workers is the mean over all rows |
+| the gradient of a loss with a mask or `mean_with_sample_weight` | is weighted by what the loss is divided by |
 | `optimizer.apply` | exchanges gradients first (`in_scope.py`), and sums slices of one row, also on one worker |
+| whether gradients are finite, for loss scales | is the same on all workers |
 | moments of batch normalization | are those of the rows of all workers |
 | results of metrics, at the end of an epoch or evaluation | are those of the counts of all workers |
 
@@ -23,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 from keras.src import backend, tree
 from keras.src.backend.common.stateless_scope import StatelessScope
+from keras.src.losses import loss as keras_loss
 from keras.src.trainers.data_adapters import array_slicing
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
@@ -30,7 +33,7 @@ from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
 from lockstep._src.engine import file_errors, program_end
 from lockstep._src.engine.context import context
-from lockstep._src.gradients import in_scope, norms
+from lockstep._src.gradients import in_scope, loss_divisors, norms
 from lockstep._src.gradients.keras_optimizers import apply_keras3
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
@@ -49,7 +52,9 @@ def intercept_training(interception: Interception) -> None:
         return
     step = _Step()
     interception.replace(symbols.KERAS_SCALE_LOSS, around(step.scale_loss))
+    interception.replace(symbols.KERAS_CHECK_FINITE, around(_check_finite))
     interception.replace(symbols.REDUCE_VALUES, around(_reduce_values))
+    interception.replace(symbols.WEIGHTED_VALUES, around(step.reduce_weighted))
     interception.replace(symbols.COMPILE_LOSS, around(step.compute_losses))
     interception.replace(symbols.MEAN_UPDATE, around(step.update_mean))
     interception.replace(symbols.ENUMERATE_BATCHES, around(step.enumerate_batches))
@@ -197,6 +202,22 @@ class _Step(threading.local):
         finally:
             self._scaling = False
 
+    def reduce_weighted(
+        self,
+        reduce: Callable[..., Any],
+        values: Any,
+        sample_weight: Any = None,
+        mask: Any = None,
+        reduction: Any = "sum_over_batch_size",
+        dtype: Any = None,
+    ) -> Any:
+        """Reduces a batch's losses, whose gradient counts by what they are divided by."""
+        if self._in_losses and reduction not in (None, "none", "sum") and tf.convert_to_tensor(values).shape.rank == 0:
+            loss_divisors.warn_of_unknown_divisor()
+        loss = reduce(values, sample_weight, mask, reduction, dtype)
+        divisor = _divisor(sample_weight, mask, reduction, loss.dtype)
+        return loss if divisor is None else loss_divisors.counting_by(divisor, loss, lambda _: self.weight.value)
+
     def compute_losses(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Computes the losses of a model's outputs, and weights their means by rows."""
         self._in_losses = True
@@ -216,6 +237,17 @@ def _supports_jit(supports_jit: Callable[..., Any], model: Any) -> bool:
     """Returns whether XLA can compile a model; it can compile neither exchanges nor lookups in tables."""
     has_table = any(sharding.is_sharded(getattr(v, "_value", v)) for v in model.variables)
     return context.world_size == 1 and not has_table and supports_jit(model)
+
+
+def _divisor(sample_weight: Any, mask: Any, reduction: Any, dtype: Any) -> tf.Tensor | None:
+    """Returns what the loss of a batch is divided by, up to a constant factor; None for its rows, or for nothing."""
+    if reduction == "mean_with_sample_weight":
+        given = [None if part is None else tf.cast(part, dtype) for part in (sample_weight, mask)]
+        weights = keras_loss.apply_mask(*given, dtype=dtype, reduction=reduction)
+        return None if weights is None else tf.reduce_sum(weights)
+    if mask is None or reduction not in ("mean", "sum_over_batch_size"):
+        return None
+    return tf.reduce_sum(tf.cast(mask, dtype))
 
 
 def _reduce_values(
@@ -356,6 +388,12 @@ def _check_can_shard(optimizer: Any) -> None:
             f"{optimizer.name}: clipping by norm is not implemented for sharded tables outside of graphs; use "
             "run_eagerly=False, or tf.function"
         )
+
+
+def _check_finite(check_finite: Callable[..., Any], optimizer: Any, grads: Any) -> tf.Tensor:
+    """Returns whether the gradients of all workers are finite; gradients of sharded tables differ between workers."""
+    finite = tf.cast(check_finite(optimizer, grads), tf.int32)
+    return tf.cast(ordered.allreduce(finite, op="min", name="all_finite"), tf.bool)
 
 
 def _global_norm(global_norm: Callable[..., Any], value_list: Any) -> Any:

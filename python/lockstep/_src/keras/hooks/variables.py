@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -133,6 +134,7 @@ def intercept_variables(interception: Interception) -> None:
     for hook in symbols.KERAS_INITIALIZE:
         interception.replace(hook, around(_initialize))
     counts.intercept_counts(interception, symbols.KERAS_COUNTS)
+    interception.replace(symbols.FUNCTION_INITIALIZE, around(_trace_first))
     interception.replace(symbols.KERAS_TAKE, around(_take))
     interception.replace(symbols.KERAS_ADD_SLOT, around(_add_slot))
     interception.replace(symbols.KERAS_BACKEND_UPDATE, around(_update_step))
@@ -156,12 +158,38 @@ def _outside_of_functions() -> Iterator[None]:
             yield
 
 
+class _Lifted(threading.local):
+    """The number of variables that this thread has made outside of the functions that it was tracing."""
+
+    count = 0
+
+
+_lifted = _Lifted()
+
+
+def _trace_first(
+    initialize: Callable[..., None], function: Any, args: Any, kwds: Any, add_initializers_to: Any = None
+) -> None:
+    """Traces a function for its first call; a second time if the trace made variables.
+
+    TensorFlow does so as well, but it does not see variables that are made outside of the function's graph. The first
+    trace has code that no later step may run: an optimizer that is not built scales the loss by a constant.
+    """
+    before = _lifted.count
+    initialize(function, args, kwds, add_initializers_to)
+    if _lifted.count > before and not function._created_variables:
+        function._function_cache.clear()
+        initialize(function, args, kwds, add_initializers_to)
+
+
 def _initialize(initialize: Callable[..., Any], self: Any, value: Any) -> None:
     # A layer may be built while a step is traced. If its initial value is a tensor of that graph, the graph itself
     # initializes the variable.
     if tf.is_tensor(value) and not hasattr(value, "numpy") and (constant := tf.get_static_value(value)) is not None:
         value = constant
     is_of_graph = tf.is_tensor(value) and not hasattr(value, "numpy")
+    if not is_of_graph and not tf.executing_eagerly():
+        _lifted.count += 1
     with _making.holding(True), contextlib.nullcontext() if is_of_graph else _outside_of_functions():
         initialize(self, value)
     if isinstance(self._value, RowShardedTable):
