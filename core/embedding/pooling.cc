@@ -51,13 +51,14 @@ struct Example {
   [[gnu::always_inline]] Example(const Pooling& lookup, int64_t example)
       : begin(lookup.splits[example]),
         end(lookup.splits[example + 1]),
-        weights(static_cast<const Sum*>(lookup.weights)),
+        weighted(lookup.weights.has_value()),
+        weights(static_cast<const Sum*>(lookup.weights.value_or(nullptr))),
         denominator(DenominatorOf(lookup.combiner)) {}
 
   [[gnu::always_inline]] Sum DenominatorOf(Combiner combiner) const {
     if (combiner == Combiner::kSum) return 1;
     Sum sum = 0;
-    if (weights == nullptr) {
+    if (!weighted) {
       sum = static_cast<Sum>(end - begin);
     } else {
       for (int64_t i = begin; i < end; ++i) sum += combiner == Combiner::kMean ? weights[i] : weights[i] * weights[i];
@@ -66,6 +67,7 @@ struct Example {
   }
 
   const int64_t begin, end;
+  const bool weighted;
   const Sum* const weights;
   const Sum denominator;
 };
@@ -180,8 +182,9 @@ struct ExamplesByRow {
     }
     std::partial_sum(ends.begin(), ends.end(), ends.begin());
     examples = std::make_unique_for_overwrite<int32_t[]>(ends.back());
-    if (lookup.weights != nullptr) weights = std::make_unique_for_overwrite<Sum[]>(ends.back());
-    const auto* const given = static_cast<const Sum*>(lookup.weights);
+    const bool weighted = lookup.weights.has_value();
+    if (weighted) weights = std::make_unique_for_overwrite<Sum[]>(ends.back());
+    const auto* const given = static_cast<const Sum*>(lookup.weights.value_or(nullptr));
     // So far, ends[r] is where row r begins. It advances with each of its examples.
     for (int64_t b = 0; b < lookup.examples(); ++b) {
       for (int64_t i = lookup.splits[b]; i < lookup.splits[b + 1]; ++i) {
@@ -189,7 +192,7 @@ struct ExamplesByRow {
         if (row >= rows) continue;
         const int32_t next = ends[row]++;
         examples[next] = static_cast<int32_t>(b);
-        if (weights) weights[next] = given[i];
+        if (weighted) weights[next] = given[i];
       }
     }
   }
@@ -363,7 +366,7 @@ Status SplitsOf(const int64_t* example_of, int64_t stride, int64_t ids, std::spa
 void PoolRows(std::span<const PoolRowsTask> tasks, const ParallelFor& parallel, InstructionSet set) {
   ForEachExample(tasks, parallel, [&](size_t t, int64_t begin, int64_t end) {
     WithElement(tasks[t].lookup.dtype, [&]<typename Element>(Element) {
-      Kernels<Element>::kPool[tasks[t].lookup.weights != nullptr][static_cast<size_t>(set)](tasks[t], begin, end);
+      Kernels<Element>::kPool[tasks[t].lookup.weights.has_value()][static_cast<size_t>(set)](tasks[t], begin, end);
     });
   });
 }
@@ -394,7 +397,7 @@ void PoolGradients(std::span<const PoolGradientsTask> tasks, const ParallelFor& 
     const Pooling& lookup = tasks[t].lookup;
     const void* const gradients = divided[t] != nullptr ? divided[t].get() : tasks[t].gradient;
     WithElement(lookup.dtype, [&]<typename Element>(Element) {
-      Kernels<Element>::kAdd[lookup.weights != nullptr][static_cast<size_t>(set)](
+      Kernels<Element>::kAdd[lookup.weights.has_value()][static_cast<size_t>(set)](
           tasks[t], lookup.rows * begin / parts[t], lookup.rows * end / parts[t],
           static_cast<const typename Element::Value*>(gradients));
     });

@@ -50,7 +50,8 @@ struct Pooling {
   int64_t rows = 0;                      // U
   std::span<const int64_t> splits;       // [B + 1]: where the ids of each example begin; the last is N
   std::span<const int32_t> places = {};  // [N]: the row of each id, in [0, U)
-  const void* weights = nullptr;         // [N], float64 for float64 rows, else float32; null: all are 1
+  // [N], float64 for float64 rows, else float32; nothing: all are 1. The address of no weights may be null.
+  std::optional<const void*> weights;
 
   int64_t examples() const { return static_cast<int64_t>(splits.size()) - 1; }
   int64_t ids() const { return static_cast<int64_t>(places.size()); }

@@ -99,7 +99,7 @@ struct Lookup {
     pooling.places = places;
   }
 
-  double weight(int64_t i) const { return pooling.weights == nullptr ? 1 : weights[i]; }
+  double weight(int64_t i) const { return !pooling.weights ? 1 : weights[i]; }
 
   std::vector<double> Pooled() const {
     std::vector<double> pooled(pooling.examples() * pooling.dim, 0);

@@ -47,7 +47,7 @@ Status CheckCount(const LookupIds& lookup) {
 }
 
 // Returns how often the id at a position was looked up, if it is counted.
-int64_t TimesOf(const LookupIds& lookup, int64_t place) { return lookup.times == nullptr ? 1 : lookup.times[place]; }
+int64_t TimesOf(const LookupIds& lookup, int64_t place) { return lookup.times ? (*lookup.times)[place] : 1; }
 
 // Returns the number of int64 values that are sent for an id.
 int WidthOf(const LookupIds& lookup) { return lookup.counted ? 2 : 1; }

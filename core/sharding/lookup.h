@@ -87,7 +87,8 @@ struct LookupIds {
   int32_t* inverse;  // [N], written: the index of each id among the U distinct ones, sorted by owner
   // For a route in two stages, see above. [R]: the relay rank of each owner; empty: ids are sent to the owner itself.
   std::span<const int> relay_ranks = {};
-  const int64_t* times = nullptr;  // [N], for counted keys: how often each was looked up; null: once each
+  // [N], for counted keys: how often each was looked up; nothing: once each.
+  std::optional<const int64_t*> times = {};
   // For keys: whether the number of its lookups is sent with each. An item is then two numbers, the key and its count.
   bool counted = false;
   KeyPlacement key_placement = {};  // for keys

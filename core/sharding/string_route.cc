@@ -118,7 +118,7 @@ Result<StringPlan> PlanStrings(int size, const StringLookup& lookup, StringFinge
       owners.push_back(lookup.relay_ranks.empty() ? owner : lookup.relay_ranks[owner]);
       ++plan.send[owners.back()];
     }
-    times[lookup.inverse[i]] += lookup.times == nullptr ? 1 : lookup.times[i];
+    times[lookup.inverse[i]] += lookup.times ? (*lookup.times)[i] : 1;
   }
 
   std::vector<int64_t> next_place(size, 0);

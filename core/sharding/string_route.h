@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -37,8 +38,8 @@ struct StringLookup {
   std::span<const std::string_view> ids;  // [N]; any bytes, less than 2^32 of them; N at most 2^31 - 1
   int32_t* inverse;                       // [N], written: the index of each among the U distinct ones, sorted by owner
   std::span<const int> relay_ranks = {};  // as in LookupIds
-  const int64_t* times = nullptr;         // [N]: how often each was looked up; null: once each
-  KeyPlacement placement = {};            // by hash or on one rank
+  std::optional<const int64_t*> times = {};  // [N]: how often each was looked up; nothing: once each
+  KeyPlacement placement = {};               // by hash or on one rank
 };
 
 // The part of one lookup that a rank computes alone. The views refer to the lookup's bytes.

@@ -33,7 +33,7 @@ using tf::shape_inference::InferenceContext;
 template <typename Id, typename Weight>
 struct GivenIds {
   bool IsValid(int64_t i) const {
-    bool is_valid = positive == nullptr || positive[i] > 0;
+    bool is_valid = !are_weighed || weights[i] > 0;
     if constexpr (std::is_integral_v<Id>) is_valid &= ids[i] >= 0;
     return is_valid;
   }
@@ -45,8 +45,7 @@ struct GivenIds {
       for (int64_t i = 0; i < splits.back(); ++i) bits |= ids[i];
       if (bits < 0) return false;
     }
-    return positive == nullptr ||
-           std::all_of(positive, positive + splits.back(), [](Weight weight) { return weight > 0; });
+    return !are_weighed || std::all_of(weights.begin(), weights.end(), [](Weight weight) { return weight > 0; });
   }
 
   int64_t CountValid() const {
@@ -65,8 +64,9 @@ struct GivenIds {
   }
 
   const Id* ids;                    // [N]; any string is valid
-  const Weight* positive;           // [N]: an id is valid if it is positive; null: whatever its weight
   std::span<const int64_t> splits;  // [B + 1], checked
+  std::span<const Weight> weights;  // [N], if there are weights
+  bool are_weighed;                 // whether an id is valid only if its weight is positive
 };
 
 class ValidIdsKernel : public tf::OpKernel {
@@ -109,9 +109,10 @@ class ValidIdsKernel : public tf::OpKernel {
   template <typename Id, typename Weight>
   Status Drop(tf::OpKernelContext* context) const {
     const tf::Tensor& given = context->input(0);
-    const auto* const weights = HasWeights(context) ? static_cast<const Weight*>(Data(context->input(2))) : nullptr;
-    const GivenIds<Id, Weight> ids = {given.flat<Id>().data(), positive_weights_ ? weights : nullptr,
-                                      AsSpan<int64_t>(context->input(1))};
+    const bool has_weights = HasWeights(context);
+    const auto weights = has_weights ? AsSpan<Weight>(context->input(2)) : std::span<const Weight>();
+    const GivenIds<Id, Weight> ids = {given.flat<Id>().data(), AsSpan<int64_t>(context->input(1)), weights,
+                                      has_weights && positive_weights_};
     const bool fills = fill_ && ids.HasExampleWithoutValidIds();
     if (!fills && ids.AreAllValid()) {
       for (int i = 0; i < context->num_inputs(); ++i) context->set_output(i, context->input(i));
@@ -120,8 +121,8 @@ class ValidIdsKernel : public tf::OpKernel {
     const int64_t valid = ids.CountValid();
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * valid_ids, AllocateTensor(context, 0, {valid + (fills ? 1 : 0)}));
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * valid_splits, AllocateTensor(context, 1, context->input(1).shape()));
-    Weight* valid_weights = nullptr;
-    if (weights != nullptr) {
+    Weight* valid_weights = nullptr;  // if there are weights
+    if (has_weights) {
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * out, AllocateTensor(context, 2, {valid}));
       valid_weights = static_cast<Weight*>(Data(*out));
     }
@@ -133,7 +134,7 @@ class ValidIdsKernel : public tf::OpKernel {
       for (int64_t i = ids.splits[b]; i < ids.splits[b + 1]; ++i) {
         if (!ids.IsValid(i)) continue;
         out_ids(next) = ids.ids[i];
-        if (weights != nullptr) valid_weights[next] = weights[i];
+        if (has_weights) valid_weights[next] = weights[i];
         ++next;
       }
     }

@@ -257,6 +257,28 @@ def test_a_safe_lookup_equals_plain_tensorflow(kind, default_id, combiner):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("examples", [0, 4])
+def test_a_batch_without_any_id_is_looked_up(kind, weighted, examples):
+    """Its ids and weights are empty tensors, which are not the same as no weights."""
+    plain = tf.Variable(VALUES)
+    places, values = tf.zeros([0, 2], tf.int64), tf.zeros([0], tf.int64)
+    ids = tf.SparseTensor(places, values, [examples, 3])
+    weights = ids.with_values(tf.zeros([0])) if weighted else None
+    forms = [(ids, weights), [None if one is None else tf.RaggedTensor.from_sparse(one) for one in (ids, weights)]]
+    for form in forms:
+        for combiner in fused.COMBINERS:
+            table = _table(kind)
+            for lookup in (tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse):
+                with tf.GradientTape() as tape:
+                    got = lookup(table, *form, combiner=combiner)
+                    loss = tf.reduce_sum(got)
+                np.testing.assert_array_equal(got, lookup(plain, ids, weights, combiner=combiner))
+                grad = tape.gradient(loss, table)
+                np.testing.assert_array_equal(_dense(table, grad), np.zeros((ROWS, DIM)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_safe_lookup_of_ragged_ids_equals_that_of_sparse_ids(kind):
     ids = _ids([[3, -1, 5], [], [-2], [7, 7], []])
     weights = ids.with_flat_values(tf.constant([0.5, 1, -1, 1, 2, 1]))
@@ -275,8 +297,8 @@ def test_a_safe_lookup_of_ragged_ids_equals_that_of_sparse_ids(kind):
 @pytest.mark.parametrize("fill", [False, True])
 def test_valid_ids_are_those_of_a_loop(dtype, weights_dtype, positive, fill):
     random = np.random.default_rng([dtype.as_datatype_enum, positive, fill])
-    for least in (-4, 1):  # with and without invalid ids
-        lengths = random.integers(0 if least < 0 or not fill else 1, 5, 20)
+    for least, examples in ((-4, 20), (1, 20), (-4, 0), (1, 0)):  # with and without invalid ids, and without any
+        lengths = random.integers(0 if least < 0 or not fill else 1, 5, examples)
         numbers = random.integers(least, 9, lengths.sum())
         weighed = random.integers(least, 9, lengths.sum()) / 2
         given = tf.as_string(numbers) if dtype == tf.string else tf.constant(numbers, dtype)
@@ -294,7 +316,7 @@ def test_valid_ids_are_those_of_a_loop(dtype, weights_dtype, positive, fill):
         np.testing.assert_array_equal(got[1], valid_splits)
         if weights is not None:
             np.testing.assert_array_equal(got[2], weighed[is_valid])
-        if is_valid.all() and not is_filled and dtype != tf.string:
+        if examples and is_valid.all() and not is_filled and dtype != tf.string:
             assert np.shares_memory(got[0]._numpy(), given._numpy()), "ids are not copied"
 
 
