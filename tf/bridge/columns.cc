@@ -115,7 +115,9 @@ std::optional<columnar::ValueType> ToValueType(tensorflow::DataType dtype) {
 
 void AppendTensors(const columnar::Column& column, const columnar::ColumnType& type, std::vector<Tensor>* tensors) {
   // The number of innermost elements: B if nothing is ragged, else the last number of the last splits.
-  TensorShape shape({column.count / column.width});
+  const int64_t elements =
+      column.splits.empty() ? column.rows : column.splits.back().as<int64_t>()[column.splits.back().bytes / 8 - 1];
+  TensorShape shape({elements});
   for (int64_t dimension : type.shape) shape.AddDim(dimension);
   tensors->push_back(column.type == columnar::ValueType::kString
                          ? StringTensor(column, shape)

@@ -18,6 +18,15 @@ def test_batches_have_any_structure_and_ragged_tensors():
     assert batches[1][1]["r"].to_list() == [[i] * i for i in range(6, 10)]
 
 
+def test_rows_may_have_no_elements():
+    ragged = tf.RaggedTensor.from_row_lengths(tf.zeros([6, 0]), [1, 0, 2, 3])
+    source = tf.data.Dataset.from_tensors({"none": tf.zeros([4, 2, 0]), "lists": ragged, "n": tf.range(4)})
+    batches = list(source.apply(rebatch(3)))
+    assert [batch["n"].numpy().tolist() for batch in batches] == [[0, 1, 2], [3]]
+    assert [tuple(batch["none"].shape) for batch in batches] == [(3, 2, 0), (1, 2, 0)]
+    assert [batch["lists"].row_lengths().numpy().tolist() for batch in batches] == [[1, 0, 2], [3]]
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [
