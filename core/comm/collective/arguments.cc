@@ -21,7 +21,7 @@ Status CheckAllReduce(std::string_view name, int64_t count, const void* in, cons
 }
 
 Status CheckCounts(std::string_view call, std::string_view name, int ranks, std::span<const int64_t> counts,
-                   const void* in) {
+                   int64_t item_bytes, const void* in) {
   if (static_cast<int>(counts.size()) != ranks) {
     return InvalidArgument(
         StrCat(call, " '", name, "': ", counts.size(), " counts, wanted one for each of ", ranks, " ranks"));
@@ -30,7 +30,7 @@ Status CheckCounts(std::string_view call, std::string_view name, int ranks, std:
     if (counts[rank] < 0)
       return InvalidArgument(StrCat(call, " '", name, "': count ", counts[rank], " for rank ", rank));
   }
-  if (in == nullptr && SumOf(counts) > 0) {
+  if (in == nullptr && item_bytes > 0 && SumOf(counts) > 0) {
     return InvalidArgument(StrCat(call, " '", name, "': no memory of ", SumOf(counts), " items to send"));
   }
   return OkStatus();
@@ -54,18 +54,17 @@ Status CheckAllGather(std::string_view name, Item item, int64_t count, const voi
 
 Status CheckAllToAll(std::string_view name, Item item, int ranks, std::span<const int64_t> send_counts,
                      const void* in) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("alltoall", name, ranks, send_counts, in));
-  if (item.width >= 0) return OkStatus();
-  return InvalidArgument(StrCat("alltoall '", name, "': items of width ", item.width));
+  if (item.width < 0) return InvalidArgument(StrCat("alltoall '", name, "': items of width ", item.width));
+  return CheckCounts("alltoall", name, ranks, send_counts, item.bytes(), in);
 }
 
 int64_t SumOf(std::span<const int64_t> counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 
-Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts,
+Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts, int64_t item_bytes,
                      const Allocate& allocate) {
   Result<void*> memory = allocate(counts);
   if (!memory.ok()) return {memory.status(), nullptr};
-  if (*memory == nullptr && SumOf(counts) > 0) {
+  if (*memory == nullptr && item_bytes > 0 && SumOf(counts) > 0) {
     return {InvalidArgument(StrCat(call, " '", name, "': no memory was given for ", SumOf(counts), " items")), nullptr};
   }
   return {OkStatus(), static_cast<char*>(*memory)};

@@ -15,10 +15,10 @@ namespace lockstep {
 // Returns the function, or an error for the mean of integers.
 Result<ReduceFunction> CheckReduction(std::string_view call, std::string_view name, ReduceOp op, DType dtype);
 Status CheckAllReduce(std::string_view name, int64_t count, const void* in, const void* out);
-// Checks that there is one count for each of `ranks` ranks, none negative, and that `in` is not null unless all are
-// zero.
+// Checks that there is one count for each of `ranks` ranks, none negative, and that `in` is not null unless all items
+// together, of `item_bytes` each, have no bytes.
 Status CheckCounts(std::string_view call, std::string_view name, int ranks, std::span<const int64_t> counts,
-                   const void* in);
+                   int64_t item_bytes, const void* in);
 // Checks, in addition to CheckCounts, that `out` is not null unless this rank's count is zero.
 Status CheckReduceScatter(std::string_view name, int64_t own_count, const void* out);
 Status CheckBroadcast(std::string_view name, int ranks, int root, int64_t bytes, const void* data);
@@ -33,8 +33,8 @@ struct Received {
   Status status;
   char* data = nullptr;
 };
-// Asks the caller for memory, once. Null is valid for no items.
-Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts,
+// Asks the caller for memory, once. Null is valid if all items together have no bytes: also for items of width 0.
+Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts, int64_t item_bytes,
                      const Allocate& allocate);
 
 }  // namespace lockstep

@@ -80,6 +80,7 @@ class RandomCalls {
   // Draws sizes over all orders of magnitude, including zero and sizes near the limits of the ways.
   int64_t DrawCount(std::mt19937_64& random, int64_t width) {
     const int64_t borders[] = {0, 1, 16, 1024, 16 << 10, 512 << 10};
+    width = std::max<int64_t>(1, width);
     const int64_t most = most_bytes_ / width;
     if (random() % 3 == 0) {
       const int64_t count = borders[random() % std::size(borders)] / width + static_cast<int64_t>(random() % 3) - 1;
@@ -150,7 +151,7 @@ class RandomCalls {
   }
 
   std::string AllGather() {
-    const Item item = {dtype_, static_cast<int64_t>(1 + common_() % 5)};
+    const Item item = {dtype_, static_cast<int64_t>(common_() % 5)};  // also of no bytes
     std::vector<int64_t> counts(c_.size());
     std::string wanted;
     for (int rank = 0; rank < c_.size(); ++rank) {
@@ -165,7 +166,7 @@ class RandomCalls {
   }
 
   std::string AllToAll() {
-    const Item item = {dtype_, static_cast<int64_t>(1 + common_() % 5)};
+    const Item item = {dtype_, static_cast<int64_t>(common_() % 5)};  // also of no bytes
     const int size = c_.size(), me = c_.rank();
     std::vector<int64_t> sends, receives;
     std::string wanted;

@@ -144,7 +144,7 @@ Status GlooCommunicator::Exchange(const Call& call, Item item, const std::vector
   Status status = calls_.Begin(call, [&](int peer) { return parts[peer]; });
   if (!status.ok()) return FoldError(status);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> counts, CountsOf(parts, width));
-  const Received received = AllocateFor(CallKindName(call.kind), call.name, counts, allocate);
+  const Received received = AllocateFor(CallKindName(call.kind), call.name, counts, width, allocate);
   if (streams_->broken()) return FoldError(received.status);
   // Without memory for the output, the peers can still send their data.
   std::unique_ptr<char[]> nowhere;

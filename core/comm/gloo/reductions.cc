@@ -148,7 +148,7 @@ Status GlooCommunicator::ReduceByMemory(ReduceFunction reduce, int64_t width, co
 Status GlooCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
                                        const void* in, void* out) {
   LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
-  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, DTypeSize(dtype), in));
   LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[index_], out));
   const int64_t width = DTypeSize(dtype);
   const int64_t count = SumOf(counts);

@@ -15,7 +15,7 @@ namespace {
 // The memory for received data: the caller's, or its own if the caller has none.
 struct Output {
   Output(CallKind kind, std::string_view name, std::span<const int64_t> counts, int64_t width, const Allocate& allocate)
-      : received(AllocateFor(CallKindName(kind), name, counts, allocate)), data(received.data) {
+      : received(AllocateFor(CallKindName(kind), name, counts, width, allocate)), data(received.data) {
     if (data != nullptr) return;
     spare = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(SumOf(counts) * width));
     data = spare.get();

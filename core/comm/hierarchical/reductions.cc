@@ -84,7 +84,7 @@ Status HierarchicalCommunicator::ReduceScatter(std::string_view name, ReduceOp o
     LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
     if (one_each_) return FoldError(across_->ReduceScatter(name, op, dtype, counts, in, out));
     LOCKSTEP_RETURN_IF_ERROR(CheckReduction("reducescatter", name, op, dtype).status());
-    LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
+    LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, DTypeSize(dtype), in));
     LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[rank_], out));
     const int64_t total = SumOf(counts);
     LOCKSTEP_RETURN_IF_ERROR(Agree({.kind = CallKind::kReduceScatter,

@@ -142,7 +142,7 @@ Status ShmCommunicator::AllGatherAs(const Call& call, Item item, int64_t count, 
 
   std::array<int64_t, kMaxRanks> counts;
   for (int rank = 0; rank < size_; ++rank) counts[rank] = SourceOf(rank).count;
-  const Received received = AllocateFor("allgather", call.name, std::span(counts).first(size_), allocate);
+  const Received received = AllocateFor("allgather", call.name, std::span(counts).first(size_), item.bytes(), allocate);
   std::vector<Flow> incoming;
   int64_t longest = 0;
   char* to = received.data;
@@ -192,7 +192,8 @@ Status ShmCommunicator::AllToAllV(std::string_view name, Item item, std::span<co
 
     std::array<int64_t, kMaxRanks> counts;
     for (int rank = 0; rank < size_; ++rank) counts[rank] = calls_.record(rank).counts[rank_];
-    const Received received = AllocateFor("alltoall", name, std::span(counts).first(size_), from_peers.Counting());
+    const Received received =
+        AllocateFor("alltoall", name, std::span(counts).first(size_), width, from_peers.Counting());
     const int64_t piece = kChunkBytes / size_ / kCacheLineBytes * kCacheLineBytes;
     std::vector<Flow> incoming, outgoing;
     int64_t longest = 0;

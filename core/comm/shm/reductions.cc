@@ -213,7 +213,7 @@ Status ShmCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType 
   const int64_t to_peers = SumOf(counts) * DTypeSize(dtype), from_peers = own * DTypeSize(dtype);
   return Observe(CallKind::kReduceScatter, name, to_peers, from_peers, [&]() -> Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const ReduceFunction reduce, CheckReduction("reducescatter", name, op, dtype));
-    LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, in));
+    LOCKSTEP_RETURN_IF_ERROR(CheckCounts("reducescatter", name, size_, counts, DTypeSize(dtype), in));
     LOCKSTEP_RETURN_IF_ERROR(CheckReduceScatter(name, counts[rank_], out));
     const int64_t count = StartsOf(counts)[size_];
     const Call call = {

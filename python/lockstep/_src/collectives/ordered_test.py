@@ -71,6 +71,19 @@ def all_ops(seed):
         assert run(mode, behind_a_barrier) == 7
 
 
+def rows_of_no_elements():
+    """Checks that rows [0] are counted, which have no memory."""
+    size, rank = context.world_size, context.rank
+    for mode in MODES:
+        for width in ((0,), (2, 0)):
+            rows = np.zeros([rank + 2, *width], np.float32)
+            assert run(mode, ordered.allgather, rows).shape == (sum(range(2, size + 2)), *width), mode
+            received, splits = run(mode, ordered.alltoall, np.zeros([size, *width]), np.ones(size, np.int64))
+            assert received.shape == (size, *width) and splits.tolist() == [1] * size, mode
+            assert run(mode, ordered.reducescatter, np.zeros([2 * size, *width])).shape == (2, *width), mode
+            assert run(mode, ordered.broadcast, rows[:2]).shape == (2, *width), mode
+
+
 def behind_a_barrier():
     barrier = ordered.barrier()
     with tf.control_dependencies([] if barrier is None else [barrier]):
@@ -263,6 +276,11 @@ def session_is_closed_while_a_collective_waits(folder):
 @pytest.mark.parametrize("size", SIZES)
 def test_every_op_agrees_with_numpy_in_every_mode(size):
     call_workers(all_ops, size, 20240 + size)
+
+
+def test_rows_without_elements_are_carried_on_a_host_and_between_hosts():
+    call_workers(rows_of_no_elements, 2)
+    call_workers(on_hosts_of_their_own, 2, rows_of_no_elements)
 
 
 def test_every_type_is_carried():
