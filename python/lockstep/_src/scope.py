@@ -146,6 +146,7 @@ def loaded_keras_2() -> types.ModuleType | None:
 def _intercept_keras(interception: Interception) -> None:
     if _has_keras_3():
         # These modules import Keras, which is not installed with every TensorFlow.
+        from lockstep._src.keras.hooks import best_weights as keras_best_weights
         from lockstep._src.keras.hooks import callbacks as keras_callbacks
         from lockstep._src.keras.hooks import model_files as keras_saving
         from lockstep._src.keras.hooks import table_optimizers as keras_table_optimizers
@@ -157,6 +158,7 @@ def _intercept_keras(interception: Interception) -> None:
         keras_training.intercept_training(interception)
         keras_saving.intercept_saving(interception)
         keras_callbacks.intercept_callbacks(interception)
+        keras_best_weights.intercept_best_weights(interception)
         keras_table_optimizers.intercept_table_optimizers(interception)
         keras_updates.intercept_updates(interception)
     elif (keras_2 := loaded_keras_2()) is not None:

@@ -453,6 +453,12 @@ SHOULD_SAVE = _row_of_several(
     _CALLBACKS + "model_checkpoint:ModelCheckpoint._should_save_model(self, ...)",
     "Worker 0 decides for the job whether a model is saved.",
 )
+BEST_WEIGHTS = _rows(
+    _CALLBACKS + "early_stopping:EarlyStopping.",
+    ("on_epoch_end(self, epoch, logs=None)", "on_train_end(self, logs=None)"),
+    "",
+    "The best weights include those of dynamic tables.",
+)
 _TENSORBOARD = _CALLBACKS + "tensorboard:TensorBoard."
 LOG_WEIGHTS = _row_of_several(_TENSORBOARD + "_log_weights(self, epoch)", "Histograms are of whole sharded tables.")
 SUMMARY_WRITERS = _rows_of_others(_TENSORBOARD, ("_train_writer", "_val_writer"), " property", _ALONE)

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import ordered
-from lockstep._src.engine import library
+from lockstep._src.engine import file_errors, library
 from lockstep._src.engine.context import context
 from lockstep._src.tables import updates
 
@@ -53,6 +53,48 @@ def to_strings(table: Any) -> tf.Tensor:
         counts, link = library.ops.lockstep_begin_snapshots(**_arguments(table))
         _write(table, os.path.join(folder, _NAME), counts[tf.newaxis], link)
         return _read(folder)
+
+
+class Copy:
+    """A copy of this worker's part of a table, on the disk: a table may take most of the memory.
+
+    The files are in a folder of the system's temporary one (TMPDIR), and are deleted with this object. They have the
+    rows, the slots and everything else that a checkpoint has.
+
+    Args:
+      table: the table; training must not change it meanwhile.
+
+    Raises:
+      NotImplementedError: the table is in a graph.
+      tf.errors.OpError: the files cannot be written; the message names the table and the folder.
+    """
+
+    def __init__(self, table: Any) -> None:
+        _check_is_eager(table)
+        self._table = table
+        self._folder = tempfile.TemporaryDirectory(prefix="lockstep_copy_")
+        counts, link = library.ops.lockstep_begin_snapshots(**_arguments(table))
+        try:
+            path = self._path()
+            library.ops.lockstep_write_tables(path, counts[tf.newaxis], link, **_arguments(table), rank=0)
+        except tf.errors.OpError as error:
+            raise file_errors.named(error, f"{self._what()} cannot be written: {file_errors.cause_of(error)}") from None
+        library.ops.lockstep_end_snapshots(link, **_arguments(table))
+
+    def _what(self) -> str:
+        return f"table '{self._table.logical_name}': its copy in {self._folder.name}"
+
+    def _path(self) -> str:
+        return os.path.join(self._folder.name, _NAME)
+
+    def restore(self) -> None:
+        """Gives the table what the copy has."""
+        self._table.recreate()
+        if os.path.exists(f"{self._path()}.index"):  # a worker without rows has no file
+            library.ops.lockstep_restore_tables(
+                self._path(), **_arguments(self._table), rank=context.rank, world_size=context.world_size
+            )
+        updates.note_restored(self._table)
 
 
 def from_strings(table: Any, strings: tf.Tensor) -> None:
