@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.training import saver as tf_saver
 
 from lockstep._src.engine.context import context
-from lockstep._src.saving import checkpoint
+from lockstep._src.saving import bundle, checkpoint
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.tables import dynamic
+from lockstep.launch.base import saved_files
 from lockstep.testing import call_workers
+from lockstep.testing.crash_points import crash_at
 
 MATRIX = np.arange(10, dtype=np.float32).reshape(5, 2)
 
@@ -235,3 +238,60 @@ def test_a_saver_from_outside_of_the_scope_is_refused_in_a_job(job):
         assert refused == (
             "replace_default_saver: the graph's saver was made outside of a scope; make it as hb.train.Saver"
         )
+
+
+def save_step_7(folder, number, point="", passes=1):
+    """Saves a variable and a sharded table with the value `number` as step 7; dies at a point of the save, if given."""
+    with tf.Graph().as_default(), scope():
+        with embedding_scope():
+            table = tf.get_variable("table", [50, 2], initializer=tf.constant_initializer(number), use_resource=True)
+        made(float(number))
+        saver = tf.train.Saver()
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            session.run(tf.nn.embedding_lookup(table, [1]))
+            if point:
+                crash_at(point, passes)
+            saver.save(session, f"{folder}/model.ckpt", 7)
+
+
+def values_of(path):
+    """Returns the distinct values of a checkpoint, by plain TensorFlow."""
+    reader = tf.train.load_checkpoint(path)
+    return {float(v) for name in ("value", "table") for v in np.unique(reader.get_tensor(name))}
+
+
+def files_of_step_7(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("model.ckpt-7."))
+
+
+@pytest.mark.parametrize(
+    ("point", "passes", "is_new"),
+    [
+        ("commit: merged", 1, False),
+        ("commit: synced", 1, False),
+        ("commit: file renamed", 1, False),
+        ("commit: file renamed", 2, True),
+        ("commit: place synced", 1, True),
+        ("commit: aside removed", 1, True),
+    ],
+)
+def test_a_checkpoint_of_the_same_name_is_there_at_every_moment_of_a_save(point, passes, is_new, tmp_path):
+    folder, prefix = str(tmp_path), f"{tmp_path}/model.ckpt-7"
+    call_workers(save_step_7, 1, folder, 1, timeout_s=60)
+    (outcome,) = call_workers(save_step_7, 1, folder, 2, point, passes, timeout_s=60, check=False)
+    assert outcome.exit_code == -signal.SIGKILL, outcome
+    assert tf.train.latest_checkpoint(folder) == prefix
+    assert values_of(prefix) == {2.0 if is_new else 1.0}
+    assert saved_files.is_complete(f"{prefix}.index")
+
+
+def test_a_save_of_the_same_name_by_any_number_of_workers_leaves_only_its_own_files(tmp_path):
+    folder, prefix = str(tmp_path), f"{tmp_path}/model.ckpt-7"
+    for number, workers in enumerate((2, 2, 3, 1, 1, 2)):
+        call_workers(save_step_7, workers, folder, number, timeout_s=120)
+        assert values_of(prefix) == {float(number)}, (number, workers)
+        header, _ = bundle.read_index(prefix)
+        data = [f"model.ckpt-7.data-{i:05d}-of-{header.num_shards:05d}" for i in range(header.num_shards)]
+        assert files_of_step_7(tmp_path) == [*data, "model.ckpt-7.index", "model.ckpt-7.meta"], (number, workers)
+        assert header.num_shards <= workers + 1 and saved_files.is_complete(f"{prefix}.index")
