@@ -183,6 +183,12 @@ class RestoreTablesKernel : public TablesKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("world_size", &world_size_));
     OP_REQUIRES_OK(construction, construction->GetAttr("changes", &changes_));
     OP_REQUIRES_OK(construction, construction->GetAttr("track", &track_));
+    std::string part;
+    OP_REQUIRES_OK(construction, construction->GetAttr("part", &part));
+    if (part == "rows") part_ = TableReader::Part::kRows;
+    if (part == "rows and slots") part_ = TableReader::Part::kRowsAndSlots;
+    OP_REQUIRES(construction, !changes_ || part_ == TableReader::Part::kAll,
+                absl::InvalidArgumentError("changes are restored with all their parts"));
   }
 
  protected:
@@ -194,7 +200,7 @@ class RestoreTablesKernel : public TablesKernel {
     return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
       // The state of an empty table is fully known: the rows that are restored now are no changes.
       if (track_) table.table().TrackChanges();
-      return Damage(TableReader(&file, &table, names_[t], changes_, rank_, world_size_).Restore())
+      return Damage(TableReader(&file, &table, names_[t], changes_, rank_, world_size_, part_).Restore())
           .WithPrefix(absl::StrCat("checkpoint ", prefix, ", table '", names_[t], "': "));
     });
   }
@@ -202,6 +208,7 @@ class RestoreTablesKernel : public TablesKernel {
  private:
   int rank_ = 0, world_size_ = 1;
   bool changes_ = false, track_ = false;
+  TableReader::Part part_ = TableReader::Part::kAll;
 };
 
 class TrackTablesKernel : public tf::OpKernel {
@@ -347,10 +354,13 @@ REGISTER_OP("LockstepRestoreTables")
     .Attr("rank: int")
     .Attr("world_size: int")
     .Attr("track: bool = false")
+    .Attr("part: {'all', 'rows', 'rows and slots'} = 'all'")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
 Restores this worker's keys from a checkpoint into tables; existing keys are overwritten.
+
+part: 'all', or the rows as initial values, without or with slots of optimizers: then steps and counts begin anew.
 )doc");
 
 }  // namespace

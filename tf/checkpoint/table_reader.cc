@@ -41,23 +41,25 @@ void Keep(const std::vector<int64_t>& rows, int64_t width, std::vector<T>* value
 }  // namespace
 
 TableReader::TableReader(tf::BundleReader* file, DynamicTableResource* table, const std::string& name, bool changes,
-                         int rank, int world_size)
+                         int rank, int world_size, Part part)
     : file_(file),
       table_(table),
       name_(name),
       layout_(name, changes),
       changes_(changes),
       rank_(rank),
-      world_size_(world_size) {}
+      world_size_(world_size),
+      part_(part) {}
 
 Status TableReader::Restore() {
   LOCKSTEP_RETURN_IF_ERROR(table_->placement().Check(world_size_));
   LOCKSTEP_RETURN_IF_ERROR(CheckShapes());
   LOCKSTEP_RETURN_IF_ERROR(CheckLink());
   LOCKSTEP_RETURN_IF_ERROR(ComparePlacements());
-  LOCKSTEP_RETURN_IF_ERROR(RestoreSlots());
+  if (part_ != Part::kRows) LOCKSTEP_RETURN_IF_ERROR(RestoreSlots());
   if (changes_) LOCKSTEP_RETURN_IF_ERROR(RestoreRemoved());
   LOCKSTEP_RETURN_IF_ERROR(RestoreKeys(/*admitted=*/true));
+  if (part_ != Part::kAll) return OkStatus();
   const AdmissionOptions& admission = table_->table().options().admission;
   // A table without exact counting ignores candidates and their strings.
   const bool counts = admission.counts() && !admission.bloom();
@@ -234,9 +236,11 @@ Status TableReader::RestorePiece(bool admitted, int64_t begin, int64_t end) {
     *counts = Values<Count>(values);
     return OkStatus();
   };
-  LOCKSTEP_RETURN_IF_ERROR(read_counts("freqs", &part.frequencies));
-  LOCKSTEP_RETURN_IF_ERROR(read_counts("versions", &part.versions));
-  LOCKSTEP_RETURN_IF_ERROR(read_counts("seconds", &part.seconds));
+  if (part_ == Part::kAll) {
+    LOCKSTEP_RETURN_IF_ERROR(read_counts("freqs", &part.frequencies));
+    LOCKSTEP_RETURN_IF_ERROR(read_counts("versions", &part.versions));
+    LOCKSTEP_RETURN_IF_ERROR(read_counts("seconds", &part.seconds));
+  }
   RestoreOptions options;
   options.admitted = admitted;
   options.now = table_->now();

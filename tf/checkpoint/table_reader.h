@@ -29,9 +29,16 @@ namespace lockstep {
 // For one thread; file and table outlive it.
 class TableReader {
  public:
-  // changes: the file is an incremental checkpoint.
+  // What is restored of a table.
+  enum class Part {
+    kAll,           // the table goes on as in the checkpoint
+    kRows,          // keys and rows, as initial values of another training: steps, counts and slots begin anew
+    kRowsAndSlots,  // the same, with the optimizer's slots
+  };
+
+  // changes: the file is an incremental checkpoint; part is then kAll.
   TableReader(tensorflow::BundleReader* file, DynamicTableResource* table, const std::string& name, bool changes,
-              int rank, int world_size);
+              int rank, int world_size, Part part = Part::kAll);
 
   // NOT_FOUND if the checkpoint lacks the table or some of its tensors. INVALID_ARGUMENT for another dimension or type
   // of keys, a filter of other sizes, or keys on a rank that is not in the job. FAILED_PRECONDITION for changes of
@@ -82,6 +89,7 @@ class TableReader {
   const TableLayout layout_;
   const bool changes_;
   const int rank_, world_size_;
+  const Part part_;
   bool same_placement_ = true;  // whether the keys were placed as the table places them
   Slots slots_;
   std::map<std::string, tensorflow::Tensor> read_;

@@ -42,6 +42,20 @@ def test_tables_without_keys_are_saved(saved):
     assert all(reader.get_tensor(f"{name}-keys").shape == (0,) for name in ("plain", "words"))
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_any_number_of_workers_begins_with_its_rows(saved, workers):
+    folder, held, rows = saved
+    outcomes = call_workers(worker.begun, workers, str(folder), timeout_s=120)
+    for name in worker.TABLES:
+        begun, wanted = by_key([found for found, _ in outcomes], name), by_key(held, name)
+        # Rows and slots; versions and frequencies begin anew.
+        assert {key: [row, *slots] for key, (row, _, _, *slots) in begun.items()} == {
+            key: [row, *slots] for key, (row, _, _, *slots) in wanted.items()
+        }
+        assert {(versions, frequencies) for _, versions, frequencies, *_ in begun.values()} == {(0, 0)}
+    assert all(static == rows["static"] for _, static in outcomes)
+
+
 def test_plain_tensorflow_reads_all_rows_slots_and_counts(saved):
     folder, held, rows = saved
     reader = tf.train.load_checkpoint(str(folder))

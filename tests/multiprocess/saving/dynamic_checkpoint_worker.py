@@ -127,6 +127,18 @@ def resumed(folder, steps):
     return work(folder, steps, 5, save_incremental_checkpoint_steps=1)
 
 
+def begun(folder):
+    """Returns the worker's values if all variables and tables begin with those of the checkpoint in `folder`."""
+    tf.disable_v2_behavior()
+    with tf.Graph().as_default(), hb.scope(seed=3):
+        tables, static, *_ = build()
+        tensors = held(tables)
+        rows = tf.nn.embedding_lookup(static, tf.range(501))
+        tf.train.init_from_checkpoint(folder, {"/": "/"})
+        with tf.train.MonitoredTrainingSession() as session:
+            return lists(session.run(tensors)), session.run(rows).tolist()
+
+
 def evaluated(tables):
     """Returns the tables for lookups that leave no trace."""
     for name, table in tables.items():

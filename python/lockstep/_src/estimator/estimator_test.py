@@ -10,6 +10,7 @@ from lockstep._src.estimator.estimator import Estimator
 from lockstep._src.estimator.exporters import ServingInputReceiver
 from lockstep._src.estimator.specs import EstimatorSpec, ModeKeys, RunConfig
 from lockstep._src.estimator.warm_start import WarmStartSettings
+from lockstep._src.tables import dynamic
 
 _tf1 = tf.compat.v1
 RATE = 0.1
@@ -171,6 +172,39 @@ def test_a_warm_start_begins_with_another_models_values(model, tmp_path, by):
     source = model.model_dir if by == "path" else WarmStartSettings(model.model_dir, "w")
     warm = make(tmp_path, warm_start_from=source, params={"start": 9.0}).train(input_fn, steps=1)
     np.testing.assert_allclose(warm.get_variable_value("w"), trained(1, trained(4)), rtol=1e-5)
+
+
+def keyed_model_fn(features, labels, mode, params):
+    """Builds the sum of a dynamic table's rows, and trains it towards 0."""
+    del labels
+    table = dynamic.get_embedding_variable("keyed", 2, initializer=tf.ones_initializer())
+    rows = tf.nn.embedding_lookup(table, features)
+    if mode == ModeKeys.PREDICT:
+        return EstimatorSpec(mode, predictions=tf.reduce_sum(rows, 1))
+    if params.get("adds"):
+        dynamic.get_embedding_variable("new", 2)
+    loss = tf.reduce_sum(tf.square(rows))
+    train_op = _tf1.train.AdagradOptimizer(RATE, 0.1).minimize(loss, _tf1.train.get_global_step())
+    return EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def keys_fn():
+    return tf.data.Dataset.from_tensor_slices([[5, 7]])
+
+
+@pytest.mark.parametrize("meant", [".*", ["keyed"]])
+def test_a_warm_start_gives_dynamic_tables_their_rows(tmp_path, meant):
+    row, accumulated, seen = 1.0, 0.1, []
+    for folder, source in (("first", None), ("second", WarmStartSettings(f"{tmp_path}/first", meant))):
+        model = make(tmp_path / folder, keyed_model_fn, warm_start_from=source).train(keys_fn)
+        accumulated = 0.1 + (2 * row) ** 2  # the accumulators begin anew
+        row -= RATE * 2 * row / np.sqrt(accumulated)
+        seen.append((list(model.predict(keys_fn)), row))
+    for predicted, wanted in seen:
+        np.testing.assert_allclose(predicted, [2 * wanted] * 2, rtol=1e-5)
+    lacking = make(tmp_path / "third", keyed_model_fn, warm_start_from=f"{tmp_path}/first", params={"adds": True})
+    with pytest.raises(ValueError, match="^warm_start_from: table 'new' cannot begin with .*'new' is missing"):
+        lacking.train(keys_fn)
 
 
 def test_functions_get_the_arguments_that_they_take(tmp_path):

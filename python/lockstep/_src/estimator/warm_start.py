@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from lockstep._src.engine import file_errors
+from lockstep._src.saving import initial_tables
 from lockstep._src.saving.latest import latest_checkpoint
 
 _tf1 = tf.compat.v1
@@ -55,23 +57,36 @@ def checked(warm_start_from: Any) -> WarmStartSettings | None:
 def initializer(settings: WarmStartSettings, init_fn: Callable[..., None] | None) -> Callable[..., None]:
     """Returns an `init_fn` for a scaffold that restores the settings' variables, then calls the given `init_fn`.
 
-    Sharded tables are restored, too.
+    Sharded tables are restored, too. Dynamic tables get the checkpoint's rows; slots and counts begin anew.
 
     Raises:
-      ValueError: the checkpoint lacks a variable, or no variable matches the settings.
+      ValueError: the checkpoint lacks a variable or table, has a table with other keys or row sizes, or no variable
+        matches the settings.
     """
     path = latest_checkpoint(settings.ckpt_to_initialize_from) or settings.ckpt_to_initialize_from
     previous = settings.var_name_to_prev_var_name or {}
     variables = {previous.get(v.op.name, v.op.name): v for v in _variables(settings.vars_to_warm_start)}
+    tables = {
+        name: variables.pop(name)
+        for name, variable in list(variables.items())
+        if getattr(variable, "is_dynamic", False)
+    }
     there = dict(tf.train.list_variables(path))
     missing = [name for name in variables if name not in there]
-    if missing or not variables:
+    if missing or not (variables or tables):
         what = f"lacks {', '.join(missing)}" if missing else f"no variable matches {settings.vars_to_warm_start!r}"
         raise ValueError(f"warm_start_from: {path!r}: {what}")
-    saver = _tf1.train.Saver(variables)
+    saver = _tf1.train.Saver(variables) if variables else None
+    begun: list[tf.Operation] = []
+    if tables:
+        checkpoint = initial_tables.Checkpoint(path, "warm_start_from")
+        begun = [checkpoint.initial(table, name) for name, table in tables.items()]
 
     def initialize(session: Any) -> None:
-        saver.restore(session, path)
+        if saver is not None:
+            saver.restore(session, path)
+        with file_errors.while_restoring(path):
+            session.run(begun)
         if init_fn is not None:
             init_fn(session)
 

@@ -262,6 +262,10 @@ SAVER_RESTORE = _row(
     _SAVER + "restore(self, sess, save_path)",
     {NAMED_JOB: "An error says which checkpoint is damaged or cannot be read."},
 )
+INIT_FROM_CHECKPOINT = _row(
+    "tensorflow.python.training.checkpoint_utils:_init_from_checkpoint(ckpt_dir_or_file, assignment_map)",
+    {TABLES: "`init_from_checkpoint` finds dynamic tables, and gives them the rows of a checkpoint."},
+)
 CHECKPOINT_INITIALIZER = _row(
     "tensorflow.python.training.checkpoint_utils:_set_checkpoint_initializer(variable, ckpt_file, tensor_name, ...)",
     "`init_from_checkpoint` reads a worker's own rows of a sharded table.",

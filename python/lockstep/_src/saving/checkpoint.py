@@ -34,7 +34,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
-from lockstep._src.saving import data_positions, shard_saveables
+from lockstep._src.saving import data_positions, initial_tables, shard_saveables
 from lockstep._src.saving import table_saveables as dynamic_tables
 from lockstep._src.saving.chain import end_chain
 from lockstep._src.saving.data_positions import PositionSaveable, is_position
@@ -417,6 +417,7 @@ def build_of_tables(original: Callable[..., None]) -> Callable[..., None]:
 
 
 tensorflow1_adapter.hooks.add(lambda interception: interception.replace(symbols.SAVER_BUILD, build_of_tables))
+tensorflow1_adapter.hooks.add(initial_tables.intercept)
 
 
 def intercept_savers(interception: Interception) -> None:

@@ -25,6 +25,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.saving.row_table import RowTable
+from lockstep._src.saving.table_saveables import misfit
 from lockstep._src.tables.dynamic import initial_rows, table_options
 from lockstep._src.tables.dynamic import variable as dynamic
 
@@ -78,6 +79,8 @@ class StockTable(dynamic.DynamicVariable):
     """
 
     fuses_lookups = False
+    # Its rows are those of the export's checkpoint, whatever the model says of initial values.
+    is_initialized_here = False
 
     def __init__(
         self,
@@ -158,18 +161,12 @@ for _method in ("remove", "end_step"):
 
 
 def _count_of(checkpoint: Tensors, name: str, dim: int, key_dtype: tf.DType) -> int:
-    keys, values = f"{name}-keys", f"{name}-values"
-    refused = f"export: checkpoint {checkpoint.path!r} does not fit the model: dynamic table {name}"
-    if keys not in checkpoint.shapes or values not in checkpoint.shapes:
-        incremental = f"{name}-changed-keys" in checkpoint.shapes
-        raise ValueError(f"{refused} is {'incremental there; wanted a full checkpoint' if incremental else 'missing'}")
-    (count,) = checkpoint.shapes[keys]
-    has = (checkpoint.dtypes[keys], list(checkpoint.shapes[values]))
-    if has != (key_dtype, [count, dim]):
+    problem = misfit(checkpoint.shapes, checkpoint.dtypes, name, dim, key_dtype)
+    if problem:
         raise ValueError(
-            f"{refused} has keys {has[0].name} and rows {has[1]}, the model {key_dtype.name} and {[count, dim]}"
+            f"export: checkpoint {checkpoint.path!r} does not fit the model: dynamic table {name} {problem}"
         )
-    return count
+    return checkpoint.shapes[f"{name}-keys"][0]
 
 
 def _variable(name: str, shape: list[int], dtype: tf.DType) -> tf.Variable:

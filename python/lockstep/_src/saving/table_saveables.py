@@ -9,7 +9,7 @@ A restore clears the tables, and each worker takes the keys that it owns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -69,16 +69,42 @@ def saved(saveables: Sequence[TableSaveable], *, changes: bool, track: bool) -> 
     }
 
 
-def restore(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: bool, track: bool) -> tf.Operation:
+def misfit(
+    shapes: Mapping[str, list[int]], dtypes: Mapping[str, tf.DType], name: str, dim: int, key_dtype: tf.DType
+) -> str:
+    """Returns how a checkpoint's table differs from one of this dimension and type of keys; "" if it fits.
+
+    Args:
+      shapes: the shapes of the checkpoint's tensors.
+      dtypes: their types.
+      name: the name of the table.
+      dim: the dimension.
+      key_dtype: the type of the keys.
+    """
+    keys, values = f"{name}-keys", f"{name}-values"
+    if keys not in shapes or values not in shapes:
+        return "is incremental there; wanted a full checkpoint" if f"{name}-changed-keys" in shapes else "is missing"
+    wanted = tf.string if key_dtype == tf.string else tf.int64
+    (count,) = shapes[keys]
+    has = (dtypes[keys], list(shapes[values]))
+    if has == (wanted, [count, dim]):
+        return ""
+    return f"has keys {has[0].name} and rows {has[1]}, the model {wanted.name} and {[count, dim]}"
+
+
+def restore(
+    saveables: Sequence[Any], prefix: tf.Tensor, *, changes: bool, track: bool, part: str = "all"
+) -> tf.Operation:
     """Restores tables from a full checkpoint, or applies the changes of an incremental one.
 
     Args:
-      saveables: the tables.
+      saveables: the tables; objects with the attributes `table` and `name`.
       prefix: the checkpoint's prefix.
       changes: true if the checkpoint is incremental; the tables must hold the checkpoint on which it builds.
       track: makes the tables record their changes from now on.
+      part: 'all'; or 'rows' or 'rows and slots', as the beginning of another training.
     """
-    with tf.control_dependencies([] if changes else [saveable.table.initializer for saveable in saveables]):
+    with tf.control_dependencies([] if changes else [saveable.table.creation for saveable in saveables]):
         return ops.lockstep_restore_tables(
             prefix,
             tables=[saveable.table.handle for saveable in saveables],
@@ -87,4 +113,5 @@ def restore(saveables: Sequence[TableSaveable], prefix: tf.Tensor, *, changes: b
             rank=context.rank,
             world_size=context.world_size,
             track=track,
+            part=part,
         )

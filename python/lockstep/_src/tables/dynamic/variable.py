@@ -97,6 +97,8 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     """
 
     is_dynamic = True
+    # Whether its initializer decides about its rows.
+    is_initialized_here = True
     # Whether lookups with a combiner may be made of this library's operations; exported tables need TensorFlow's.
     fuses_lookups = True
     # Whether gradients of lookups are plain sums over the workers, whatever the options say.
@@ -154,6 +156,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
                 self.sums_gradients,
                 self.gradients_by,
             )
+            self._creation = handle.initializer
             if in_graph:
                 self._join_graph(collections)
             else:
@@ -410,6 +413,15 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     def set_clock(self, clock: Any) -> tf.Operation | None:
         """Restores the counters that `clock()` returned."""
         return library.ops.lockstep_dynamic_table_set_clock(self.handle, tf.cast(clock, tf.int64))
+
+    @property
+    def creation(self) -> tf.Operation | None:
+        """In a graph, the operation that creates the table without keys, whatever its initializer does."""
+        return self._creation
+
+    def begin_with(self, initializer: tf.Operation) -> None:
+        """Makes an operation that creates the table with some rows its initializer."""
+        self._initializer_op = initializer
 
     def recreate(self) -> None:
         """Creates the table again in its initial state, without keys; only in eager execution."""
