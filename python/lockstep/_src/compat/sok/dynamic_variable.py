@@ -18,6 +18,7 @@ from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.tables import dynamic
 from lockstep._src.tables.dynamic import lookups, modes, tensorflow1_adapter
+from lockstep._src.tables.sharded import initial_values
 from lockstep._src.tables.sharded.lookup_steps import DistinctRows
 
 _numbers = itertools.count()
@@ -351,6 +352,9 @@ for _name in _IN_STATIC_MODE:
 class _FilteringLookups(lookups.Lookups):
     """Lookups that leave out some of the keys that are new.
 
+    Whether a key is added depends on the seed, the table, the key and the number of the lookup. So it does not depend
+    on the number of workers or the order of keys, and a key that comes often is added at some time.
+
     Args:
       *arguments: those of `lookups.Lookups`.
       ratio: the probability with which a new key is added.
@@ -358,16 +362,26 @@ class _FilteringLookups(lookups.Lookups):
 
     def __init__(self, *arguments: Any, ratio: float) -> None:
         super().__init__(*arguments)
-        self._ratio = ratio
+        self._ratio, self._seed = ratio, initial_values.name_seed(self._name)
 
     def _resolve(self, keys: tf.Tensor, times: tf.Tensor | None, *, is_counted: bool) -> tf.Tensor:
         known = library.ops.lockstep_dynamic_table_find(self._handle, keys) >= 0
-        kept = known | (tf.random.uniform(tf.shape(keys)) < self._ratio)
+        kept = known | (self._numbers(keys) < self._ratio)
         times = None if times is None else tf.boolean_mask(times, kept)
         rows = super()._resolve(tf.boolean_mask(keys, kept), times, is_counted=is_counted)
         # The other keys read the row of zeros behind them.
         rows = tf.pad(rows, [[0, 1], [0, 0]])
         return tf.gather(rows, tf.where(kept, tf.cumsum(tf.cast(kept, tf.int32)) - 1, tf.shape(rows)[0] - 1))
+
+    def _numbers(self, keys: tf.Tensor) -> tf.Tensor:
+        """Returns a number from [0, 1) for each key, in each lookup another one: splitmix64 of the key."""
+        # All ranks have the same sequence of numbers of lookups.
+        lookup = tf.random.uniform([], maxval=2**62, dtype=tf.int64, seed=self._seed)
+        mixed = tf.bitcast(tf.bitwise.bitwise_xor(tf.cast(keys, tf.int64), lookup), tf.uint64)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+            shifted = tf.bitwise.right_shift(mixed, tf.constant(shift, tf.uint64))
+            mixed = tf.bitwise.bitwise_xor(mixed, shifted) * tf.constant(factor, tf.uint64)
+        return tf.cast(tf.bitwise.right_shift(mixed, tf.constant(40, tf.uint64)), tf.float32) / 2.0**24
 
 
 def _initializer(name: str, initializer: Any) -> Any:

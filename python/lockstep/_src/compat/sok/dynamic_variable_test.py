@@ -194,6 +194,26 @@ def test_low_frequency_filter(started):
         lookups.lookup_sparse(DynamicVariable(2, var_type="hbm"), tf.ragged.constant([[1]], tf.int64), None, None, True)
 
 
+def filtered(name, keys, times):
+    """Returns the keys that each of several lookups has added."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.set_random_seed(5)
+        variable = DynamicVariable(2, "1", name=name, filter_ratio=0.3)
+        ids = tf.RaggedTensor.from_row_lengths(tf.constant(keys, tf.int64), tf.ones([len(keys)], tf.int64))
+        found = lookups.lookup_sparse(variable, ids, None, "sum", True)
+        session.run(tf1.global_variables_initializer())
+        return [{k for k, row in zip(keys, session.run(found), strict=True) if row.any()} for _ in range(times)]
+
+
+def test_the_low_frequency_filter_draws_by_seed_table_key_and_lookup(started):
+    keys = list(range(-100, 100))
+    first = filtered("a", keys, 3)
+    assert first == filtered("a", keys[::-1], 3) and first != filtered("b", keys, 3)
+    # A part of the keys, as another rank has them, gets the same draws.
+    assert [found & set(keys[:50]) for found in first] == filtered("a", keys[:50], 3)
+    assert first[0] < first[1] < first[2], "a key that is refused may be added later"
+
+
 def test_keys_of_32_bits(started):
     variable = DynamicVariable(1, "1", var_type="hbm", key_type=tf.int32)
     ids = tf.ragged.constant([[1, 2], [-3]], tf.int64)
