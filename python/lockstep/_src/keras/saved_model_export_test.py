@@ -17,6 +17,7 @@ if not keras.__version__.startswith("3"):
 import lockstep.keras  # noqa: E402
 from lockstep._src.tables import dynamic  # noqa: E402
 from lockstep.keras import DynamicEmbedding, LazyAdam, export  # noqa: E402
+from lockstep.testing.tables import remove  # noqa: E402
 
 DIM = 3
 KEYS = np.array([5, -(2**62), 7], np.int64)
@@ -64,7 +65,7 @@ def made(filled=True):
             layer.table.insert(KEYS, ROWS)
         for layer in (pooled, means):
             layer.table.insert([b"5", b"none", b"7"], 2 * ROWS)
-            layer.table.remove([b"none"])
+            remove(layer.table, [b"none"])
     return model
 
 

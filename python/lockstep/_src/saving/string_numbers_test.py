@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.saving.string_numbers import numbers_of
 from lockstep._src.tables import dynamic
+from lockstep.testing.tables import remove
 
 _MASK = 2**64 - 1
 
@@ -48,13 +49,13 @@ def test_tables_have_these_numbers(tmp_path):
     with tf.Graph().as_default(), tf.Session() as session:
         table = dynamic.get_embedding_variable("words", 2, key_dtype=tf.string)
         keys = np.array(strings(), object)
-        insert, remove = table.insert(keys, tf.zeros([len(keys), 2])), table.remove(keys)
+        insert, removal = table.insert(keys, tf.zeros([len(keys), 2])), remove(table, keys)
         saver = IncrementalSaver()
         session.run(tf.global_variables_initializer())
         saver.track(session)
         session.run(insert)
         saver.save(session, f"{tmp_path}/model.ckpt", 1)
-        session.run(remove)
+        session.run(removal)
         increment = saver.save(session, f"{tmp_path}/model.ckpt", 2)
     removed = tf.train.load_checkpoint(increment).get_tensor("words-changed-removed")
     assert sorted(removed.tolist()) == sorted(numbers_of(strings()).tolist())

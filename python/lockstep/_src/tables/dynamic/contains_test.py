@@ -10,6 +10,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.scope import scope
 from lockstep._src.tables import dynamic
 from lockstep.testing import call_workers
+from lockstep.testing.tables import remove
 
 v1 = tf.compat.v1
 
@@ -39,7 +40,7 @@ def test_admitted_keys_are_there_and_asking_changes_nothing(key_dtype, keys):
         np.testing.assert_array_equal(found, [[False, True], [False, False]])
     np.testing.assert_array_equal(table.get_frequency(keys), [[1, 2], [0, 1]])
     assert (table.total_count(), table.candidate_count()) == (1, 2)
-    table.remove(keys[0])
+    remove(table, keys[0])
     assert not np.any(table.contains(keys))
 
 

@@ -367,11 +367,6 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
             tf.cast(versions, tf.int64),
         )
 
-    def remove(self, keys: Any) -> tf.Tensor:
-        """Removes keys and returns how many of them were there: int64 scalar."""
-        keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else self._key_dtype)
-        return library.ops.lockstep_dynamic_table_remove(self.handle, keys)
-
     def evict(self, keeps_last_lookup_alone: bool = False) -> tuple[tf.Tensor, tf.Tensor]:
         """Evicts keys of this worker by the options now, so that its budget (`BudgetEvict`) is kept.
 
