@@ -108,6 +108,15 @@ def test_a_csv_that_all_workers_read_is_warned_of_and_its_shares_train_as_one_wo
         _assert_close(weights, expected)
 
 
+def test_data_that_an_epoch_leaves_out_is_warned_of_with_numbers_and_progress_is_true():
+    (even, uneven), others = call_workers(worker.fit_unevenly, 2, timeout_s=400)
+    assert even[0] == [] and len(uneven[0]) == 1, uneven
+    for part in ("after 2 batches", "by rank: 2, 20", "Not trained: 18 batches of rank 1"):
+        assert part in uneven[0][0]
+    assert [said for said, _ in others] == [[], []]
+    assert [count for _, count in (even, uneven, *others)] == ["2"] * 4
+
+
 def test_arrays_that_all_workers_have_are_warned_of_although_each_worker_shuffles_them():
     assert call_workers(worker.fit_arrays, 2, timeout_s=400) == [[0, 1], [0, 0]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 
 import numpy as np
 
@@ -146,6 +147,28 @@ def fit_csv(path, batch):
                 for _ in range(2):
                     model.fit(data, epochs=2, verbose=0, validation_data=batches)
         found.append((model.get_weights(), said))
+    return found
+
+
+def fit_unevenly():
+    """Returns the warnings of an epoch that leaves out data of worker 1, and worker 1's last count of batches."""
+    import io
+
+    import keras
+
+    import lockstep
+    from tests.multiprocess.on_each_worker import logged
+
+    found = []
+    with lockstep.scope():
+        for rows in (8, 8 * (1 + 9 * lockstep.rank())):
+            model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+            model.compile("sgd", "mse")
+            x = np.random.default_rng(lockstep.rank()).normal(size=(rows, 2))
+            with logged("The epoch ended") as said, contextlib.redirect_stdout(io.StringIO()) as shown:
+                model.fit(x, x[:, :1], batch_size=4, epochs=2, verbose=1)
+            counts = [re.match(r"\d+", line.split("/")[1])[0] for line in shown.getvalue().split("\n") if "/" in line]
+            found.append((said, counts[-1]))
     return found
 
 

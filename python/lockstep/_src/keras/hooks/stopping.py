@@ -18,7 +18,7 @@ import tensorflow as tf
 from lockstep._src.collectives import ordered
 from lockstep._src.engine import steps
 from lockstep._src.engine.context import context
-from lockstep._src.keras.hooks import called_alone
+from lockstep._src.keras.hooks import called_alone, uneven
 
 # Method of a model -> the attribute by which callbacks end it.
 ATTRIBUTES = {"fit": "stop_training", "evaluate": "stop_evaluating", "predict": "stop_predicting"}
@@ -90,9 +90,10 @@ class Passes(threading.local):
         for _ in range(count if steps.marked() == marked else 0):
             steps.end_step()
 
-    def end_epoch(self, tell: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def end_epoch(self, tell: Callable[..., Any], callbacks: Any, *args: Any, **kwargs: Any) -> Any:
         """Informs all callbacks about the end of an epoch; all workers agree on their requests."""
-        self.end_batch(tell, *args, **kwargs)
+        uneven.show_true_count(callbacks)
+        self.end_batch(tell, callbacks, *args, **kwargs)
         if self.innermost is not None:
             asked = tf.constant(int(self.innermost.asked))
             self.innermost.agree(bool(ordered.allreduce(asked, op="max", name="stop_training").numpy()))

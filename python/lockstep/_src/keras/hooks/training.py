@@ -37,7 +37,7 @@ from lockstep._src.gradients import in_scope, loss_divisors, norms
 from lockstep._src.gradients.keras_optimizers import apply_keras3
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import outside, resuming, stopping, table_optimizers
+from lockstep._src.keras.hooks import outside, resuming, stopping, table_optimizers, uneven
 from lockstep._src.tables import sharded as sharding
 from lockstep._src.tables.updates import keras3 as updates
 
@@ -93,6 +93,7 @@ class _Step(threading.local):
         self._in_losses = False
         self._compared = False  # whether the first batches of training have been compared
         self.passes = stopping.Passes()
+        self._epochs = uneven.Epochs()
 
     @property
     def weight(self) -> backend.Variable:
@@ -115,6 +116,7 @@ class _Step(threading.local):
         if context.options.mode == "train":
             resuming.begin_epoch(epoch.steps_per_epoch)
         # With `steps_per_epoch`, an epoch continues where the previous one ended.
+        of_data = epoch.num_batches if epoch.steps_per_epoch is None else None
         if epoch._current_iterator is None or epoch.steps_per_epoch is None:
             epoch._current_iterator = iter(epoch._get_iterator())
         adapter, begin = epoch.data_adapter, 0
@@ -123,7 +125,10 @@ class _Step(threading.local):
             if epoch.steps_per_epoch is not None:
                 wanted = min(wanted, epoch.steps_per_epoch - begin)
             batches = []
-            while len(batches) < wanted and (batch := self.next_of_all(epoch._current_iterator, adapter)) is not None:
+            while len(batches) < wanted:
+                batch = self.next_of_all(epoch._current_iterator, adapter, begin + len(batches), of_data)
+                if batch is None:
+                    break
                 batches.append(batch)
             if batches:
                 epoch._steps_seen = begin + len(batches)
@@ -136,7 +141,7 @@ class _Step(threading.local):
         epoch._num_batches = begin
         epoch.data_adapter.on_epoch_end()
 
-    def next_of_all(self, iterator: Any, adapter: Any) -> _Batch | None:
+    def next_of_all(self, iterator: Any, adapter: Any, taken: int, of_data: int | None) -> _Batch | None:
         """Returns the next batch of this worker.
 
         The batch has no rows if this worker's data has ended and other workers still have batches. The result is None
@@ -145,14 +150,18 @@ class _Step(threading.local):
         Args:
           iterator: the iterator of this worker's data.
           adapter: Keras' adapter of this data.
+          taken: the number of batches that this epoch has had.
+          of_data: the number of batches of an epoch of this worker's data; None if it isn't known.
         """
         this = self.passes.innermost
         mine = iterator.get_next_as_optional()
         batch = mine.get_value() if mine.has_value() else None
         is_first = not self._compared and context.options.mode == "train"
         compared = sharing.NOTHING if batch is None or not is_first else _fingerprint(batch, adapter)
-        # The number of rows, or _NO_BATCH; whether a callback requested the end; the first batch's fingerprint.
-        sent = [[_NO_BATCH if batch is None else _rows(batch), int(this is not None and this.asked), compared]]
+        # The number of rows, or _NO_BATCH; whether a callback requested the end; the first batch's fingerprint; the
+        # number of batches of an epoch.
+        batches = uneven.UNKNOWN if of_data is None else of_data
+        sent = [[_NO_BATCH if batch is None else _rows(batch), int(this is not None and this.asked), compared, batches]]
         all_sent = ordered.allgather(tf.constant(sent, tf.int64), name="rows_of_batches").numpy()
         rows, asked = all_sent[:, 0], all_sent[:, 1]
         if is_first:
@@ -163,6 +172,8 @@ class _Step(threading.local):
         until_the_last = context.options.mode == "eval" or not context.options.data_sync_drop_remainder
         ended = rows == _NO_BATCH
         if asked.any() or ended.all() or (not until_the_last and ended.any()):
+            if ended.any() and not ended.all():
+                self._epochs.warn(taken, all_sent[:, 3].tolist())
             return None
         if batch is None:
             batch = tree.map_structure(lambda spec: sync.empty(spec), iterator.element_spec)
