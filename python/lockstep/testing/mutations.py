@@ -10,6 +10,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 SECONDS = "LOCKSTEP_FUZZ_SECONDS"
 # Values that often break code that handles lengths, counts or text.
@@ -17,6 +18,11 @@ _TEXTS = (
     b"0", b"-1", b"1e999", b"NaN", b"Infinity", b"null", b"true", b'""', b"[]", b"{}", b"\0", b"\n", b"\xff",
     b"\xc3\xa9", b"4294967296", b"9" * 5000, b"[" * 100_000, b'{"a":' * 20_000, "²".encode(), "٣".encode(), b"\\ud800",
     b",", b":",
+)  # fmt: skip
+# Values that JSON can have in place of those that a reader expects.
+_VALUES: tuple[Any, ...] = (
+    None, True, "", "²", "\x1b[2J\n\u202e<&\"'>", "\ud800", "x" * 5000, -1, 0, 2**31, 2**53 + 1, 10**12, -(10**400),
+    1.5, float("nan"), float("-inf"), [], {}, [[1]], {"a": {}},
 )  # fmt: skip
 # Values of TF_CONFIG: with several tasks or one, in both forms, and empty.
 TF_CONFIGS = [
@@ -74,6 +80,33 @@ def mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
     return bytes(data)
 
 
+def json_mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
+    """Returns mutation `number` of some inputs whose lines are JSON: a part of a line is changed, left out or moved.
+
+    Lines may end in a comma; lines that are not JSON stay as they are.
+    """
+    draw = random.Random(f"{seed} {number}")
+    lines = draw.choice(seeds).split(b"\n")
+    for _ in range(2 ** draw.randrange(3)):
+        at = draw.randrange(len(lines))
+        try:
+            value = json.loads(lines[at].removesuffix(b","))
+        except ValueError:
+            continue
+        whole: Any = [value]
+        holder, place = whole, 0
+        # Goes some levels down, and then changes what is there.
+        while isinstance(holder[place], (dict, list)) and holder[place] and draw.random() < 0.8:
+            holder = holder[place]
+            place = draw.choice(sorted(holder)) if isinstance(holder, dict) else draw.randrange(len(holder))
+        if draw.random() < 0.2 and holder is not whole:
+            del holder[place]
+        else:
+            holder[place] = draw.choice(_VALUES)
+        lines[at] = json.dumps(whole[0]).encode() + b"," * lines[at].endswith(b",")
+    return b"\n".join(lines)
+
+
 def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
     """Yields (seed, number) for each input of a run; at its end prints the number of inputs and the time.
 
@@ -90,7 +123,12 @@ def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
 
 
 def feed(
-    name: str, reads: Callable[[bytes], object], seeds: Sequence[bytes], refused: type[Exception] | tuple, inputs: int
+    name: str,
+    reads: Callable[[bytes], object],
+    seeds: Sequence[bytes],
+    refused: type[Exception] | tuple,
+    inputs: int,
+    mutate: Callable[[Sequence[bytes], int, int], bytes] = mutation,
 ) -> int:
     """Calls `reads` with well-formed inputs, and with mutations of them; see `rounds` for their number.
 
@@ -100,6 +138,7 @@ def feed(
       seeds: well-formed inputs, which `reads` must accept.
       refused: the exceptions that `reads` may raise for mutations. Their messages must not be empty.
       inputs: the number of mutations.
+      mutate: makes them.
 
     Returns:
       The number of mutations that `reads` accepted.
@@ -111,7 +150,7 @@ def feed(
         reads(data)
     read = 0
     for seed, number in rounds(name, inputs):
-        data = mutation(seeds, number, seed)
+        data = mutate(seeds, number, seed)
         try:
             reads(data)
             read += 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import re
 from collections.abc import Sequence
 
 from lockstep._src.timeline import merging, picture, summary, traces
-from lockstep.launch.base.printing import print_text
+from lockstep.launch.base.printing import print_error, print_text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
             _write(options.svg, picture.svg(mine, *steps))
             _tell(options, f"{options.svg} shows the steps; a browser opens it")
     except traces.TimelineError as error:
-        print(f"lockstep timeline: {error}", file=sys.stderr)
+        print_error("lockstep timeline", error)
         return 1
     return 0
 
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str]) -> int:
 def _steps(line: argparse.ArgumentParser, text: str | None) -> tuple[int | None, int | None]:
     if text is None:
         return None, None
-    first, _, last = text.partition(":")
-    if not (first.isdigit() and (last or first).isdigit()):
+    if not re.fullmatch(r"[0-9]{1,18}(:[0-9]{0,18})?", text):
         line.error(f"--steps: got {text!r}, wanted two steps like 20:22")
+    first, _, last = text.partition(":")
     return int(first), int(last or first)
 
 

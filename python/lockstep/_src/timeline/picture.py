@@ -7,6 +7,7 @@ from typing import Any
 
 from lockstep._src.timeline.merging import lane_names
 from lockstep._src.timeline.traces import TimelineError, Trace
+from lockstep.launch.base.printing import printable
 
 _WIDTH, _LEFT, _ROW, _GAP, _TOP, _BOTTOM = 960, 150, 18, 14, 34, 30
 _STYLE = """\
@@ -99,8 +100,9 @@ def _box(event: dict[str, Any], begin: float, end: float, scale: float, y: float
     about = ", ".join(f"{key} {value}" for key, value in event["args"].items())
     tip = f"{event['name']}: {event['dur'] / 1000:.3f} ms" + (f", {about}" if about else "")
     width = max(0.75, (right - left) * scale)
+    kind = _text(event["cat"])
     return (
-        f'<rect class="{event["cat"]}" x="{_LEFT + (left - begin) * scale:.2f}" y="{y + 2:g}" width="{width:.2f}" '
+        f'<rect class="{kind}" x="{_LEFT + (left - begin) * scale:.2f}" y="{y + 2:g}" width="{width:.2f}" '
         f'height="{_ROW - 4}"><title>{_text(tip)}</title></rect>'
     )
 
@@ -117,7 +119,7 @@ def _legend(title: str) -> str:
 
 def _axis(begin: float, end: float, scale: float, y: float) -> list[str]:
     unit = next(
-        step * 10**power for power in range(9) for step in (1, 2, 5) if (end - begin) / (step * 10**power) <= 10
+        step * 10**power for power in range(16) for step in (1, 2, 5) if (end - begin) / (step * 10**power) <= 10
     )
     lines = [f'<path class="axis" d="M{_LEFT} {y:g}H{_WIDTH - 10}"/>']
     for i in range(int((end - begin) / unit) + 1):
@@ -130,4 +132,4 @@ def _axis(begin: float, end: float, scale: float, y: float) -> list[str]:
 
 
 def _text(text: str) -> str:
-    return html.escape(text, quote=True)
+    return html.escape(printable(text), quote=True)

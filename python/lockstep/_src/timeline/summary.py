@@ -10,6 +10,7 @@ from typing import Any
 
 from lockstep._src.timeline.merging import Clock, Exchange, exchanges
 from lockstep._src.timeline.traces import Trace
+from lockstep.launch.base.printing import printable
 
 # How many exchanges a table shows: those of each step, and those that come seldom.
 _SLOWEST, _SLOWEST_SELDOM = 8, 3
@@ -183,7 +184,7 @@ def lines_of(summary: dict[str, Any], others: int = 0) -> list[str]:
     seldom = [one for one in summary["exchanges"] if one["count"] < steps / 2]
     lines += _exchanges("slowest exchanges of the steps" if steps else "slowest exchanges", of_steps[:_SLOWEST])
     lines += _exchanges("exchanges that come seldom", seldom[:_SLOWEST_SELDOM])
-    return lines + _notes(summary, others)
+    return [printable(line) for line in lines + _notes(summary, others)]
 
 
 def _exchanges(title: str, shown: list[dict[str, Any]]) -> list[str]:
@@ -227,6 +228,7 @@ def _notes(summary: dict[str, Any], others: int) -> list[str]:
 
 def _table(header: Sequence[str], rows: list[list[str]]) -> list[str]:
     """Returns the lines of a table: the first column to the left, the others to the right."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [list(header), *rows]) for i in range(len(header))]
     lines = []
     for row in [list(header), *rows]:
@@ -276,4 +278,11 @@ def _size(size: float) -> str:
 
 
 def _listed(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
+    """Returns ascending ranks as a text: "0, 2 to 7"."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and runs[-1][1] == rank - 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ", ".join(str(a) if a == b else f"{a}, {b}" if a + 1 == b else f"{a} to {b}" for a, b in runs)

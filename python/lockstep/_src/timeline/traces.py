@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
+import stat
 from typing import Any
 
+from lockstep._src.timeline import events as checked
+
 FORMAT = 1
+# Ranks end their files at 128 MiB; a longer one is none of theirs.
+_MOST_BYTES = 256 << 20
 
 
 class TimelineError(Exception):
@@ -55,31 +59,33 @@ def read(path: str) -> Trace:
     Raises:
       TimelineError: the file cannot be read, is no trace of a rank, or is damaged.
     """
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError as error:
-        raise TimelineError(f"{path}: {error.strerror or error}") from None
-    head = _event(lines[1]) if len(lines) > 1 and lines[0] == "[" else None
+    lines = _lines(path)
+    head = checked.parse(lines[1]) if len(lines) > 1 and lines[0] == "[" else None
     if head is None or head.get("name") != "lockstep":
         raise TimelineError(f"{path}: is no trace of a rank: its first event is not named 'lockstep'")
     about = head["args"]
     if about.get("format") != FORMAT:
         raise TimelineError(f"{path}: has format {about.get('format')}, wanted {FORMAT}: written by another version")
+    if wrong := checked.wrong_in_head(about):
+        raise TimelineError(f"{path}: line 2 is damaged: {wrong}")
     events: list[dict[str, Any]] = []
     end: dict[str, Any] | None = None
     for number, line in enumerate(lines[2:], 3):
         if end is not None or line == "]":
             break
-        event = _event(line)
+        event = checked.parse(line)
         if event is None:
             if number == len(lines):
                 break  # the process was killed while it wrote
             raise TimelineError(f"{path}: line {number} is damaged: {line[:60]!r}")
         if event.get("name") == "lockstep_end":
             end = event["args"]
+            wrong = checked.wrong_in_end(end)
         else:
             events.append(event)
+            wrong = checked.wrong_in(event)
+        if wrong:
+            raise TimelineError(f"{path}: line {number} is damaged: {wrong}")
     return Trace(
         path,
         about["rank"],
@@ -95,12 +101,20 @@ def read(path: str) -> Trace:
     )
 
 
-def _event(line: str) -> dict[str, Any] | None:
+def _lines(path: str) -> list[str]:
+    """Returns the lines of a file that is short enough to be the trace of a rank."""
     try:
-        event = json.loads(line.removesuffix(","))
-    except ValueError:
-        return None
-    return event if isinstance(event, dict) and isinstance(event.get("args"), dict) else None
+        # A pipe of this name would make the reader wait for a writer.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            state = os.fstat(file.fileno())
+            if not stat.S_ISREG(state.st_mode):
+                raise TimelineError(f"{path}: is no file")
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise TimelineError(f"{path}: {error.strerror or error}") from None
+    if len(data) > _MOST_BYTES:
+        raise TimelineError(f"{path}: has {state.st_size} bytes, wanted at most {_MOST_BYTES}: is no trace of a rank")
+    return data.decode("utf-8", "replace").removesuffix("\n").split("\n")
 
 
 def read_folder(folder: str, job: str | None = None) -> tuple[list[Trace], list[Trace]]:
