@@ -31,13 +31,21 @@ def host_checks(ranks: int) -> list[Finding]:
         machine.cpu_features(),
         machine.processors(ranks),
         machine.memory(ranks),
-        machine.shared_memory(ranks, Options().shared_bytes_per_rank),
+        _shared_memory(ranks),
         machine.dev_shm(),
         network.loopback(),
         network.network_interfaces(),
         network.own_name(),
         network.ports(),
     ]
+
+
+def _shared_memory(ranks: int) -> Finding:
+    try:
+        options = Options.from_environment(os.environ)
+    except ValueError as error:
+        return Finding("settings", "problem", str(error), "correct the variable, or unset it")
+    return machine.shared_memory(ranks, options.shared_bytes_per_rank)
 
 
 def address_checks(cluster: Cluster, asked: Sequence[int]) -> list[Finding]:
@@ -50,8 +58,16 @@ def address_checks(cluster: Cluster, asked: Sequence[int]) -> list[Finding]:
     findings = [network.port(number) for number in asked]
     if cluster.world_size > 1 and cluster.rank == 0 and cluster.rendezvous:
         host, _, number = (cluster.listen or cluster.rendezvous).rpartition(":")
-        findings.append(network.port(int(number), host.strip("[]"), "the job's first address"))
+        findings.append(_first_address(host.strip("[]"), number))
     return findings
+
+
+def _first_address(host: str, number: str) -> Finding:
+    what = "the job's first address"
+    if not re.fullmatch("[0-9]{1,5}", number) or not 0 < int(number) < 1 << 16:
+        seen = f"{what} is {host}:{number}"
+        return Finding("port", "problem", seen, "name a port from 1 to 65535 in TF_CONFIG, or use a launcher")
+    return network.port(int(number), host, what)
 
 
 def times_of(times: dict[str, Any]) -> list[Finding]:
@@ -109,12 +125,15 @@ def collective_checks(launch_options: Sequence[str]) -> tuple[list[Finding], dic
     hosts: dict[str, list[Finding]] = {}
     findings: list[Finding] = []
     for line in job.stdout.splitlines():
-        found = _LINE.match(line)
-        said = json.loads(found[1]) if found else {}
-        if "findings" in said:
-            hosts[said["host"]] = [Finding(**finding) for finding in said["findings"]]
-        elif "times" in said:
-            findings = times_of(said["times"])
+        try:
+            found = _LINE.match(line)
+            said = json.loads(found[1]) if found else {}
+            if "findings" in said:
+                hosts[said["host"]] = [Finding(**finding) for finding in said["findings"]]
+            elif "times" in said:
+                findings = times_of(said["times"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # Another program of the interpreter's start may print such a line.
     if job.returncode or not findings:
         ours = [line for line in job.stderr.splitlines() if line.strip()]
         seen = f"a job with {' '.join(launch_options)} failed with exit code {job.returncode}: {' | '.join(ours[-6:])}"

@@ -4,8 +4,9 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lockstep._src.doctor import machine
 from lockstep._src.doctor.checks import address_checks, collective_checks, host_checks, times_of
@@ -15,8 +16,20 @@ from lockstep._src.doctor.rank import measure
 from lockstep._src.engine.cluster import RANK, Cluster
 from lockstep.launch.base.printing import print_text
 
-# The number of ranks of the measurement, unless the user asks for others.
+# The number of ranks of the measurement, unless the user asks for others, and the largest one.
 _RANKS = 2
+_MOST_RANKS = 1024
+
+
+def _integer(least: int, most: int) -> Callable[[str], int]:
+    """Returns the parser of an option that is an integer of this range."""
+
+    def integer(text: str) -> int:
+        if not re.fullmatch("[0-9]{1,9}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"got {text!r}, wanted an integer from {least} to {most}")
+        return int(text)
+
+    return integer
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,13 +40,15 @@ def parser() -> argparse.ArgumentParser:
         "do about each finding. Under a launcher (lockstep run -n 2 lockstep doctor), the job's own ranks measure.",
     )
     where = line.add_mutually_exclusive_group()
-    where.add_argument("-n", "--workers", type=int, metavar="N", help="ranks of the measurement here (2)")
+    where.add_argument(
+        "-n", "--workers", type=_integer(1, _MOST_RANKS), metavar="N", help="ranks of the measurement here (2)"
+    )
     where.add_argument("-H", "--hosts", help="host:slots,...: measure between these hosts, and check each of them")
     line.add_argument("--interface", help="for connections between hosts, as for the launcher")
     line.add_argument("--ssh-command", help="a program in place of ssh, as for the launcher")
     line.add_argument(
         "--port",
-        type=int,
+        type=_integer(1, 65535),
         action="append",
         default=[],
         help="a port that must be free, such as the one of rank 0 in TF_CONFIG; may be repeated",
