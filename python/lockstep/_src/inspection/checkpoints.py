@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
+import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from lockstep._src.inspection.description import Description, InspectError
@@ -35,6 +39,8 @@ EMPTY_TABLE: Mapping[str, Any] = {
     "rows_of_workers": None,
     "bytes": 0,
 }
+# Only small tensors are read.
+_MOST_VALUE_BYTES = 1 << 20
 _CHANGED = "-changed"  # in an increment, between the table's name and these
 _POSITION = re.compile(r"_STATE/worker_(\d+)_of_(\d+)$")
 
@@ -68,7 +74,11 @@ def describe_folder(folder: str) -> Description:
     except (tf.errors.OpError, ValueError) as error:
         raise InspectError(getattr(error, "message", str(error))) from None
     if prefix is None:
-        there = sorted(name[: -len(".index")] for name in os.listdir(folder) if name.endswith(".index"))
+        there = sorted(
+            name[: -len(".index")]
+            for name in os.listdir(folder)
+            if name.endswith(".index") and os.path.isfile(os.path.join(folder, name))
+        )
         if len(there) != 1:
             raise InspectError(f"{folder}: no state file names its last checkpoint; it has {there or 'none'}")
         prefix = os.path.join(folder, there[0])
@@ -93,21 +103,23 @@ def describe(prefix: str) -> Description:
     """
     try:
         header, entries = bundle.read_index(prefix)
+        _check_entries(prefix, header.num_shards, entries)
         tensors = _tensors(entries)
-        reader = tf.train.load_checkpoint(prefix)  # verifies the checksums of the index
         data_files = _check_data(prefix, header.num_shards, entries)
-        step = int(reader.get_tensor(_STEP)) if _STEP in tensors and not tensors[_STEP].shape else None
-        tables, rest = _tables(tensors, reader)
+        numbers = functools.partial(_numbers, prefix, header.num_shards, entries)
+        step = numbers(_STEP) if _STEP in tensors and not tensors[_STEP].shape else None
+        tables, rest = _tables(tensors, numbers)
     except InspectError:
         raise
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise InspectError(str(error)) from None
-    except (tf.errors.OpError, RuntimeError) as error:  # In some versions the reader raises RuntimeError.
-        raise InspectError(f"{prefix}: {getattr(error, 'message', error)}") from None
+    except Exception as error:  # anything may be wrong with an index whose checksums are right
+        text = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
+        raise InspectError(f"{prefix}: its index is damaged: {text}") from None
     positions = [found for name in rest if (found := _POSITION.search(name))]
     return {
         "checkpoint": prefix,
-        "step": step,
+        "step": step[0] if step else None,
         "written_by": _writer(tensors, tables, positions),
         "workers": _workers(tables, positions),
         "data_files": data_files,
@@ -132,11 +144,49 @@ def _tensors(entries: list[tuple[str, Any]]) -> dict[str, Stored]:
     return tensors
 
 
+def _check_entries(prefix: str, shards: int, entries: list[tuple[str, Any]]) -> None:
+    """Checks the numbers in the index. Sizes become lengths of what is read."""
+    for name, entry in entries:
+        dtype = tf.dtypes.as_dtype(entry.dtype)
+        sizes = [dim.size for dim in entry.shape.dim]
+        good = 0 <= entry.shard_id < shards and entry.offset >= 0 and entry.size >= 0 and min(sizes, default=0) >= 0
+        # The size of strings depends on their lengths, and a sliced tensor has no bytes of its own.
+        if good and dtype.is_numpy_compatible and dtype.size and dtype != tf.string and not entry.slices:
+            good = math.prod(sizes) * dtype.size == entry.size
+        if not good:
+            raise InspectError(f"{prefix}.index is damaged: the entry of {name!r} contradicts itself")
+
+
+def _numbers(prefix: str, shards: int, entries: list[tuple[str, Any]], name: str) -> list[int] | None:
+    """Returns the integers of a small tensor; None if there is no such tensor."""
+    found = [entry for its_name, entry in entries if its_name == name]
+    if len(found) != 1 or found[0].size > _MOST_VALUE_BYTES or not tf.dtypes.as_dtype(found[0].dtype).is_integer:
+        return None
+    data = bundle.read_value(prefix, shards, found[0])
+    return np.frombuffer(data, tf.dtypes.as_dtype(found[0].dtype).as_numpy_dtype).tolist()
+
+
+def object_graph(prefix: str) -> tuple[bytes, dict[str, int]]:
+    """Returns the graph of a checkpoint's objects, which may be empty, and the checksums of its tensors.
+
+    Raises:
+      ValueError: the checkpoint is damaged.
+    """
+    header, entries = bundle.read_index(prefix)
+    by_name = dict(entries)
+    entry = by_name.get(OBJECT_GRAPH)
+    graph = b"" if entry is None else bundle.string_in(bundle.read_value(prefix, header.num_shards, entry))
+    return graph, {name: one.crc32c for name, one in entries}
+
+
 def _check_data(prefix: str, shards: int, entries: list[tuple[str, Any]]) -> int:
     """Compares the lengths of the data files with the index; returns their number."""
+    ends: collections.Counter[int] = collections.Counter()
+    for _, entry in entries:
+        ends[entry.shard_id] = max(ends[entry.shard_id], entry.offset + entry.size)
     for shard in range(shards):
         path = f"{prefix}.data-{shard:05d}-of-{shards:05d}"
-        wanted = max((entry.offset + entry.size for _, entry in entries if entry.shard_id == shard), default=0)
+        wanted = ends[shard]
         try:
             size = tf.io.gfile.stat(path).length
         except tf.errors.NotFoundError:
@@ -146,7 +196,9 @@ def _check_data(prefix: str, shards: int, entries: list[tuple[str, Any]]) -> int
     return shards
 
 
-def _tables(tensors: Mapping[str, Stored], reader: Any) -> tuple[list[dict[str, Any]], dict[str, Stored]]:
+def _tables(
+    tensors: Mapping[str, Stored], numbers: Callable[[str], list[int] | None]
+) -> tuple[list[dict[str, Any]], dict[str, Stored]]:
     """Returns the dynamic tables, and the tensors that belong to none."""
     rest, tables = dict(tensors), []
     for name in sorted(one[: -len("-keys")] for one in tensors if one.endswith("-keys")):
@@ -169,7 +221,7 @@ def _tables(tensors: Mapping[str, Stored], reader: Any) -> tuple[list[dict[str, 
                 "counted": counted.shape[0] if counted else None,
                 "removed": removed.shape[0] if removed else None,
                 "changes_only": True if name.endswith(_CHANGED) else None,
-                "rows_of_workers": reader.get_tensor(parts).ravel().tolist() if parts in tensors else None,
+                "rows_of_workers": numbers(parts) if parts in tensors else None,
                 "bytes": sum(tensors[one].size for one in mine),
             }
         )

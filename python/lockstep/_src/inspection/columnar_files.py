@@ -7,16 +7,14 @@ files are read in a process of its own.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import orc, parquet
 
+from lockstep._src.inspection import isolated
 from lockstep._src.inspection.description import Description, InspectError
 
 _CHUNK_BYTES = 1 << 20
@@ -32,27 +30,9 @@ def describe(paths: Sequence[str], checksums: bool = False) -> Description:
     Raises:
       InspectError: a file is damaged, or is neither Parquet nor ORC.
     """
-    ended = subprocess.run(
-        [sys.executable, "-m", __name__], input=json.dumps([list(paths), checksums]), capture_output=True, text=True
-    )
-    said: dict[str, Any] = {}
-    for line in ended.stdout.splitlines():
-        said |= json.loads(line)
-    if "error" in said:
-        raise InspectError(said["error"])
-    if "description" not in said:
-        last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1].strip()
-        raise InspectError(f"{said.get('file', paths[0])} is damaged: pyarrow cannot read its footer ({last})")
-    return said["description"]
-
-
-def main() -> None:
-    """Describes the files that stdin names. Prints each file's name before it is read, then the description."""
-    paths, checksums = json.load(sys.stdin)
-    try:
-        print(json.dumps({"description": _describe(paths, checksums)}))
-    except InspectError as error:
-        print(json.dumps({"error": str(error)}))
+    # Footers take little time. A checksum takes some seconds for each GiB.
+    seconds = 60 + len(paths) + (sum(map(os.path.getsize, paths)) >> 26 if checksums else 0)
+    return isolated.call(__name__, [list(paths), checksums], seconds, paths[0], "pyarrow cannot read its footer")
 
 
 def _describe(paths: Sequence[str], checksums: bool) -> Description:
@@ -70,11 +50,12 @@ def _describe(paths: Sequence[str], checksums: bool) -> Description:
     columns: list[dict[str, Any]] = []
     groups: list[dict[str, Any]] = []
     for path in paths:
-        print(json.dumps({"file": path}), flush=True)
+        isolated.progress(path)
         try:
             found, its_schema, its_columns, its_groups = (_orc if _is_orc(path) else _parquet)(path)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise InspectError(f"{path} is damaged, or is no Parquet or ORC file: {error}") from None
+        except Exception as error:  # pyarrow may raise anything for a damaged footer
+            text = str(error) or type(error).__name__
+            raise InspectError(f"{path} is damaged, or is no Parquet or ORC file: {text}") from None
         schema, columns = (its_schema, its_columns) if schema is None else (schema, columns)
         groups += its_groups
         found["other_schema"] = None if its_schema.equals(schema) else "differs from the first file's"
@@ -101,14 +82,16 @@ def _parquet(path: str) -> _Parts:
         {"file": os.path.basename(path), "group": index, "rows": group.num_rows, "bytes": _stored(group)}
         for index, group in enumerate(all_groups)
     ]
-    columns = []
+    return found, schema, _columns(schema, all_groups), groups
+
+
+def _columns(schema: pa.Schema, groups: list[Any]) -> list[dict[str, Any]]:
+    """Returns the columns of a Parquet file. The format stores a column as one or several leaves, in the same order."""
+    columns, leaf = [], 0
     for field in schema:
-        chunks = [
-            group.column(at)
-            for group in all_groups
-            for at in range(group.num_columns)
-            if group.column(at).path_in_schema.split(".")[0] == field.name
-        ]
+        leaves = range(leaf, leaf + _num_leaves(field.type))
+        leaf = leaves.stop
+        chunks = [group.column(at) for group in groups for at in leaves if at < group.num_columns]
         columns.append(
             {
                 "name": field.name,
@@ -117,7 +100,13 @@ def _parquet(path: str) -> _Parts:
                 "bytes": sum(chunk.total_compressed_size for chunk in chunks),
             }
         )
-    return found, schema, columns, groups
+    return columns
+
+
+def _num_leaves(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _num_leaves(kind.storage_type)
+    return sum(_num_leaves(kind.field(at).type) for at in range(kind.num_fields)) or 1
 
 
 def _stored(group: Any) -> int:
@@ -159,4 +148,4 @@ def _sha256(path: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    isolated.serve(lambda request: _describe(*request))

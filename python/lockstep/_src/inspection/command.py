@@ -5,6 +5,8 @@ import contextlib
 import importlib
 import json
 import os
+import re
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,9 +14,10 @@ from typing import Any
 
 from lockstep._src.inspection.description import Description, InspectError, lines_of
 from lockstep.launch.base.known_lines import StartUpLines, holds_start_up_lines
-from lockstep.launch.base.printing import print_text
+from lockstep.launch.base.printing import print_error, print_text
 
 _MAGIC_BYTES = 8
+_EXPORT = re.compile("[0-9]+")  # the name of an export
 # The first bytes of Keras' files; `keras_files` is imported when it is needed.
 _ZIP, _HDF5 = b"PK\3\4", b"\x89HDF\r\n\x1a\n"
 
@@ -40,7 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         described = describe(options.path, options.checksums)
     except InspectError as error:
-        print(f"lockstep inspect: {error}", file=sys.stderr)
+        print_error("lockstep inspect", error)
+        return 1
+    except OSError as error:
+        print_error("lockstep inspect", f"{error.filename or options.path}: {error.strerror or error}")
         return 1
     if options.json:
         print_text(json.dumps(described))
@@ -60,13 +66,16 @@ def describe(path: str, checksums: bool = False) -> Description:
       InspectError: it is damaged, missing, or none of the known kinds.
     """
     if os.path.isdir(path):
-        names = os.listdir(path)
+        # A pipe would make its reader wait.
+        names = [name for name in os.listdir(path) if not _is_special(os.path.join(path, name))]
         if "saved_model.pb" in names:
             return _module("exports").describe(path)
         if "checkpoint" in names or any(name.endswith(".index") for name in names):
             return _module("checkpoints").describe_folder(path)
         exports = [
-            name for name in names if name.isdigit() and os.path.exists(os.path.join(path, name, "saved_model.pb"))
+            name
+            for name in names
+            if _EXPORT.fullmatch(name) and os.path.isfile(os.path.join(path, name, "saved_model.pb"))
         ]
         if exports:  # those of hb.train.export: the last one counts, as for TensorFlow's servers
             return _module("exports").describe(os.path.join(path, max(exports, key=int)))
@@ -74,18 +83,20 @@ def describe(path: str, checksums: bool = False) -> Description:
             os.path.join(at, name)
             for at, _, found in os.walk(path)
             for name in found
-            if name.endswith((".parquet", ".orc"))
+            if name.endswith((".parquet", ".orc")) and os.path.isfile(os.path.join(at, name))
         )
         if files:
             return _module("columnar_files").describe(files, checksums)
         raise InspectError(f"{path}: no checkpoint, no export, and no Parquet or ORC file in this folder")
-    if os.path.basename(path) == "saved_model.pb":
+    if os.path.basename(path) == "saved_model.pb" and not _is_special(path):
         return _module("exports").describe(os.path.dirname(path) or ".")
     prefix = path.removesuffix(".index")
-    if os.path.exists(f"{prefix}.index"):
+    if os.path.isfile(f"{prefix}.index"):
         return _module("checkpoints").describe(prefix)
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise InspectError(f"{path}: is no file")
             begin = file.read(_MAGIC_BYTES)
     except OSError as error:
         raise InspectError(f"{path}: {error.strerror}") from None
@@ -96,6 +107,11 @@ def describe(path: str, checksums: bool = False) -> Description:
     raise InspectError(
         f"{path}: its first bytes {begin!r} are those of no checkpoint's index, and of no file of Keras, Parquet or ORC"
     )
+
+
+def _is_special(path: str) -> bool:
+    """Returns whether the path is that of a pipe, a device or a socket."""
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def _module(name: str) -> Any:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lockstep.launch.base.printing import printable
 from lockstep.launch.base.sizes import size_of
 
 # The least width of the column with the names of single values.
@@ -56,4 +57,4 @@ def _text(name: str, value: Any) -> str:
         return size_of(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return printable(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))

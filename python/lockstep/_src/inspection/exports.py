@@ -11,7 +11,6 @@ from tensorflow.core.protobuf import saved_model_pb2, trackable_object_graph_pb2
 
 from lockstep._src.inspection import checkpoints
 from lockstep._src.inspection.description import Description, InspectError
-from lockstep._src.saving import bundle
 
 FILE = "saved_model.pb"
 _HIDDEN = "__saved_model_init_op"
@@ -29,6 +28,15 @@ def describe(folder: str) -> Description:
       InspectError: the file or the variables are damaged.
     """
     path = os.path.join(folder, FILE)
+    try:
+        return _describe(folder, path)
+    except InspectError:
+        raise
+    except Exception as error:  # anything may be wrong with a message that has the right form
+        raise InspectError(f"{path} is damaged, or is no SavedModel: {type(error).__name__}: {error}") from None
+
+
+def _describe(folder: str, path: str) -> Description:
     model = saved_model_pb2.SavedModel()
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
@@ -42,14 +50,15 @@ def describe(folder: str) -> Description:
     tensors = _named(prefix, variables.get("tensors", []))
     tables, embeddings, tensors = _tables(tensors)
     info = model.meta_graphs[0].meta_info_def
-    names = [os.path.join(at, name) for at, _, files in tf.io.gfile.walk(folder) for name in files]
+    # Links to folders, which might be circles, are not followed.
+    names = [os.path.join(at, name) for at, _, files in os.walk(folder) for name in files]
     return {
         "export": folder,
         "written_by": f"TensorFlow {info.tensorflow_version}",
         "tags": [tag for graph in model.meta_graphs for tag in graph.meta_info_def.tags]
         and ", ".join("+".join(graph.meta_info_def.tags) for graph in model.meta_graphs),
         "graph_bytes": tf.io.gfile.stat(path).length,
-        "bytes": sum(tf.io.gfile.stat(name).length for name in names),
+        "bytes": sum(os.lstat(name).st_size for name in names),
         "signatures": [
             {
                 "name": name,
@@ -73,12 +82,11 @@ def _named(prefix: str, tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Keras tracks each weight in two ways, so its exports hold the values twice. Tensors are copies if the names of their
     variables and their checksums are the same. `copies` has their number, and `bytes` the size of all.
     """
-    reader = tf.train.load_checkpoint(prefix) if tensors else None
-    if reader is None or not reader.has_tensor(checkpoints.OBJECT_GRAPH):
+    content, checksums = checkpoints.object_graph(prefix) if tensors else (b"", {})
+    if not content:
         return tensors
-    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(reader.get_tensor(checkpoints.OBJECT_GRAPH))
+    graph = trackable_object_graph_pb2.TrackableObjectGraph.FromString(content)
     names = {one.checkpoint_key: one.full_name for node in graph.nodes for one in node.attributes}
-    checksums = {key: entry.crc32c for key, entry in bundle.read_index(prefix)[1]}
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for one in tensors:
         key = one["name"]

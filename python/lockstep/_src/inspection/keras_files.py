@@ -1,41 +1,55 @@
 """Descriptions of Keras 3's files: whole models (`.keras`) and weights (`.weights.h5`). Keras itself is not needed.
 
-A `.keras` file is a zip archive of the model's configuration and its weights. The weights are an HDF5 file: each layer,
-and the optimizer, is a group with a subgroup `vars`. The subgroup's attribute `name` is the layer's name. A layer
-`DynamicEmbedding` stores its table as the two files of a checkpoint.
+A `.keras` file is a zip archive of the model's configuration and its weights, which are an HDF5 file (hdf5_files.py).
 """
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
 import math
 import os
+import struct
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import h5py
-
-from lockstep._src.inspection import checkpoints
+from lockstep._src.inspection import checkpoints, hdf5_files
 from lockstep._src.inspection.description import Description, InspectError
 
 ZIP, HDF5 = b"PK\3\4", b"\x89HDF\r\n\x1a\n"  # the first bytes of files
 _CONFIG, _METADATA, _WEIGHTS = "config.json", "metadata.json", "model.weights.h5"
-_VARS = "vars"
-_OPTIMIZER = "optimizer"
-# The files of a dynamic table in its layer's group, and those of a checkpoint.
-_TABLE_FILES = {"table_index": "table.index", "table_data": "table.data-00000-of-00001"}
 _EMBEDDING = "embedding"  # the end of an embedding layer's class, such as DistributedEmbedding
+_MOST_TEXT_BYTES = 64 << 20
+# Keras does not compress weights. An archive that somebody compressed again is unpacked, if it is not too large.
+_MOST_UNPACKED_BYTES, _CHUNK_BYTES = 1 << 30, 1 << 20
+
+
+class _Weight(NamedTuple):
+    """A weight as the file describes it."""
+
+    type: str
+    shape: list[int]
+    bytes: int
 
 
 class _Layer(NamedTuple):
-    """A layer or optimizer with weights: its name, its class ("": unknown), and its group of weights."""
+    """A layer or optimizer with weights.
+
+    Attributes:
+      name: Its name.
+      kind: Its class; "" if the file does not have it.
+      group: The name of its group in the file.
+      weights: Its weights by name.
+      table: The folder with the copied checkpoint of its dynamic table; "" if it has none.
+    """
 
     name: str
     kind: str
-    weights: h5py.Group
+    group: str
+    weights: dict[str, _Weight]
+    table: str
 
 
 def describe(path: str) -> Description:
@@ -50,32 +64,70 @@ def describe(path: str) -> Description:
     try:
         with open(path, "rb") as file:
             is_archive = file.read(len(ZIP)) == ZIP
-        if is_archive:
-            with zipfile.ZipFile(path) as archive:
-                return _describe_model(path, archive)
-        with h5py.File(path, "r") as weights:
-            return _describe(path, weights, {}, {})
+        if not is_archive:
+            return _describe(path, path, 0, os.path.getsize(path), {}, {})
+        with zipfile.ZipFile(path) as archive:
+            config, metadata = (_json(archive, name) for name in (_CONFIG, _METADATA))
+            with _weights(path, archive) as where:
+                return _describe(path, *where, config, metadata)
+    except InspectError:
+        raise
     except KeyError as error:
         raise InspectError(f"{path} is no file of Keras 3: {error.args[0]}") from None
-    except (zipfile.BadZipFile, OSError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-        if isinstance(error, InspectError):
-            raise
-        raise InspectError(f"{path} is damaged, or is no file of Keras 3: {error}") from None
+    except Exception as error:  # an archive and a configuration can be wrong in many ways
+        text = str(error) or type(error).__name__
+        raise InspectError(f"{path} is damaged, or is no file of Keras 3: {text}") from None
 
 
-def _describe_model(path: str, archive: zipfile.ZipFile) -> Description:
-    config, metadata = (json.loads(archive.read(name)) for name in (_CONFIG, _METADATA))
-    with archive.open(_WEIGHTS) as weights, h5py.File(io.BytesIO(weights.read()), "r") as file:
-        return _describe(path, file, config, metadata)
+def _json(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
+    with archive.open(name) as member:
+        text = member.read(_MOST_TEXT_BYTES + 1)
+    if len(text) > _MOST_TEXT_BYTES:
+        raise ValueError(f"{name} has more than {_MOST_TEXT_BYTES} bytes")
+    content = json.loads(text)
+    if not isinstance(content, dict):
+        raise ValueError(f"{name} is no JSON object")
+    return content
 
 
-def _describe(path: str, file: h5py.File, config: dict[str, Any], metadata: dict[str, Any]) -> Description:
-    classes = dict(_classes(config))
-    layers = list(_layers(file, classes))
-    if not layers and _VARS not in file and "layers" not in file:
-        raise KeyError("it has no group of layers")
+@contextlib.contextmanager
+def _weights(path: str, archive: zipfile.ZipFile) -> Iterator[tuple[str, int, int]]:
+    """Yields the file that has the weights, and where they begin in it, and their bytes."""
+    member = archive.getinfo(_WEIGHTS)
+    if member.compress_type == zipfile.ZIP_STORED:
+        with open(path, "rb") as file:
+            file.seek(member.header_offset)
+            header = file.read(30)
+        name_bytes, extra_bytes = struct.unpack("<HH", header[26:])
+        yield path, member.header_offset + len(header) + name_bytes + extra_bytes, member.compress_size
+        return
+    if member.file_size > _MOST_UNPACKED_BYTES:
+        raise ValueError(f"{_WEIGHTS} has {member.file_size} bytes, compressed, wanted at most {_MOST_UNPACKED_BYTES}")
+    with tempfile.NamedTemporaryFile() as copy:
+        with archive.open(member) as file:
+            while data := file.read(_CHUNK_BYTES):
+                copy.write(data)
+        copy.flush()
+        yield copy.name, 0, copy.tell()
+
+
+def _describe(
+    path: str, file: str, begin: int, size: int, config: dict[str, Any], metadata: dict[str, Any]
+) -> Description:
+    """Describes the file `path`, whose weights are `size` bytes of `file`, from `begin` on."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            read = hdf5_files.layers(file, begin, size, folder)
+        except InspectError as error:
+            raise InspectError(str(error).replace(file, path)) from None
+        classes = dict(_classes(config))
+        layers = list(_layers(read["layers"], classes, folder))
+        if not read["known"]:
+            raise KeyError("it has no group of layers")
+        tables = {layer.group: _dynamic_table(path, layer) for layer in layers if layer.table}
     name = config.get("config", {}).get("name")
     optimizer = (config.get("compile_config") or {}).get("optimizer")
+    parameters = {layer.group: _parameters(layer, tables.get(layer.group)) for layer in layers}
     return {
         "model": path if config else None,
         "weights_file": None if config else path,
@@ -83,30 +135,31 @@ def _describe(path: str, file: h5py.File, config: dict[str, Any], metadata: dict
         "saved": metadata.get("date_saved"),
         "class": config.get("class_name", "") + (f" '{name}'" if name else ""),
         "optimizer": optimizer.get("class_name") if isinstance(optimizer, dict) else optimizer,
-        "parameters": sum(_parameters(layer) for layer in layers if layer.name != _OPTIMIZER),
+        "parameters": sum(count for group, count in parameters.items() if group != hdf5_files.OPTIMIZER),
         "bytes": os.path.getsize(path),
-        "dynamic tables": [table for layer in layers for table in _dynamic_tables(path, layer)],
+        "dynamic tables": list(tables.values()),
         "embedding tables": [table for layer in layers for table in _embedding_tables(layer)],
         "layers": [
             {
                 "name": layer.name,
                 "class": layer.kind,
                 "weights": len(layer.weights),
-                "parameters": None if _has_table(layer) else _parameters(layer),
-                "bytes": sum(weight.nbytes for weight in layer.weights.values()),
+                "rows": tables[layer.group]["rows"] if layer.group in tables else None,
+                "parameters": parameters[layer.group],
+                "bytes": sum(weight.bytes for weight in layer.weights.values()),
             }
             for layer in layers
         ],
         "weights": [
             {
                 "name": f"{layer.name}/{weight}",
-                "type": values.dtype.name,
+                "type": values.type,
                 "shape": "x".join(map(str, values.shape)) or "scalar",
-                "bytes": values.nbytes,
+                "bytes": values.bytes,
             }
             for layer in layers
             for weight, values in sorted(layer.weights.items(), key=lambda item: (len(item[0]), item[0]))
-            if weight not in _TABLE_FILES
+            if weight not in hdf5_files.TABLE_FILES
         ],
     }
 
@@ -124,56 +177,45 @@ def _classes(config: Any) -> Iterator[tuple[str, str]]:
             yield from _classes(part)
 
 
-def _layers(group: h5py.Group, classes: dict[str, str]) -> Iterator[_Layer]:
-    """Yields the layers below a group that have weights, in the order of the file; the optimizer comes last."""
-    for key, part in sorted(group.items(), key=lambda item: item[0] == _OPTIMIZER):
-        if not isinstance(part, h5py.Group):
-            continue
-        if key != _VARS:
-            yield from _layers(part, classes)
-        elif len(part):
-            at = group.name.strip("/")
-            name = str(part.attrs.get("name", at.rpartition("/")[2]))
-            # Without a configuration, Keras' name of the group is that of the class: `embedding_1`.
-            yield _Layer(_OPTIMIZER if at == _OPTIMIZER else name, classes.get(name, ""), part)
+def _layers(read: list[dict[str, Any]], classes: dict[str, str], folder: str) -> Iterator[_Layer]:
+    for number, one in enumerate(read):
+        kind = classes.get(one["name"], "")
+        name = hdf5_files.OPTIMIZER if one["at"] == hdf5_files.OPTIMIZER else one["name"]
+        table = os.path.join(folder, str(number))
+        weights = {weight: _Weight(*about) for weight, about in one["weights"].items()}
+        # Without a configuration, Keras' name of the group is that of the class: `embedding_1`.
+        yield _Layer(name, kind, one["at"], weights, table if os.path.isdir(table) else "")
 
 
-def _parameters(layer: _Layer) -> int:
-    return sum(math.prod(values.shape) for name, values in layer.weights.items() if name not in _TABLE_FILES)
+def _parameters(layer: _Layer, table: dict[str, Any] | None) -> int:
+    """Returns the number of a layer's values; each key of a dynamic table has a row of them."""
+    values = sum(math.prod(one.shape) for name, one in layer.weights.items() if name not in hdf5_files.TABLE_FILES)
+    return values + (table["rows"] * table["width"] if table else 0)
 
 
-def _has_table(layer: _Layer) -> bool:
-    return all(name in layer.weights for name in _TABLE_FILES)
-
-
-def _dynamic_tables(path: str, layer: _Layer) -> list[dict[str, Any]]:
+def _dynamic_table(path: str, layer: _Layer) -> dict[str, Any]:
     """Returns the dynamic table of a layer, in the form of `checkpoints.describe`, with the layer's name."""
-    if not _has_table(layer):
-        return []
-    with tempfile.TemporaryDirectory() as folder:
-        for name, file in _TABLE_FILES.items():
-            with open(os.path.join(folder, file), "wb") as copy:
-                copy.write(layer.weights[name][()].tobytes())
-        try:
-            found = checkpoints.describe(os.path.join(folder, "table"))["dynamic tables"]
-        except InspectError as error:
-            raise InspectError(f"{path}: the table of layer {layer.name!r} is damaged: {error}") from None
-    return [{**table, "name": layer.name} for table in found]
+    try:
+        (table,) = checkpoints.describe(os.path.join(layer.table, "table"))["dynamic tables"]
+    except (InspectError, ValueError) as error:
+        text = str(error).replace(layer.table, "")
+        raise InspectError(f"{path}: the table of layer {layer.name!r} is damaged: {text}") from None
+    return {**table, "name": layer.name}
 
 
 def _embedding_tables(layer: _Layer) -> list[dict[str, Any]]:
     """Returns the tables of an embedding layer; the layer's class or its group's name tells that it is one."""
-    kind = layer.kind or layer.weights.parent.name.rpartition("/")[2].rstrip("0123456789").rstrip("_")
-    tables = {name: values for name, values in layer.weights.items() if values.ndim == 2}
-    if not kind.lower().endswith(_EMBEDDING) or layer.name == _OPTIMIZER:
+    kind = layer.kind or layer.group.rpartition("/")[2].rstrip("0123456789").rstrip("_")
+    tables = {name: values for name, values in layer.weights.items() if len(values.shape) == 2}
+    if not kind.lower().endswith(_EMBEDDING) or layer.name == hdf5_files.OPTIMIZER:
         return []
     return [
         {
             "name": layer.name if len(tables) == 1 else f"{layer.name}/{name}",
             "rows": values.shape[0],
             "width": values.shape[1],
-            "type": values.dtype.name,
-            "bytes": values.nbytes,
+            "type": values.type,
+            "bytes": values.bytes,
         }
         for name, values in tables.items()
     ]

@@ -32,6 +32,8 @@ _FOOTER_BYTES = 48
 _BLOCK_BYTES = 16 << 10
 # The number of bytes that are copied at a time, and thus held in memory.
 _CHUNK_BYTES = 16 << 20
+# A key has the previous key's beginning in a few bytes, so a short damaged index may have keys that fill the memory.
+_MOST_KEY_BYTES = 512 << 20
 
 
 def copy_tensors(source: str, names: Collection[str], target: str) -> None:
@@ -84,6 +86,43 @@ def read_index(
     except (DecodeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
     return header, named
+
+
+def read_value(prefix: str, shards: int, entry: tensor_bundle_pb2.BundleEntryProto) -> bytes:
+    """Returns the bytes of a tensor that is stored in one piece.
+
+    Args:
+      prefix: prefix of the checkpoint.
+      shards: the number of its data files.
+      entry: the tensor's entry.
+
+    Raises:
+      ValueError: the bytes do not match their checksum, or are missing.
+      tf.errors.NotFoundError: the data file does not exist.
+    """
+    path = f"{prefix}.data-{entry.shard_id:05d}-of-{shards:05d}"
+    with _gfile.GFile(path, "rb") as file:
+        file.seek(entry.offset)
+        data = file.read(entry.size)
+    # The checksum of strings is over other bytes, see `string_in`.
+    if len(data) != entry.size or (entry.dtype != tf.string.as_datatype_enum and entry.crc32c != _masked_crc32c(data)):
+        raise ValueError(f"{path} is damaged: the {entry.size} bytes at {entry.offset} do not match their checksum")
+    return data
+
+
+def string_in(data: bytes) -> bytes:
+    """Returns the string in the bytes of a scalar tensor: its length, a checksum of the length, and the string.
+
+    Raises:
+      ValueError: the bytes are those of something else.
+    """
+    try:
+        length, position = _varint(data, 0)
+    except IndexError as error:
+        raise ValueError(str(error)) from None
+    if position + 4 + length != len(data):
+        raise ValueError(f"a string of {length} bytes in {len(data)} bytes")
+    return data[position + 4 :]
 
 
 def _copy_data(source: str, shards: int, entries: Sequence[tensor_bundle_pb2.BundleEntryProto], target: str) -> None:
@@ -141,10 +180,16 @@ def _read_table(path: str) -> dict[bytes, bytes]:
         # The footer has the places of two blocks: the metadata of the table (here empty) and the list of its blocks.
         _, position = _handle(data, len(data) - _FOOTER_BYTES)
         listed, _ = _handle(data, position)
-        table = {}
+        table: dict[bytes, bytes] = {}
+        last, key_bytes = None, 0
         for _, where in _entries(data, *listed, path):
             block, _ = _handle(where, 0)
-            table.update(_entries(data, *block, path))
+            for key, value in _entries(data, *block, path):
+                key_bytes += len(key)
+                # Without this order, an index might list one block any number of times.
+                if (last is not None and key <= last) or key_bytes > _MOST_KEY_BYTES:
+                    raise ValueError(f"{path} is damaged: its keys are not in order, or too long")
+                table[key], last = value, key
         return table
     except (IndexError, struct.error) as error:
         raise ValueError(f"{path} is damaged: {error}") from None
@@ -164,6 +209,8 @@ def _entries(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[b
         raise ValueError(f"{path} is compressed, wanted an uncompressed index, as TensorFlow writes it")
     restarts = struct.unpack_from("<I", data, offset + size - 4)[0]
     position, end, key = offset, offset + size - 4 * (restarts + 1), b""
+    if end < offset:
+        raise ValueError(f"{path} is damaged: the block at byte {offset} is shorter than it says")
     while position < end:
         shared, position = _varint(data, position)
         other, position = _varint(data, position)
@@ -217,6 +264,8 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         byte = data[position]
+        if shift > 63:
+            raise IndexError("a number has more than 64 bits")
         number |= (byte & 0x7F) << shift
         position, shift = position + 1, shift + 7
         if byte < 0x80:
