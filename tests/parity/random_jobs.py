@@ -1,4 +1,6 @@
-"""Runs random programs (`random_programs.py`) in jobs, compares them with plain TensorFlow, and makes failures small.
+"""Draws random programs, runs them in jobs, compares them with plain TensorFlow, and makes failures small.
+
+`FAMILIES` has the kinds of programs. Their descriptions print as Python that makes them again.
 
 One job runs many programs, one graph after another. A program that fails ends its job, because the workers may then
 stand at different collectives; another job runs the programs behind it.
@@ -12,18 +14,75 @@ import pickle
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 
 from lockstep.testing import call_workers
-from tests.parity import random_programs
-from tests.parity.random_programs import Program, Tower
+from tests.parity import random_graphs, random_keras, random_programs
 
 RTOL, ATOL = 2e-4, 2e-5
-plain = functools.cache(random_programs.plain)
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A kind of programs.
+
+    Attributes:
+      programs: returns the strategy that draws them.
+      trained: trains a program as a worker of a job; returns the final values, of tables all rows.
+      plain: returns the same of plain TensorFlow, with the rows of a number of workers.
+      smaller: yields programs that are simpler in one respect.
+      is_promised: returns whether the pages promise that a program trains as in plain TensorFlow.
+    """
+
+    programs: Callable[[], Any]
+    trained: Callable[[Any], dict[str, np.ndarray]]
+    plain: Callable[[Any, int], dict[str, np.ndarray]]
+    smaller: Callable[[Any], Iterator[Any]]
+    is_promised: Callable[[Any], bool]
+
+
+FAMILIES = {
+    "graph": Family(
+        random_programs.programs,
+        random_graphs.trained,
+        random_graphs.plain,
+        random_programs.smaller,
+        random_programs.is_promised,
+    ),
+    "keras": Family(
+        random_keras.programs,
+        random_keras.trained,
+        random_keras.plain,
+        random_keras.smaller,
+        random_keras.is_promised,
+    ),
+}
+
+
+@functools.cache
+def drawn(family: str, number: int) -> Any:
+    """Returns the program of a number; it depends on nothing else."""
+    found: list[Any] = []
+
+    @hypothesis.seed(number)
+    @hypothesis.settings(
+        max_examples=6,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(FAMILIES[family].programs())
+    def draw(program: Any) -> None:
+        found.append(program)
+
+    draw()
+    return found[-1]  # the first ones of a run are simple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +93,13 @@ class Trained:
     error: str = ""
 
 
-def _work(programs: Sequence[Program], folder: str) -> None:
+def _work(family: str, programs: Sequence[Any], folder: str) -> None:
     """Runs programs as a worker and writes a file for each; ends at the first failure."""
     import hybridbackend.tensorflow as hb
 
     for number, program in enumerate(programs):
         try:
-            result = Trained(random_programs.trained(program))
+            result = Trained(FAMILIES[family].trained(program))
         except Exception:
             result = Trained(None, traceback.format_exc())
         Path(f"{folder}/{number}.{hb.context.rank}").write_bytes(pickle.dumps(result))
@@ -48,10 +107,11 @@ def _work(programs: Sequence[Program], folder: str) -> None:
             return
 
 
-def run(programs: Sequence[Program], workers: int, program_s: float = 10.0) -> list[list[Trained]]:
+def run(family: str, programs: Sequence[Any], workers: int, program_s: float = 10.0) -> list[list[Trained]]:
     """Returns for each program what each worker of a job made of it.
 
     Args:
+      family: the kind of the programs.
       programs: the programs.
       workers: the number of workers.
       program_s: the seconds that a program may take on a quiet machine.
@@ -63,6 +123,7 @@ def run(programs: Sequence[Program], workers: int, program_s: float = 10.0) -> l
             outcomes = call_workers(
                 _work,
                 workers,
+                family,
                 left,
                 folder,
                 timeout_s=30 + program_s * len(left),
@@ -85,12 +146,12 @@ def run(programs: Sequence[Program], workers: int, program_s: float = 10.0) -> l
     return results
 
 
-def difference(program: Program, results: Sequence[Trained]) -> str:
+def difference(family: str, program: Any, results: Sequence[Trained]) -> str:
     """Returns what the workers' results have wrong, or ''."""
     errors = [f"rank {rank}: {_last_lines(r.error)}" for rank, r in enumerate(results) if r.error]
     if errors:
         return "\n".join(errors)
-    wanted = plain(program, len(results))
+    wanted = FAMILIES[family].plain(program, len(results))
     found = []
     for name, value in wanted.items():
         for rank, result in enumerate(results):
@@ -120,74 +181,15 @@ def _last_lines(error: str) -> str:
     return "\n".join(lines[starts[-1] if starts else 0 :])[:1500]
 
 
-def smaller(program: Program) -> Iterator[Program]:
-    """Yields programs that are simpler in one respect."""
-    for i in range(len(program.towers)):
-        if len(program.towers) > 1:
-            yield _without_unused(dataclasses.replace(program, towers=_without(program.towers, i)))
-    for field in ("gradients", "loss", "shares", "optimizer", "seed"):
-        default = getattr(Program(), field)
-        if getattr(program, field) != default:
-            yield dataclasses.replace(program, **{field: default})
-    if program.steps > 1:
-        yield dataclasses.replace(program, steps=1)
-    for i, tower in enumerate(program.towers):
-        for simpler in _smaller_towers(tower):
-            yield _without_unused(dataclasses.replace(program, towers=_with(program.towers, i, simpler)))
-    for i, table in enumerate(program.tables):
-        for field, value in (("placement", "rows"), ("kind", "static"), ("rows", 5), ("dim", 1)):
-            if getattr(table, field) != value and not (field == "dim" and len(program.tables) > 1):
-                simpler = dataclasses.replace(table, **{field: value})
-                yield dataclasses.replace(program, tables=_with(program.tables, i, simpler))
-
-
-def _smaller_towers(tower: Tower) -> Iterator[Tower]:
-    if tower.join:
-        for lookup in tower.lookups:
-            yield dataclasses.replace(tower, lookups=(lookup,), join="", axis=0, then="", then_axis=0)
-    if tower.then:
-        yield dataclasses.replace(tower, then="", then_axis=0)
-    for j, lookup in enumerate(tower.lookups):
-        changes: list[dict[str, Any]] = [{"weighted": False}, {"combiner": "sum"}, {"ids": "int64"}]
-        if not tower.join and not tower.then:
-            changes += [{"form": "rows", "rank": 1, "constant": False, "weighted": False, "combiner": "sum"}]
-        changes += [{"form": lookup.form.removeprefix("safe ")}]
-        for change in changes:
-            simpler = dataclasses.replace(lookup, **change)
-            if simpler != lookup:
-                yield dataclasses.replace(tower, lookups=_with(tower.lookups, j, simpler))
-
-
-def _with(of: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    return (*of[:place], value, *of[place + 1 :])
-
-
-def _without(of: tuple[Any, ...], place: int) -> tuple[Any, ...]:
-    return (*of[:place], *of[place + 1 :])
-
-
-def _without_unused(program: Program) -> Program:
-    """Returns a program without the tables in which no lookup is."""
-    used = sorted({lookup.table for tower in program.towers for lookup in tower.lookups})
-    towers = tuple(
-        dataclasses.replace(
-            tower,
-            lookups=tuple(dataclasses.replace(one, table=used.index(one.table)) for one in tower.lookups),
-        )
-        for tower in program.towers
-    )
-    return dataclasses.replace(program, tables=tuple(program.tables[i] for i in used), towers=towers)
-
-
-def smallest(program: Program, workers: int, seconds: float = 60.0) -> tuple[Program, str]:
+def smallest(family: str, program: Any, workers: int, seconds: float = 60.0) -> tuple[Any, str]:
     """Returns a simpler program that fails as well, and its difference; it stops looking after some time."""
     end = time.monotonic() + seconds
     best, wrong = program, ""
     while time.monotonic() < end:
-        tried = list(dict.fromkeys(one for one in smaller(best) if random_programs.is_promised(one)))
+        tried = list(dict.fromkeys(one for one in FAMILIES[family].smaller(best) if FAMILIES[family].is_promised(one)))
         # The order is that of `smaller`: the first ones leave out most.
-        for one, results in zip(tried, run(tried, workers), strict=True):
-            if found := difference(one, results):
+        for one, results in zip(tried, run(family, tried, workers), strict=True):
+            if found := difference(family, one, results):
                 best, wrong = one, found
                 break
         else:

@@ -1,7 +1,8 @@
 """Random programs train on 1, 2 and 3 workers as in plain TensorFlow.
 
-Each number is a program (`random_programs.py`) and a test of its own. The programs are the same in each run. One of them:
-`pytest --long 'tests/parity/random_programs_test.py::test_a_program_trains_as_in_plain_tensorflow[17]'`.
+Each number is a program and a test of its own, for programs of TensorFlow 1 (`random_programs.py`) and of Keras
+(`random_keras.py`). The programs are the same in each run. For one:
+`pytest --long 'tests/parity/random_programs_test.py::test_a_program_trains_as_in_plain_tensorflow[graph-17]'`.
 A failure prints the program, and a smaller one that fails as well.
 """
 
@@ -9,14 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.parity import random_jobs, random_programs
+from tests.parity import random_jobs
 
 # The programs of `make test` take two minutes on two cores; those of `make test-long` take hours.
-SHORT, LONG, OF_A_JOB = 40, 2000, 40
+SHORT, LONG, OF_A_JOB = {"graph": 40, "keras": 12}, 2000, 40
 SHRINKING_S = 120.0
+CASES = [
+    pytest.param(family, number, marks=[pytest.mark.long] if number >= short else [])
+    for family, short in SHORT.items()
+    for number in range(LONG)
+]
 
 
 def workers_of(number: int) -> int:
@@ -24,19 +31,20 @@ def workers_of(number: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest) -> Callable[[int], list[random_jobs.Trained]]:
+def results(request: pytest.FixtureRequest) -> Callable[[str, int], list[random_jobs.Trained]]:
     """Returns what the workers make of a program; one job runs many of the selected programs."""
     test = test_a_program_trains_as_in_plain_tensorflow
-    numbers = [item.callspec.params["number"] for item in request.session.items if item.function is test]
-    known: dict[int, list[random_jobs.Trained]] = {}
+    selected = [item.callspec.params for item in request.session.items if item.function is test]
+    known: dict[tuple[str, int], list[random_jobs.Trained]] = {}
 
-    def result(number: int) -> list[random_jobs.Trained]:
-        if number not in known:
+    def result(family: str, number: int) -> list[random_jobs.Trained]:
+        if (family, number) not in known:
+            numbers = [case["number"] for case in selected if case["family"] == family]
             workers = workers_of(number)
-            later = [n for n in numbers if n >= number and workers_of(n) == workers][:OF_A_JOB]
-            jobs = random_jobs.run([random_programs.drawn(n) for n in later], workers)
-            known.update(zip(later, jobs, strict=True))
-        return known[number]
+            alike = [n for n in numbers if n >= number and workers_of(n) == workers][:OF_A_JOB]
+            jobs = random_jobs.run(family, [random_jobs.drawn(family, n) for n in alike], workers)
+            known.update(zip([(family, n) for n in alike], jobs, strict=True))
+        return known[family, number]
 
     return result
 
@@ -46,10 +54,10 @@ class _Budget:
 
     left_s = SHRINKING_S
 
-    def smallest(self, program: random_programs.Program, workers: int) -> tuple[random_programs.Program, str]:
+    def smallest(self, family: str, program: Any, workers: int) -> tuple[Any, str]:
         begin = time.monotonic()
         try:
-            return random_jobs.smallest(program, workers, self.left_s)
+            return random_jobs.smallest(family, program, workers, self.left_s)
         finally:
             self.left_s -= time.monotonic() - begin
 
@@ -59,12 +67,12 @@ def budget() -> _Budget:
     return _Budget()
 
 
-@pytest.mark.parametrize("number", [n if n < SHORT else pytest.param(n, marks=pytest.mark.long) for n in range(LONG)])
-def test_a_program_trains_as_in_plain_tensorflow(number, results, budget):
-    program, workers = random_programs.drawn(number), workers_of(number)
-    if wrong := random_jobs.difference(program, results(number)):
+@pytest.mark.parametrize(("family", "number"), CASES)
+def test_a_program_trains_as_in_plain_tensorflow(family, number, results, budget):
+    program, workers = random_jobs.drawn(family, number), workers_of(number)
+    if wrong := random_jobs.difference(family, program, results(family, number)):
         text = f"program {number} on {workers} worker(s):\n{wrong}\n{program}"
-        small, wrong_there = budget.smallest(program, workers)
+        small, wrong_there = budget.smallest(family, program, workers)
         if small != program:
             text += f"\n\nA smaller program:\n{wrong_there}\n{small}"
         pytest.fail(text, pytrace=False)
