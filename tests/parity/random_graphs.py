@@ -16,7 +16,7 @@ from tests.parity.random_programs import SOK, Lookup, Program, Table, Tower
 
 tf1 = tf.compat.v1
 BATCH, LABELS = 4, 2
-# Columns of ids of an example, by the rank of ids; those of pooled lookups have two dimensions.
+# The shape of an example's ids, by the rank of all ids. Pooled lookups have rank 2.
 COLUMNS = {1: (), 2: (3,), 3: (2, 2)}
 CONSTANT = {0: (), 1: (3,), 2: (2, 3), 3: (2, 1, 2)}
 # Gradients that are only rounding errors must stay small, so the epsilons are large.

@@ -87,7 +87,7 @@ def drawn(family: str, number: int) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """What one worker made of a program: the final values, or the error."""
+    """The result of one worker: the final values, or the error."""
 
     values: dict[str, np.ndarray] | None
     error: str = ""
@@ -187,7 +187,7 @@ def smallest(family: str, program: Any, workers: int, seconds: float = 60.0) -> 
     best, wrong = program, ""
     while time.monotonic() < end:
         tried = list(dict.fromkeys(one for one in FAMILIES[family].smaller(best) if FAMILIES[family].is_promised(one)))
-        # The order is that of `smaller`: the first ones leave out most.
+        # `smaller` yields first the programs that leave out most.
         for one, results in zip(tried, run(family, tried, workers), strict=True):
             if found := difference(family, one, results):
                 best, wrong = one, found

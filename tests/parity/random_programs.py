@@ -152,7 +152,7 @@ def _towers(draw: Any, tables: tuple[Table, ...], number: int) -> Tower:
 
 
 def _axes(lookup: Lookup) -> int:
-    """Returns how many axes a lookup's rows have between that of examples and that of the table's width."""
+    """Returns the number of axes of a lookup's rows, without the axes of examples and of the table's width."""
     if lookup.constant:
         return lookup.rank
     return lookup.rank - 1 if lookup.form in ("rows", "gather") else 0

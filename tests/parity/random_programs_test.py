@@ -16,7 +16,7 @@ import pytest
 
 from tests.parity import random_jobs
 
-# The programs of `make test` take two minutes on two cores; those of `make test-long` take hours.
+# `make test` runs SHORT programs, in two minutes on two cores. `make test-long` runs LONG, in hours.
 SHORT, LONG, OF_A_JOB = {"graph": 40, "keras": 12}, 2000, 40
 SHRINKING_S = 120.0
 CASES = [
