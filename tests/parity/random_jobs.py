@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import pickle
 import tempfile
 import time
@@ -181,17 +182,17 @@ def _last_lines(error: str) -> str:
     return "\n".join(lines[starts[-1] if starts else 0 :])[:1500]
 
 
-def smallest(family: str, program: Any, workers: int, seconds: float = 60.0) -> tuple[Any, str]:
+def smallest(family: str, program: Any, workers: int, seconds: float) -> tuple[Any, str]:
     """Returns a simpler program that fails as well, and its difference; it stops looking after some time."""
+    of = FAMILIES[family]
     end = time.monotonic() + seconds
     best, wrong = program, ""
-    while time.monotonic() < end:
-        tried = list(dict.fromkeys(one for one in FAMILIES[family].smaller(best) if FAMILIES[family].is_promised(one)))
-        # `smaller` yields first the programs that leave out most.
+    # `smaller` yields first the programs that leave out most. A job runs a few of them.
+    left = filter(of.is_promised, of.smaller(best))
+    while time.monotonic() < end and (tried := list(itertools.islice(left, 5))):
         for one, results in zip(tried, run(family, tried, workers), strict=True):
             if found := difference(family, one, results):
                 best, wrong = one, found
+                left = filter(of.is_promised, of.smaller(best))
                 break
-        else:
-            break
     return best, wrong
