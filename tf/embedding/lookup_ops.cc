@@ -44,6 +44,7 @@
 #include "tf/comm/collective_kernel.h"
 #include "tf/embedding/key_owners.h"
 #include "tf/embedding/lookup_counts.h"
+#include "tf/embedding/problems.h"
 #include "tf/embedding/stage.h"
 
 namespace lockstep {
@@ -191,7 +192,8 @@ class RouteKernel : public CollectiveKernel {
     exchange_name_ = absl::StrCat(collective_name(), SignatureOf(tables_));
     const auto counted = static_cast<size_t>(
         std::count_if(tables_.begin(), tables_.end(), [](const TableAttributes& table) { return table.counted; }));
-    const auto inputs = static_cast<size_t>(construction->num_inputs());
+    OP_REQUIRES_OK(construction, construction->GetAttr("P", &problems_));
+    const auto inputs = static_cast<size_t>(construction->num_inputs() - problems_);
     const size_t seen = inputs - std::min(inputs, count);
     OP_REQUIRES(construction, (seen == 0 || seen == counted) && inputs == count + seen,
                 absl::InvalidArgumentError(
@@ -209,6 +211,7 @@ class RouteKernel : public CollectiveKernel {
     tf::OpKernelContext* const context = call.context;
     const int size = call.engine.communicator().size();
     const int count = static_cast<int>(tables_.size());
+    LOCKSTEP_RETURN_IF_ERROR(ReportedProblem(context, problems_));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto relay_ranks, RelayRanksOf(stage_, call.engine.communicator()));
     RoutePlan plan;
     plan.local_rows.resize(count);
@@ -269,6 +272,7 @@ class RouteKernel : public CollectiveKernel {
   std::vector<TableAttributes> tables_;
   std::string exchange_name_;             // ranks that place tables differently have different names, and get an error
   std::vector<std::optional<int>> seen_;  // for each lookup, the input with its ids' counts, if there is one
+  int problems_ = 0;                      // inputs with errors of the steps before, which are the last ones
 };
 
 // The inputs of the two steps after a route, for lookup `i` of `count`: values and the route's outputs. Valid while the
@@ -610,12 +614,14 @@ REGISTER_KERNEL_BUILDER(Name("LockstepDistinct").Device(tf::DEVICE_CPU), Distinc
 LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Input("ids: Tids")
     .Input("seen: S * int64")
+    .Input("problems: P * string")
     .Output("local_rows: N * int64")
     .Output("inverse: N * int32")
     .Output("send_splits: N * int64")
     .Output("recv_splits: N * int64")
     .Attr("N: int >= 1")
     .Attr("S: int >= 0")
+    .Attr("P: int >= 0")
     .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr("Tids: list({int32, int64}) >= 1")
     .Attr(LOCKSTEP_IDS_ARE_ATTR)
@@ -630,6 +636,7 @@ Makes the first step of N lookups: sends each distinct id to the rank that owns 
 
 ids: any shape; row numbers in [0, num_rows), else all ranks fail with InvalidArgument; or keys, any number.
 seen: for each lookup of counted keys: the count of each key, in the shape of the ids; or no tensors: once each.
+problems: errors of the steps before, as text (problems.h); if one is not "", all ranks fail with InvalidArgument.
 local_rows: [M]; the rows of this rank's shard that the ranks ask for, in rank order. For a dynamic table the keys;
   for counted keys [M, 2]: each key and the asking rank's count.
 inverse: the shape of ids; the index of each id among the distinct ones, sorted by owner.
@@ -637,6 +644,7 @@ send_splits: [R]; the number of distinct ids sent to each rank.
 recv_splits: [R]; the number received from each rank; M in sum.
 N: the number of ids tensors, and of tensors of each output.
 S: the number of seen tensors.
+P: the number of problems.
 stage: 'only', all the way to the owners; 'host', to the relay ranks of this host, with local_rows
   that are ids; 'owner', from the relay ranks to the owners.
 ids_are: for each lookup: 'rows', row numbers of a sharded table; 'keys', keys of a dynamic table;

@@ -28,6 +28,7 @@
 #include "tf/bridge/convert.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_op.h"
+#include "tf/embedding/problems.h"
 
 namespace lockstep {
 namespace {
@@ -94,38 +95,45 @@ class PoolKernelBase : public tf::OpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("N", &count));
     OP_REQUIRES_OK(construction, construction->GetAttr("combiners", &combiners));
     OP_REQUIRES_OK(construction, construction->GetAttr("weighted", &weighted_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("tables", &tables_));
     for (const std::string& combiner : combiners) combiners_.push_back(*FindCombiner(combiner));
     int next = (first + 2) * count;
     for (const bool weighted : weighted_) weights_.push_back(weighted ? next++ : next);
     OP_REQUIRES(construction,
                 static_cast<int>(combiners_.size()) == count && static_cast<int>(weights_.size()) == count &&
-                    construction->num_outputs() == count && construction->num_inputs() == next,
+                    static_cast<int>(tables_.size()) == count && construction->num_outputs() == count &&
+                    construction->num_inputs() == next,
                 absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': N = ", count, ", but ",
-                                                        combiners_.size(), " combiners, ", weights_.size(),
-                                                        " weighted, ", construction->num_inputs(), " inputs and ",
-                                                        construction->num_outputs(), " outputs")));
+                                                        combiners_.size(), " combiners, ", tables_.size(), " tables, ",
+                                                        weights_.size(), " weighted, ", construction->num_inputs(),
+                                                        " inputs and ", construction->num_outputs(), " outputs")));
   }
 
-  void Compute(tf::OpKernelContext* context) override {
-    context->SetStatus(ToTensorFlow(Run(context).WithPrefix(absl::StrCat("'", name(), "': "))));
-  }
+  void Compute(tf::OpKernelContext* context) override { context->SetStatus(ToTensorFlow(Run(context))); }
 
  protected:
   virtual Status Run(tf::OpKernelContext* context) = 0;
 
   int count() const { return static_cast<int>(combiners_.size()); }
 
+  // Returns the beginning of an error of lookup `i`.
+  std::string PrefixOf(int i) const { return absl::StrCat("table '", tables_[i], "': "); }
+
   // Returns lookup `i`, whose rows have a type and a shape.
   Result<Pooling> LookupOf(tf::OpKernelContext* context, int i, tf::DataType dtype,
                            const tf::TensorShape& shape) const {
     const int places = first_ * count() + i;
-    return PoolingOf(combiners_[i], dtype, shape, context->input(places), context->input(places + count()),
-                     weighted_[i] ? &context->input(weights_[i]) : nullptr);
+    Result<Pooling> lookup =
+        PoolingOf(combiners_[i], dtype, shape, context->input(places), context->input(places + count()),
+                  weighted_[i] ? &context->input(weights_[i]) : nullptr);
+    if (!lookup.ok()) return lookup.status().WithPrefix(PrefixOf(i));
+    return lookup;
   }
 
  private:
   const int first_;
   std::vector<Combiner> combiners_;
+  std::vector<std::string> tables_;
   std::vector<bool> weighted_;
   std::vector<int> weights_;  // for each lookup, the input with its weights, if it has some
 };
@@ -163,7 +171,7 @@ class PoolGradientKernel : public PoolKernelBase {
           FromTensorFlow(tf::TensorShape::BuildTensorShape(AsSpan<int64_t>(context->input(count() + i)), &shape)));
       LOCKSTEP_ASSIGN_OR_RETURN(const Pooling lookup, LookupOf(context, i, gradient.dtype(), shape));
       LOCKSTEP_ASSIGN_OR_RETURN(const tf::TensorShape wanted, ShapeOf(lookup.examples(), shape));
-      LOCKSTEP_RETURN_IF_ERROR(CheckShape("gradient", gradient, wanted));
+      LOCKSTEP_RETURN_IF_ERROR(CheckShape("gradient", gradient, wanted).WithPrefix(PrefixOf(i)));
       LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * sums, AllocateTensor(context, i, shape));
       tasks.push_back({lookup, Data(gradient), Data(*sums)});
     }
@@ -172,19 +180,30 @@ class PoolGradientKernel : public PoolKernelBase {
   }
 };
 
-// A batch has fewer.
-constexpr int64_t kMostExamples = int64_t{1} << 31;
+// A batch has fewer. A wrong index must not ask for more memory than this: splits of 1 GiB.
+constexpr int64_t kMostExamples = int64_t{1} << 27;
 
 class SplitsKernel : public tf::OpKernel {
  public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override {
-    context->SetStatus(ToTensorFlow(Run(context).WithPrefix(absl::StrCat("'", name(), "': "))));
+  explicit SplitsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("table", &table_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("defers", &defers_));
   }
 
+  void Compute(tf::OpKernelContext* context) override { context->SetStatus(ToTensorFlow(Run(context))); }
+
  private:
-  static Status Run(tf::OpKernelContext* context) {
+  Status Run(tf::OpKernelContext* context) const {
+    const Status found = Fill(context).WithPrefix(absl::StrCat("table '", table_, "': "));
+    LOCKSTEP_RETURN_IF_ERROR(ReportProblem(context, 1, found, defers_));
+    if (found.ok()) return OkStatus();
+    // Splits of no ids, which the route refuses.
+    if (context->mutable_output(0) == nullptr) LOCKSTEP_RETURN_IF_ERROR(AllocateTensor(context, 0, {1}).status());
+    context->mutable_output(0)->flat<int64_t>().setZero();
+    return OkStatus();
+  }
+
+  static Status Fill(tf::OpKernelContext* context) {
     const tf::Tensor& indices = context->input(0);
     if (indices.dims() != 2 || indices.dim_size(1) < 1) {
       return InvalidArgument(
@@ -207,12 +226,16 @@ class SplitsKernel : public tf::OpKernel {
     }
     // A wrong number would be allocated before the ids are checked.
     if (batch < 0 || batch > kMostExamples) {
-      return InvalidArgument(absl::StrCat("got ", batch, " examples, wanted [0, 2^31]"));
+      return InvalidArgument(absl::StrCat("got ", batch, " examples, wanted [0, 2^27]: the shape or an index of the ",
+                                          "SparseTensor is wrong, or the batch has to be divided"));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor * splits, AllocateTensor(context, 0, {batch + 1}));
     return SplitsOf(examples, stride, ids,
                     {static_cast<int64_t*>(Data(*splits)), static_cast<size_t>(splits->NumElements())});
   }
+
+  std::string table_;
+  bool defers_ = false;
 };
 
 // Sets [B, ...] for each lookup: there is an example less than splits.
@@ -253,6 +276,7 @@ absl::Status SplitsShape(InferenceContext* c) {
   ShapeHandle indices;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &indices));
   c->set_output(0, c->Vector(c->UnknownDim()));
+  c->set_output(1, c->Scalar());
   if (c->num_inputs() < 2) return absl::OkStatus();
   const tf::Tensor* const batch = c->input_tensor(1);
   if (batch != nullptr && batch->NumElements() == 1 && batch->flat<int64_t>()(0) >= 0) {
@@ -279,6 +303,7 @@ REGISTER_OP("LockstepPool")
     .Attr("Tweights: list({float, double}) >= 0")
     .Attr("combiners: list(" LOCKSTEP_COMBINER ") >= 1")
     .Attr("weighted: list(bool) >= 1")
+    .Attr("tables: list(string) >= 1")
     .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
     .SetShapeFn(PoolShapes)
     .Doc(R"doc(
@@ -303,6 +328,7 @@ REGISTER_OP("LockstepPoolGradient")
     .Attr("Tweights: list({float, double}) >= 0")
     .Attr("combiners: list(" LOCKSTEP_COMBINER ") >= 1")
     .Attr("weighted: list(bool) >= 1")
+    .Attr("tables: list(string) >= 1")
     .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
     .SetShapeFn(PoolGradientShapes)
     .Doc(R"doc(
@@ -317,13 +343,19 @@ REGISTER_OP("LockstepSplits")
     .Input("indices: int64")
     .Input("batch: S * int64")
     .Output("splits: int64")
+    .Output("problem: string")
     .Attr("S: int >= 0")
+    .Attr("table: string")
+    .Attr(LOCKSTEP_DEFERS_ATTR)
     .SetShapeFn(SplitsShape)
     .Doc(R"doc(
 Returns where the ids of each example begin, [B + 1], from the indices of a SparseTensor.
 
 indices: [ids, 2]; only the first column counts, which must not fall.
 batch: B; no tensor: the number of examples up to the last one with ids.
+problem: an error's text, "" if there is none. After an error, the splits are those of no ids.
+table: its name, for messages.
+defers: whether errors are reported by `problem`; otherwise the op fails.
 )doc");
 
 }  // namespace

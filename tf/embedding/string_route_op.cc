@@ -29,6 +29,7 @@
 #include "tf/comm/collective_kernel.h"
 #include "tf/embedding/key_owners.h"
 #include "tf/embedding/lookup_counts.h"
+#include "tf/embedding/problems.h"
 #include "tf/embedding/stage.h"
 
 namespace lockstep {
@@ -64,10 +65,11 @@ class RouteStringsKernel : public CollectiveKernel {
     OP_REQUIRES_OK(construction, ReadStage(construction, &stage_));
     for (const std::string& table : tables_) counters_.push_back(&ProcessTelemetry()->Table(table));
     const int lookups = construction->num_outputs() / 5;
-    const int seen = construction->num_inputs() - lookups;
-    OP_REQUIRES(construction, static_cast<int>(tables_.size()) == lookups && (seen == 0 || seen == lookups),
+    OP_REQUIRES_OK(construction, construction->GetAttr("P", &problems_));
+    seen_ = construction->num_inputs() - lookups - problems_;
+    OP_REQUIRES(construction, static_cast<int>(tables_.size()) == lookups && (seen_ == 0 || seen_ == lookups),
                 absl::InvalidArgumentError(absl::StrCat("route '", construction->def().name(), "': ", lookups,
-                                                        " lookups, but ", tables_.size(), " tables and S = ", seen)));
+                                                        " lookups, but ", tables_.size(), " tables and S = ", seen_)));
     OP_REQUIRES_OK(construction, ReadKeyOwners(construction, tables_.size(), &placements_));
     exchange_name_ = collective_name();
     std::string placed;
@@ -80,6 +82,7 @@ class RouteStringsKernel : public CollectiveKernel {
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
     const int count = static_cast<int>(tables_.size());
+    LOCKSTEP_RETURN_IF_ERROR(ReportedProblem(context, problems_));
     // Shared, because an Exchange may be copied; the plans' views refer to the inputs.
     auto plans = std::make_shared<std::vector<StringPlan>>(count);
     std::vector<Status> results(count, OkStatus());
@@ -115,7 +118,7 @@ class RouteStringsKernel : public CollectiveKernel {
     StringLookup lookup = {tables_[i], views, static_cast<int32_t*>(Data(*inverse))};
     lookup.placement = placements_[i];
     LOCKSTEP_ASSIGN_OR_RETURN(lookup.relay_ranks, RelayRanksOf(stage_, call.engine.communicator()));
-    if (call.context->num_inputs() > count) {
+    if (seen_ > 0) {
       LOCKSTEP_ASSIGN_OR_RETURN(lookup.times, TimesOf(call.context->input(count + i), ids, tables_[i]));
     }
     LOCKSTEP_ASSIGN_OR_RETURN(*plan, PlanStrings(size, lookup));
@@ -148,6 +151,8 @@ class RouteStringsKernel : public CollectiveKernel {
   std::vector<KeyPlacement> placements_;  // of each table
   std::vector<TableCounters*> counters_;  // of each table
   std::string exchange_name_;
+  int seen_ = 0;      // inputs of counts
+  int problems_ = 0;  // inputs with errors of the steps before, which are the last ones
 };
 
 class DistinctStringsKernel : public tf::OpKernel {
@@ -215,6 +220,7 @@ LOCKSTEP_COLLECTIVE_KERNEL("LockstepRouteStrings", RouteStringsKernel);
 LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRouteStrings")
     .Input("ids: N * string")
     .Input("seen: S * int64")
+    .Input("problems: P * string")
     .Output("served: N * string")
     .Output("times: N * int64")
     .Output("inverse: N * int32")
@@ -222,6 +228,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRouteStrings")
     .Output("recv_splits: N * int64")
     .Attr("N: int >= 1")
     .Attr("S: int >= 0")
+    .Attr("P: int >= 0")
     .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr(LOCKSTEP_KEY_OWNERS_ATTR)
     .Attr("tables: list(string) >= 1")
@@ -231,6 +238,7 @@ Makes the first step of N lookups by strings: sends each distinct string to the 
 
 ids: any shape, any bytes; InvalidArgument on all ranks for a string of 2^32 bytes or more.
 seen: for each lookup: the count of each id, in the shape of the ids; or no tensors: once each.
+problems: as for LockstepRoute.
 served: [M]; the strings that the ranks ask this one for, in rank order.
 times: [M]; how often the asking rank looked each up.
 inverse: the shape of ids; the index of each id among the distinct ones, sorted by owner.

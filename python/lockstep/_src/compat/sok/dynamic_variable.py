@@ -190,20 +190,21 @@ class DynamicVariable(dynamic.DynamicVariable):
             return resource_variable_ops.BaseResourceVariable.sparse_read(self, indices, name)
         return super().sparse_read(indices, name)
 
-    def distinct_rows_of_job(self, keys: Any, filtering: bool) -> DistinctRows:
+    def distinct_rows_of_job(self, keys: Any, filtering: bool, problem: tf.Tensor | None = None) -> DistinctRows:
         """Returns the row of each distinct key from its owner, float32; all ranks call it together.
 
         Args:
           keys: [N], integers.
           filtering: whether a key that is new is only added with the probability `filter_ratio`, and else has a row of
             zeros.
+          problem: see `lookup_steps.route`.
         """
         chosen = self._filtering if filtering else self._of_job
         if chosen is None:
             raise NotImplementedError(
                 f"variable '{self.logical_name}': use_low_frequency_filter wants var_type='hybrid', got 'hbm'"
             )
-        return chosen.distinct_rows(self._checked_keys(keys), self._begin_lookup())
+        return chosen.distinct_rows(self._checked_keys(keys), self._begin_lookup(), problem)
 
     def read_and_evict(self, indices: Any) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Reads rows of this rank, and evicts keys beyond `max_capacity`; see `sparse_read_and_evict`."""

@@ -7,11 +7,12 @@ all tables of a call are grouped into one exchange by the engine, in a graph or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from lockstep._src.compat.sok import job
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.rows import is_sok
 from lockstep._src.tables.pooling import fused, lookup_pooled
@@ -76,18 +77,35 @@ def _pooled(table: Any, ids: Any, weights: Any, combiner: str, filtering: bool) 
             return lookup_pooled(_checked(table), ids, weights, combiner)
         if not table.dtype.is_floating:
             raise TypeError(f"rows of '{table.logical_name}' are {table.dtype.name}, wanted a floating-point type")
-        found = _distinct_rows(table, _ids(table, ids.values), filtering)
-        pooled = fused.pool(found, fused.splits_of(ids, True), None if weights is None else weights.values, combiner)
+        pooled = _combined(table, ids, None if weights is None else weights.values, combiner, filtering)
         batch = ids.shape[0] if ids.shape.rank else None
         pooled.set_shape([batch, *pooled.shape[1:]])
         return tf.cast(pooled, table.dtype)
 
 
-def _distinct_rows(table: Any, ids: tf.Tensor, filtering: bool) -> DistinctRows:
+class _Table(NamedTuple):
+    """What errors of a lookup need of a table."""
+
+    logical_name: str
+    has_route: bool
+
+
+def _combined(table: Any, ids: Ids, weights: tf.Tensor | None, combiner: str, filtering: bool) -> tf.Tensor:
+    has_route = job.is_shared() if isinstance(table, DynamicVariable) else table.shard.world_size > 1
+    about = _Table(table.logical_name, has_route)
+    given = fused.Pooled(_ids(table, ids.values), fused.splits_of(ids, True, about), weights)
+    if has_route:
+        given = fused.checked(given, about)
+    splits, problem = given.examples
+    found = _distinct_rows(table, given.ids, filtering, problem)
+    return fused.pool(found, splits, given.weights, combiner, table=table.logical_name)
+
+
+def _distinct_rows(table: Any, ids: tf.Tensor, filtering: bool, problem: tf.Tensor | None = None) -> DistinctRows:
     """Returns the row of each distinct id from its owner."""
     if isinstance(table, DynamicVariable):
-        return table.distinct_rows_of_job(ids, filtering)
-    return lookup_steps.distinct_rows(table, ids, table.shard, table.logical_name, table.sums_gradients)
+        return table.distinct_rows_of_job(ids, filtering, problem)
+    return lookup_steps.distinct_rows(table, ids, table.shard, table.logical_name, table.sums_gradients, problem)
 
 
 def _checked(table: Any) -> tf.Variable:

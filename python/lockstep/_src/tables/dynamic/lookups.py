@@ -75,11 +75,24 @@ class Lookups:
             route = route.with_places(lambda places: tf.math.unsorted_segment_max(places, before[1], tf.size(keys)))
         return lookup_steps.combine(rows, route, self._sums_gradients)
 
-    def distinct_rows(self, keys: tf.Tensor, training: bool) -> lookup_steps.DistinctRows:
-        """Returns the row of each distinct key, [U, D] float32; the arguments are those of `rows`."""
+    @property
+    def in_job(self) -> bool:
+        """Whether lookups are in the tables of all workers."""
+        return self._in_job
+
+    def distinct_rows(
+        self, keys: tf.Tensor, training: bool, problem: tf.Tensor | None = None
+    ) -> lookup_steps.DistinctRows:
+        """Returns the row of each distinct key, [U, D] float32.
+
+        Args:
+          keys: see `rows`; so is `training`.
+          training: whether keys are counted and added.
+          problem: see `lookup_steps.route`; only for lookups in the tables of all workers.
+        """
         counts = training and self._counts
         if self._in_job:
-            route = self._route(keys, counts)
+            route = self._route(keys, counts, problem)
         else:
             route = lookup_steps.local_route_of_keys(keys, self._name, counts=counts)
         if training:
@@ -119,11 +132,12 @@ class Lookups:
         rows = library.ops.lockstep_dynamic_table_lookup(self._handle, route.local_rows, is_counted=True)
         return lookup_steps.combine(rows, route, self._sums_gradients)
 
-    def _route(self, keys: tf.Tensor, counts: bool) -> lookup_steps.Route:
+    def _route(self, keys: tf.Tensor, counts: bool, problem: tf.Tensor | None = None) -> lookup_steps.Route:
         """Returns the route of keys; with `counts`, it sends along how often each key occurs."""
+        placed = {"key_owner": self._key_owner, "problem": problem}
         if self._key_dtype == tf.string:
-            return lookup_steps.route_strings(keys, self._name, key_owner=self._key_owner)
-        return lookup_steps.route_keys(keys, self._name, counts=counts, key_owner=self._key_owner)
+            return lookup_steps.route_strings(keys, self._name, **placed)
+        return lookup_steps.route_keys(keys, self._name, counts=counts, **placed)
 
     def _after_previous_lookup(self) -> Any:
         """Orders lookups with a filter: they run in the order of their creation, which affects what they admit."""

@@ -251,10 +251,20 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
             rows = self._lookups.rows(keys, self._begin_lookup())
             return rows if self.dtype == tf.float32 else tf.cast(rows, self.dtype)
 
-    def distinct_rows(self, keys: Any) -> DistinctRows:
-        """Returns the row of each distinct key, float32, for keys as in `sparse_read`."""
+    @property
+    def has_route(self) -> bool:
+        """Whether lookups exchange keys with other workers, so that errors before it have to reach all of them."""
+        return self._lookups.in_job
+
+    def distinct_rows(self, keys: Any, problem: tf.Tensor | None = None) -> DistinctRows:
+        """Returns the row of each distinct key, float32, for keys as in `sparse_read`.
+
+        Args:
+          keys: keys of any shape.
+          problem: see `lookup_steps.route`.
+        """
         keys = self._checked_keys(keys)
-        return self._lookups.distinct_rows(keys, self._begin_lookup())
+        return self._lookups.distinct_rows(keys, self._begin_lookup(), problem)
 
     def _checked_keys(self, keys: Any) -> tf.Tensor:
         keys = tf.convert_to_tensor(keys)

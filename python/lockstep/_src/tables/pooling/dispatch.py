@@ -98,9 +98,10 @@ def _wrap_pooling(pool: Callable[..., Any]) -> Callable[..., Any]:
         table, weights = table_of(given["params"]), given["sp_weights"]
         if table is None:
             return pool(*args, **kwargs)
-        splits = fused.splits_of_examples(given["segment_ids"])
         values = None if given["ignore_weights"] else weights.values
-        return combine(table, given["ids"], splits, values, given["combiner"], given["max_norm"])
+        ids = fused.Pooled(given["ids"], fused.splits_of_examples(given["segment_ids"], table), values)
+        ids = fused.checked(ids, table) if table.has_route else ids
+        return combine(table, ids, given["combiner"], given["max_norm"])
 
     return wrapped
 

@@ -53,34 +53,32 @@ def lookup_fused(
     Returns:
       [B, D...].
     """
-    splits = fused.splits_of(ids, all_examples)
-    return combine(table, ids.values, splits, None if weights is None else weights.values, combiner, max_norm)
+    given = _pooled(ids, weights, fused.splits_of(ids, all_examples, table))
+    # Only the route can raise an error on all workers.
+    return combine(table, fused.checked(given, table) if table.has_route else given, combiner, max_norm)
+
+
+def _pooled(ids: Ids, weights: Ids | None, examples: fused.Examples) -> fused.Pooled:
+    return fused.Pooled(ids.values, examples, None if weights is None else weights.values)
 
 
 def combine(
-    table: Any,
-    ids: tf.Tensor,
-    splits: tf.Tensor,
-    weights: tf.Tensor | None,
-    combiner: str,
-    max_norm: float | None,
-    has_fill: bool = False,
+    table: Any, given: fused.Pooled, combiner: str, max_norm: float | None, has_fill: bool = False
 ) -> tf.Tensor:
-    """Returns what `lookup_fused` does, for ids [N] whose examples begin at `splits` [B + 1]; weights: [N].
+    """Returns what `lookup_fused` does.
 
     Args:
       table: see `lookup_fused`.
-      ids: [N].
-      splits: [B + 1] int64.
-      weights: [N] or None.
+      given: the ids, which are checked if the table has a route.
       combiner: see `lookup_fused`.
       max_norm: see `lookup_fused`.
       has_fill: whether ids may be [N + 1]: the last one then belongs to no example, and gets a gradient of zero.
     """
-    found = table.distinct_rows(ids)
+    splits, problem = given.examples
+    found = table.distinct_rows(given.ids, problem)
     if has_fill:
         found = found._replace(places=found.places[: splits[-1]])
-    pooled = fused.pool(found, splits, weights, combiner, max_norm)
+    pooled = fused.pool(found, splits, given.weights, combiner, max_norm, table.logical_name)
     # Rows of 16 bits in a dynamic table are computed in float32, and so they were combined.
     return tf.cast(pooled, table.dtype)
 
@@ -157,14 +155,9 @@ def _lookup_valid_fused(table: Any, ids: Ids, weights: Ids | None, combiner: str
     # TensorFlow looks up id 0 for examples without ids. Its gradient of zero changes row 0 with optimizers such as
     # FTRL. To a dynamic table, 0 would be a key.
     fill = not isinstance(table, DynamicVariable) and modes.is_training()
-    values, splits, kept_weights = fused.valid_ids(
-        matrix.values,
-        fused.splits_of(matrix, all_examples=True),
-        None if weights is None else weights.values,
-        positive_weights=combiner != "sum",
-        fill=fill,
-    )
-    pooled = combine(table, values, splits, kept_weights, combiner, max_norm, has_fill=fill)
+    given = _pooled(matrix, weights, fused.splits_of(matrix, True, table))
+    kept = fused.valid_ids(given, table, positive_weights=combiner != "sum", fill=fill)
+    pooled = combine(table, kept, combiner, max_norm, has_fill=fill)
     return pooled if batch_shape is None else _of_batch(pooled, ids, batch_shape)
 
 

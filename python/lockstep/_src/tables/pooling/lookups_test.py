@@ -6,6 +6,7 @@ workers_test.py does the same in jobs of several workers.
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -107,6 +108,13 @@ def _ops(function) -> set[str]:
     """Returns the types of the operations of a function without arguments."""
     graph = tf.function(function).get_concrete_function().graph
     return {op.type for op in graph.get_operations()}
+
+
+class _About(NamedTuple):
+    """The properties of a table that errors of a lookup need."""
+
+    logical_name: str = "user"
+    has_route: bool = False
 
 
 FUSED = {"LockstepDistinct", "LockstepPool"}
@@ -311,7 +319,9 @@ def test_valid_ids_are_those_of_a_loop(dtype, weights_dtype, positive, fill):
         is_filled = fill and (valid_splits[1:] == valid_splits[:-1]).any()
         filling = [] if not is_filled else [b""] if dtype == tf.string else [0]
 
-        got = fused.valid_ids(given, tf.constant(splits), weights, positive_weights=positive, fill=fill)
+        ids = fused.Pooled(given, fused.Examples(tf.constant(splits)), weights)
+        kept = fused.valid_ids(ids, _About(), positive_weights=positive, fill=fill)
+        got = kept.ids, kept.examples.splits, kept.weights
         assert got[0].numpy().tolist() == given.numpy()[is_valid].tolist() + filling
         np.testing.assert_array_equal(got[1], valid_splits)
         if weights is not None:
@@ -320,12 +330,27 @@ def test_valid_ids_are_those_of_a_loop(dtype, weights_dtype, positive, fill):
             assert np.shares_memory(got[0]._numpy(), given._numpy()), "ids are not copied"
 
 
-def test_ids_that_do_not_fit_their_splits_are_refused():
-    options = {"positive_weights": True, "fill": False}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="end with 3, wanted 0 and the number of ids, 2"):
-        fused.valid_ids(tf.constant([1, 2]), tf.constant([0, 3], tf.int64), None, **options)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="got 3 weights for 2 ids"):
-        fused.valid_ids(tf.constant([1, 2]), tf.constant([0, 2], tf.int64), tf.ones([3]), **options)
+@pytest.mark.parametrize("drops", [True, False])
+def test_ids_that_do_not_fit_their_splits_are_refused(drops):
+    def keep(ids, splits, weights, about):
+        given = fused.Pooled(ids, fused.Examples(tf.constant(splits, tf.int64)), weights)
+        return fused.valid_ids(given, about, positive_weights=True, fill=True) if drops else fused.checked(given, about)
+
+    ids = tf.constant([1, 2])
+    for splits, weights, message in (
+        ([0, 3], None, "table 'user': splits begin with 0 and end with 3, wanted 0 and the number of ids, 2"),
+        ([0, 2], tf.ones([3]), "table 'user': got 3 weights for 2 ids, wanted one for each"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            keep(ids, splits, weights, _About())
+        # Before a route, the error goes along.
+        kept = keep(ids, splits, weights, _About(has_route=True))
+        assert kept.examples.problem.numpy().decode() == message
+        assert kept.ids.shape == [0] and kept.examples.splits.numpy().tolist() == [0, 0]
+        again = fused.checked(kept, _About(has_route=True))
+        assert again.examples.problem.numpy().decode() == message
+    kept = keep(ids, [0, 2], None, _About(has_route=True))
+    assert kept.examples.problem.numpy() == b"" and kept.ids.numpy().tolist() == [1, 2]
 
 
 def test_a_table_of_strings():
@@ -392,14 +417,18 @@ def test_an_id_out_of_range_is_named(form):
 
 def test_ids_that_are_not_sorted_by_example_are_refused():
     ids = tf.SparseTensor([[1, 0], [0, 0]], tf.constant([1, 2], tf.int64), [2, 1])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="id 1 belongs to example 0, but the id before it to"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="table 'table.*': id 1 belongs to example 0, but the id before it to"
+    ):
         tf.nn.embedding_lookup_sparse(_table("sharded"), ids, None)
 
 
 def test_weights_for_other_ids_are_refused():
     ids = _ids([[1, 2], [3]])
     weights = tf.RaggedTensor.from_row_lengths(tf.ones([2]), [1, 1])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"weights are float\[2\], wanted float for 3 ids"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"table 'table.*': weights are float\[2\], wanted float for 3 ids"
+    ):
         tf.nn.embedding_lookup_sparse(_table("sharded"), ids, weights)
 
 
@@ -415,7 +444,8 @@ def test_weights_for_other_ids_are_refused():
 )
 def test_inputs_of_a_rewritten_graph_are_checked(splits, places, message):
     rows, places, splits = tf.zeros([4, 2]), tf.constant(places, tf.int32), tf.constant(splits, tf.int64)
-    attributes = {"combiners": ["sum"], "weighted": [False]}
+    attributes = {"combiners": ["sum"], "weighted": [False], "tables": ["user"]}
+    message = f"table 'user': .*{message}"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         library.ops.lockstep_pool([rows], [places], [splits], [], **attributes)
     grad = tf.zeros([max(0, splits.shape[0] - 1), 2])
@@ -427,17 +457,17 @@ def test_inputs_of_a_rewritten_graph_are_checked(splits, places, message):
 
 def test_shapes_of_a_rewritten_graph_are_checked():
     splits, places = tf.constant([0, 0, 0], tf.int64), tf.zeros([0], tf.int32)
-    attributes = {"combiners": ["sum"], "weighted": [False]}
+    attributes = {"combiners": ["sum"], "weighted": [False], "tables": ["user"]}
     for shape in ([1 << 62, 1 << 62], [-1, 2], [0, 1 << 62]):
         with pytest.raises(tf.errors.InvalidArgumentError):
             library.ops.lockstep_pool_gradient(
                 [tf.zeros([2, 2])], [tf.constant(shape, tf.int64)], [places], [splits], [], **attributes
             )
-    for last in (1 << 40, (1 << 63) - 1):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="examples, wanted"):
-            library.ops.lockstep_splits(tf.constant([[last, 0]], tf.int64), [])
+    for last in ((1 << 31) - 1, 1 << 40, (1 << 63) - 1):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"table 'user': got \d+ examples, wanted"):
+            library.ops.lockstep_splits(tf.constant([[last, 0]], tf.int64), [], table="user")
     with pytest.raises(tf.errors.InvalidArgumentError, match="got -1 examples"):
-        library.ops.lockstep_splits(tf.zeros([0, 2], tf.int64), [tf.constant(-1, tf.int64)])
+        library.ops.lockstep_splits(tf.zeros([0, 2], tf.int64), [tf.constant(-1, tf.int64)], table="user")
 
 
 def test_wrong_arguments_raise_tensorflows_errors():

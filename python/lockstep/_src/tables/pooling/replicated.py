@@ -49,12 +49,17 @@ class _Replicated:
             return False
         return "CPU" in self.device.upper() or not context.has_gpu
 
-    def distinct_rows(self: Any, ids: tf.Tensor) -> lookup_steps.DistinctRows:
+    # Lookups exchange nothing.
+    has_route = False
+
+    def distinct_rows(self: Any, ids: tf.Tensor, problem: None = None) -> lookup_steps.DistinctRows:
         """Returns the row of each distinct id.
 
         Args:
           ids: integers of any shape, each in [0, rows). Otherwise running it raises InvalidArgumentError.
+          problem: None: see `has_route`.
         """
+        del problem
         rows, name = self.shape.as_list()[0], self.logical_name
         if ids.dtype not in (tf.int32, tf.int64):
             ids = tf.cast(ids, tf.int64)

@@ -94,7 +94,7 @@ def _stages() -> tuple[str, ...]:
     return ("host", "owner") if _in_two_stages() else ("only",)
 
 
-def route(ids: tf.Tensor, shard: Shard, table: str) -> Route:
+def route(ids: tf.Tensor, shard: Shard, table: str, problem: tf.Tensor | None = None) -> Route:
     """Sends each distinct id to the worker that owns its row.
 
     Args:
@@ -102,11 +102,13 @@ def route(ids: tf.Tensor, shard: Shard, table: str) -> Route:
         workers. So it does if the workers place the table differently.
       shard: says where the rows are.
       table: the table's name, for messages.
+      problem: the text of an error that this worker has found in the lookup; "" or None: none. With an error, the step
+        fails with InvalidArgumentError on all workers.
     """
-    return _route(ids, "rows", [shard], [], table)
+    return _route(ids, "rows", [shard], [], table, problem)
 
 
-def route_keys(keys: tf.Tensor, table: str, *, counts: bool, key_owner: int) -> Route:
+def route_keys(keys: tf.Tensor, table: str, *, counts: bool, key_owner: int, problem: tf.Tensor | None = None) -> Route:
     """Sends each distinct key of a dynamic table to the worker that owns it.
 
     Args:
@@ -114,11 +116,19 @@ def route_keys(keys: tf.Tensor, table: str, *, counts: bool, key_owner: int) -> 
       table: the table's name, for messages.
       counts: whether to send along how often each key was looked up: the route then has `times`.
       key_owner: says which worker owns a key: -2: that of its hash; -1: that of its remainder; r >= 0: worker r.
+      problem: see `route`.
     """
-    return _route(keys, "counted_keys" if counts else "keys", [], [key_owner], table)
+    return _route(keys, "counted_keys" if counts else "keys", [], [key_owner], table, problem)
 
 
-def _route(ids: tf.Tensor, ids_are: str, shards: list[Shard], key_owners: list[int], table: str) -> Route:
+def _route(
+    ids: tf.Tensor,
+    ids_are: str,
+    shards: list[Shard],
+    key_owners: list[int],
+    table: str,
+    problem: tf.Tensor | None,
+) -> Route:
     """Makes the operations of a route; `ids_are` is described in `tf/embedding/lookup_ops.cc`.
 
     `shards` has one element if the ids are rows, else none; `key_owners` has one if they are keys.
@@ -129,6 +139,7 @@ def _route(ids: tf.Tensor, ids_are: str, shards: list[Shard], key_owners: list[i
         outputs = library.ops.lockstep_route(
             [ids],
             [] if times is None else [times],
+            [] if problem is None else [problem],
             N=1,
             ids_are=[ids_are],
             num_rows=[shard.rows for shard in shards],
@@ -139,19 +150,21 @@ def _route(ids: tf.Tensor, ids_are: str, shards: list[Shard], key_owners: list[i
             stage=stage,
             lockstep_group=context.options.group_lookups,
         )
+        problem = None  # the first stage has declined
         served, *places = (output for (output,) in _in_any_order(outputs))
         ids, times = tf.unstack(served, num=2, axis=1) if ids_are == "counted_keys" else (served, None)
         made.append(Stage(*places, stage))
     return Route(ids, times, tuple(made))
 
 
-def route_strings(ids: tf.Tensor, table: str, *, key_owner: int) -> Route:
+def route_strings(ids: tf.Tensor, table: str, *, key_owner: int, problem: tf.Tensor | None = None) -> Route:
     """Sends each distinct string to the worker that owns it; different strings with one hash stay different.
 
     Args:
       ids: strings of any shape.
       table: the table's name, for messages.
       key_owner: see `route_keys`; strings have no remainder.
+      problem: see `route`.
 
     Returns:
       The route, whose `local_rows` are strings; it has `times`.
@@ -161,11 +174,13 @@ def route_strings(ids: tf.Tensor, table: str, *, key_owner: int) -> Route:
         outputs = library.ops.lockstep_route_strings(
             [ids],
             [] if times is None else [times],
+            [] if problem is None else [problem],
             key_owners=[key_owner],
             tables=[table],
             stage=stage,
             lockstep_group=context.options.group_lookups,
         )
+        problem = None
         ids, times, *places = (output for (output,) in _in_any_order(outputs))
         made.append(Stage(*places, stage))
     return Route(ids, times, tuple(made))
@@ -224,7 +239,14 @@ def combine_distinct(rows: tf.Tensor, route: Route, sums: bool = False) -> Disti
     return DistinctRows(rows if first.name == "local" else _back(rows, route, "distinct_ids", sums), first.inverse)
 
 
-def distinct_rows(variable: tf.Variable, ids: tf.Tensor, shard: Shard, table: str, sums: bool = False) -> DistinctRows:
+def distinct_rows(
+    variable: tf.Variable,
+    ids: tf.Tensor,
+    shard: Shard,
+    table: str,
+    sums: bool = False,
+    problem: tf.Tensor | None = None,
+) -> DistinctRows:
     """Returns the row of each distinct id of a sharded table, also on one worker.
 
     Args:
@@ -233,8 +255,9 @@ def distinct_rows(variable: tf.Variable, ids: tf.Tensor, shard: Shard, table: st
       shard: says where the rows are.
       table: the table's name, for messages.
       sums: see `combine`.
+      problem: see `route`; without a route, steps that find an error fail themselves.
     """
-    made = local_route(ids, shard.rows, table) if shard.world_size == 1 else route(ids, shard, table)
+    made = local_route(ids, shard.rows, table) if shard.world_size == 1 else route(ids, shard, table, problem)
     return combine_distinct(read_rows(variable, made.local_rows), made, sums)
 
 

@@ -49,6 +49,7 @@ def test_a_route_takes_a_number_of_rows_for_each_lookup_of_rows_and_for_no_other
         library.ops.lockstep_route(
             [ids, ids],
             [],
+            [],
             N=2,
             ids_are=ids_are,
             num_rows=num_rows,
@@ -73,6 +74,7 @@ def test_a_route_takes_a_placement_for_each_lookup_of_rows(blocks, first_ranks, 
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         library.ops.lockstep_route(
             [tf.constant([1, 2])],
+            [],
             [],
             N=1,
             ids_are=["rows"],
@@ -100,6 +102,7 @@ def test_a_route_takes_owners_for_each_lookup_of_keys(key_owners, message):
         library.ops.lockstep_route(
             [keys],
             [],
+            [],
             N=1,
             ids_are=["keys"],
             num_rows=[],
@@ -109,10 +112,10 @@ def test_a_route_takes_owners_for_each_lookup_of_keys(key_owners, message):
             tables=["a"],
         )
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        library.ops.lockstep_route_strings([tf.as_string(keys)], [], key_owners=key_owners, tables=["a"])
+        library.ops.lockstep_route_strings([tf.as_string(keys)], [], [], key_owners=key_owners, tables=["a"])
 
 
 def test_a_route_of_strings_has_no_remainder():
     context.ensure_initialized()
     with pytest.raises(tf.errors.InvalidArgumentError, match="table 'a': string keys have no remainder"):
-        library.ops.lockstep_route_strings([tf.constant(["word"])], [], key_owners=[-1], tables=["a"])
+        library.ops.lockstep_route_strings([tf.constant(["word"])], [], [], key_owners=[-1], tables=["a"])

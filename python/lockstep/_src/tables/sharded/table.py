@@ -247,9 +247,14 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             route = lookup_steps.route(ids, self._shard, self.logical_name)
             return lookup_steps.combine(read_rows(self, route.local_rows), route, self.sums_gradients)
 
-    def distinct_rows(self, ids: tf.Tensor) -> lookup_steps.DistinctRows:
-        """Returns the row of each distinct id, for ids as in `sparse_read`."""
-        return lookup_steps.distinct_rows(self, ids, self._shard, self.logical_name, self.sums_gradients)
+    @property
+    def has_route(self) -> bool:
+        """Whether lookups exchange ids with other workers, so that errors before it have to reach all of them."""
+        return self._shard.world_size > 1
+
+    def distinct_rows(self, ids: tf.Tensor, problem: tf.Tensor | None = None) -> lookup_steps.DistinctRows:
+        """Returns the row of each distinct id, for ids as in `sparse_read`; `problem`: see `lookup_steps.route`."""
+        return lookup_steps.distinct_rows(self, ids, self._shard, self.logical_name, self.sums_gradients, problem)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Returns rows or elements of the table, like `tf.gather_nd`: the first coordinate is the id.
