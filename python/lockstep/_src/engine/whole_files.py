@@ -225,8 +225,7 @@ def _publish_folder(draft: str, target: str) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-    for name in set(os.listdir(target)) - set(os.listdir(draft)):
-        link(os.path.join(target, name), os.path.join(draft, name))
+    _keep(target, draft)
     if not _exchange(draft, target):
         # A file system without the exchange (NFS): for a moment, the folder is only under its other name.
         aside = f"{draft}.before"
@@ -236,6 +235,17 @@ def _publish_folder(draft: str, target: str) -> None:
         except OSError:
             os.rename(aside, target)
             raise
+
+
+def _keep(folder: str, draft: str) -> None:
+    """Gives a draft the files of a folder that it does not have."""
+    own = set(os.listdir(draft))
+    for name in os.listdir(folder):
+        one, other = os.path.join(folder, name), os.path.join(draft, name)
+        if name not in own:
+            link(one, other)
+        elif os.path.isdir(one) and os.path.isdir(other) and not os.path.islink(one):
+            _keep(one, other)
 
 
 def _exchange(one: str, other: str) -> bool:

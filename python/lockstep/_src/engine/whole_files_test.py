@@ -55,10 +55,12 @@ def test_a_folder_is_replaced_and_keeps_files_of_others(tmp_path, monkeypatch, e
     target = tmp_path / "model"
     _replace(target, {"config.json": "1", "variables/index": "1"})
     (target / "notes.txt").write_text("the user's")
+    (target / "variables" / "more").write_text("as well")
     (target / "mine").mkdir()
     (target / "mine" / "a").write_text("a")
     _replace(target, {"config.json": "2", "variables/index": "2"})
     wanted = {"config.json": "2", "variables/index": "2", "notes.txt": "the user's", "mine/a": "a"}
+    wanted["variables/more"] = "as well"
     assert _tree(tmp_path) == {f"model/{name}": text for name, text in wanted.items()}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
-from lockstep._src.engine import arguments, file_errors
+from lockstep._src.engine import arguments, file_errors, whole_files
 from lockstep._src.engine.context import context as _context
 from lockstep._src.saving import latest, sealed
 from lockstep._src.scope import scope
@@ -162,12 +162,9 @@ class BestCheckpoint:
                 "global_step": int(global_step),
                 "checkpoint": os.path.basename(path),
             }
-            # Renamed when complete: like the checkpoint, the file is complete or absent.
-            aside = self._file + ".tmp"
+            # Like the checkpoint, the file is complete or absent.
             with file_errors.raised_on_all(f"{self._file} cannot be written"):
-                with _gfile.GFile(aside, "w") as file:
-                    file.write(sealed.seal(best))
-                _gfile.rename(aside, self._file, overwrite=True)
+                whole_files.write_text(self._file, sealed.seal(best))
 
     @property
     def _file(self) -> str:

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from lockstep._src.inspection.description import Description, InspectError
 from lockstep._src.saving import bundle
-from lockstep._src.saving.chain import Chain
+from lockstep._src.saving.chain import FOLDER, increments_on
 from lockstep._src.saving.latest import latest_checkpoint
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -70,7 +70,7 @@ def describe_folder(folder: str) -> Description:
     """
     try:
         prefix = latest_checkpoint(folder)
-        chain = Chain.read(folder)
+        increments = [] if prefix is None else increments_on(os.path.join(folder, os.path.basename(prefix)))
     except (tf.errors.OpError, ValueError) as error:
         raise InspectError(getattr(error, "message", str(error))) from None
     if prefix is None:
@@ -83,8 +83,9 @@ def describe_folder(folder: str) -> Description:
             raise InspectError(f"{folder}: no state file names its last checkpoint; it has {there or 'none'}")
         prefix = os.path.join(folder, there[0])
     described = describe(prefix)
-    if chain is not None and os.path.basename(prefix) == chain.base:
-        described["increments"] = [{"checkpoint": one, **_sizes(describe(one))} for one in chain.prefixes(folder)]
+    if increments:
+        paths = [os.path.join(folder, FOLDER, name) for name in increments]
+        described["increments"] = [{"checkpoint": one, **_sizes(describe(one))} for one in paths]
     return described
 
 

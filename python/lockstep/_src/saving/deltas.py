@@ -19,13 +19,12 @@ is in `removed-keys`, and in no other case.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src.engine import background, file_errors
+from lockstep._src.engine import background, file_errors, whole_files
 from lockstep._src.engine.context import context
 from lockstep._src.saving import chain, delta_files, links, string_numbers
 from lockstep._src.saving.delta_files import Record
@@ -59,7 +58,7 @@ def export_delta(
 
     Raises:
       ValueError: `since` is neither kind of folder, its record is damaged, or `checkpoint` is not an increment of the
-        present chain.
+        present chain, or is older than `since`.
       FileExistsError: the folder has a delta that builds on `since` already.
       tf.errors.FailedPreconditionError: no increment leads on from `since`, and there is a newer full checkpoint, which
         begins a new chain. A full export is needed.
@@ -113,7 +112,10 @@ class _History:
         self._directory = os.path.dirname(end or record.checkpoint)
         if os.path.basename(self._directory) == chain.FOLDER:
             self._directory = os.path.dirname(self._directory)
-        self._chain = chain.Chain.read(self._directory) or chain.Chain("", [])
+        found = chain.Chain.read(self._directory)
+        full = os.path.basename(record.checkpoint).rsplit("-to-", 1)[0]
+        chain.check_not_lost(self._directory, full, found)
+        self._chain = found or chain.Chain("", [])
         names = self._chain.increments
         if end is not None and os.path.basename(end) != self._chain.base:
             if os.path.basename(end) not in names:
@@ -124,7 +126,9 @@ class _History:
             names = names[: names.index(os.path.basename(end)) + 1]
         elif end is not None:
             names = []
-        self._ends_with_chain = end is None
+        self._end = end
+        later = self._chain.increments[len(names) :]
+        self._later = chain.Chain(self._chain.base, later).prefixes(self._directory)
         self._prefixes = chain.Chain(self._chain.base, names).prefixes(self._directory)
         self._read: dict[str, Increment] = {}
 
@@ -133,7 +137,12 @@ class _History:
         found = self._after_since()
         if found is None and self._is_newest():
             return []
-        if found is None or (not found and self._ends_with_chain and self._newest() not in (None, self._chain.base)):
+        if found is None and any(self._increment(prefix).version == self._record.version for prefix in self._later):
+            raise ValueError(
+                f"export_delta: checkpoint is {self._end!r}, which is older than {self._since} (made from "
+                f"{self._record.checkpoint}); wanted a newer increment, or none for the newest"
+            )
+        if found is None or (not found and self._end is None and self._newest() not in (None, self._chain.base)):
             raise self._ended()
         return found
 
@@ -302,23 +311,21 @@ def _strings(name: str, removed: Sequence[np.ndarray], checkpoints: Sequence[Inc
 
 
 def _write(target: str, record: Record, tensors: dict[str, np.ndarray]) -> None:
-    """Writes a delta, complete or not at all."""
-    directory = os.path.dirname(target)
-    with file_errors.raised(f"export_delta to {target} failed"):
-        temporary = os.path.join(directory, f"temp-{time.time_ns()}-{os.getpid()}")
-        try:
-            _gfile.makedirs(temporary)
-            _save(os.path.join(temporary, delta_files.DELTA_PREFIX), tensors)
-            delta_files.write_delta_record(temporary, record)
-            _rename(temporary, target)
-        finally:
-            if _gfile.exists(temporary):
-                _gfile.rmtree(temporary)
+    """Writes a delta, complete or not at all; removes what a killed process has left."""
+    directory, name = os.path.split(target)
+    with (
+        file_errors.raised(f"export_delta to {target} failed"),
+        whole_files.draft_folder(directory, name) as draft,
+    ):
+        _gfile.makedirs(draft)
+        _save(os.path.join(draft, delta_files.DELTA_PREFIX), tensors)
+        delta_files.write_delta_record(draft, record)
+        _rename(draft, target)
 
 
-def _rename(temporary: str, target: str) -> None:
+def _rename(draft: str, target: str) -> None:
     try:
-        _gfile.rename(temporary, target)
+        whole_files.rename_folder(draft, target)
     except tf.errors.OpError as error:
         if _gfile.exists(target):
             raise FileExistsError(f"export_delta: another process made {target} at the same time") from error

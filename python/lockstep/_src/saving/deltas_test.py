@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 
 import lockstep
 from lockstep import _assembly  # noqa: F401  # the savers of tables
+from lockstep._src.engine import whole_files
 from lockstep._src.saving import delta_files, deltas, string_numbers
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.saving.saved_models import export
@@ -600,6 +601,49 @@ def test_deltas_between_any_two_increments_have_the_effect_of_those_between(tmp_
             delta = tensors_of(f"{lockstep.export_delta(since, end)}/delta")
             state = applied(chain.states[first], delta)
             assert state == applied(chain.states[last], {**delta, **none_of(delta)}), (first, last)
+
+
+def test_a_checkpoint_that_is_older_than_since_is_named_so(tmp_path):
+    chain = Chain(tmp_path / "job", 3, 0)
+    older = f"{chain.folder}/.incremental_checkpoint/{chain.names[0]}"
+    with pytest.raises(ValueError, match=f"checkpoint is '{older}', which is older than .*since .*; wanted a newer"):
+        lockstep.export_delta(chain.since(tmp_path / "since", 2), older)
+
+
+def test_a_lost_list_of_increments_is_named(tmp_path):
+    chain = Chain(tmp_path / "job", 3, 0)
+    os.remove(f"{chain.folder}/.incremental_checkpoint/chain.json")
+    with pytest.raises(tf.errors.DataLossError, match="chain.json is not there, which lists .* has 3 of them"):
+        lockstep.export_delta(chain.since(tmp_path / "since", 1))
+
+
+def test_exports_and_deltas_are_synced_before_they_get_their_names(trained, tmp_path, monkeypatch):
+    synced, renamed = set(), []
+    gfile = whole_files._gfile()
+    sync, rename = whole_files.sync, gfile.rename
+    monkeypatch.setattr(whole_files, "sync", lambda path: (synced.add(path), sync(path)))
+
+    def check_and_rename(source, target):
+        written = {os.path.join(place, name) for place, _, names in os.walk(source) for name in names}
+        assert written and written <= synced
+        rename(source, target)
+        renamed.append(target)
+
+    monkeypatch.setattr(gfile, "rename", check_and_rename)
+    folder, exported = trained
+    delta = delta_of(exported, directory=tmp_path)
+    again = export(f"{tmp_path}/again", tf.train.latest_checkpoint(folder), build, updatable=True)
+    assert renamed == [delta, again] and {str(tmp_path), os.path.dirname(again)} <= synced
+
+
+def test_what_a_killed_process_left_is_removed(trained, tmp_path):
+    _, exported = trained
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    left = tmp_path / whole_files.draft_name("1-000001").replace(f"-{os.getpid()}-", f"-{process.pid}-")
+    (left / "a").mkdir(parents=True)
+    delta = delta_of(exported, directory=tmp_path)
+    assert os.listdir(tmp_path) == [os.path.basename(delta)]
 
 
 def none_of(delta):

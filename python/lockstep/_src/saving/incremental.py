@@ -39,7 +39,7 @@ from lockstep._src.engine import background, file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep._src.saving import checkpoint, latest, links
-from lockstep._src.saving.chain import FOLDER, Chain
+from lockstep._src.saving.chain import FOLDER, Chain, increments_on
 from lockstep._src.saving.shard_saveables import saved_shard_of
 from lockstep._src.saving.table_saveables import take_tables
 from lockstep._src.tables import dynamic
@@ -167,7 +167,10 @@ class IncrementalSaver:
         """Restores the increments on the full checkpoint that the session already restored; returns their prefixes."""
         background.finish()  # it may be one of them
         directory = os.path.dirname(save_path)
-        found = agreement.from_chief(_increments_on(save_path) if context.rank == 0 else None, "incremental_chain")
+        found: list[str] = []
+        what = f"restore of the increments on {save_path}"
+        agreement.on_chief(lambda: found.extend(increments_on(save_path)), what, "incremental_list")
+        found = agreement.from_chief(found, "incremental_chain")
         chain = Chain(os.path.basename(save_path), found)
         before = save_path
         for number, prefix in enumerate(chain.prefixes(directory), 1):
@@ -208,12 +211,6 @@ class IncrementalSaver:
                 _gfile.rmtree(path)
             else:
                 _gfile.remove(path)
-
-
-def _increments_on(save_path: str) -> list[str]:
-    """Returns the names of the increments that build on a full checkpoint."""
-    chain = Chain.read(os.path.dirname(save_path))
-    return chain.increments if chain is not None and chain.base == os.path.basename(save_path) else []
 
 
 def _link_of(path: str) -> int | None:
@@ -282,7 +279,7 @@ class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
     def newest(self, save_path: str) -> str:
         """Returns, on worker 0, the last increment on a full checkpoint, or the full checkpoint if there is none."""
         background.finish()
-        names = _increments_on(save_path)
+        names = increments_on(save_path)
         return Chain(os.path.basename(save_path), names).prefixes(self._directory)[-1] if names else save_path
 
     # The listeners of the job's own hooks ask for the end of the save.

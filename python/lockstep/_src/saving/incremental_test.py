@@ -101,8 +101,11 @@ def test_a_chain_restores_all_values(tmp_path):
     assert set(reader.get_tensor("words-changed-keys").tolist()) == touched
     assert len(touched) < len(held[-1][1])
     assert len(reader.get_tensor("user-changed-removed")) > 0
-    # Without increments, the full checkpoint gives its own values.
+    # Without increments, the full checkpoint gives its own values, once nothing tells of increments any more.
     shutil.rmtree(tmp_path / ".incremental_checkpoint")
+    with pytest.raises(tf.errors.DataLossError, match="increments.json says that increments build on"):
+        restored(paths[0])
+    os.remove(tmp_path / "increments.json")
     assert restored(paths[0]) == held[0]
 
 
@@ -195,6 +198,51 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
     # An increment cannot be restored alone.
     with pytest.raises(tf.errors.InvalidArgumentError, match="incremental"):
         restored(paths[1])
+
+
+def copied(source, target):
+    """Copies a folder as `cp source/* target`: without hidden names."""
+    os.makedirs(target)
+    for path in glob.glob(f"{source}/*"):
+        shutil.copy(path, target)
+    return f"{target}/model.ckpt-2"
+
+
+def test_increments_that_are_left_behind_or_not_listed_are_an_error_and_not_the_full_checkpoint(tmp_path):
+    _, held = saved(tmp_path / "good")
+    hidden = tmp_path / "good" / ".incremental_checkpoint"
+    path = copied(tmp_path / "good", tmp_path / "copy")
+    with pytest.raises(tf.errors.DataLossError, match="increments.json says .* Copy the hidden folder as well"):
+        restored(path)
+    shutil.copytree(hidden, tmp_path / "copy" / hidden.name)
+    assert restored(path) == held[-1]
+    os.remove(tmp_path / "copy" / hidden.name / "chain.json")
+    wanted = "chain.json is not there, which lists .* has 2 of them: model.ckpt-2-to-4, model.ckpt-2-to-7. Training"
+    for mark in ("increments.json", None):  # earlier versions do not write it
+        with pytest.raises(tf.errors.DataLossError, match=wanted):
+            restored(path)
+        if mark:
+            os.remove(tmp_path / "copy" / mark)
+    shutil.rmtree(tmp_path / "copy" / hidden.name)
+    assert restored(path) == held[0]
+
+
+def test_a_checkpoint_without_increments_moves_without_the_hidden_folder(tmp_path):
+    _, held = saved(tmp_path / "first", [2])
+    assert restored(copied(tmp_path / "first", tmp_path / "copy")) == held[0]
+    # A new full checkpoint ends the chain.
+    with tf.Graph().as_default(), tf.Session() as session:
+        program = Program()
+        session.run(tf.global_variables_initializer())
+        program.saver.track(session)
+        for i in range(3):
+            program.run(session, 1, i)
+            if i == 2:
+                program.saver._full().save(session, f"{tmp_path}/second/model.ckpt", 2)
+            else:
+                program.saver.save(session, f"{tmp_path}/second/model.ckpt", 2 * i)
+        last = program.held(session)
+    assert restored(copied(tmp_path / "second", tmp_path / "other")) == last
 
 
 def test_sessions_save_increments_and_resume_from_them(tmp_path):

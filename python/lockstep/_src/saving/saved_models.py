@@ -6,7 +6,8 @@ memory can be exported. A dynamic table becomes a hash table and a matrix of row
 
 An updatable SavedModel has signatures with which a running server applies deltas (`delta_signature.py`, `deltas.py`).
 
-A SavedModel is complete or absent: it is written to a directory `temp-...`, which is then renamed.
+A SavedModel is complete or absent: it is written to a hidden directory, which is synced and renamed. The next export
+removes what a killed one has left.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import tensorflow as tf
 from google.protobuf import text_format
 from tensorflow.python.training.saver import BulkSaverBuilder
 
-from lockstep._src.engine import file_errors
+from lockstep._src.engine import file_errors, whole_files
 from lockstep._src.engine.arguments import listed
 from lockstep._src.engine.context import context
 from lockstep._src.saving import bundle, delta_files, links
@@ -262,26 +263,23 @@ def _select_modes(
 
 
 def _write_whole(base: str, write: Callable[[str], None]) -> str:
-    """Calls `write` with a temporary directory, then renames it to `base`/<seconds>; removes it if `write` fails."""
-    with file_errors.raised(f"export to {base} failed"):
-        _gfile.makedirs(base)
-        temporary = os.path.join(base, f"temp-{time.time_ns()}-{os.getpid()}")
-        try:
-            write(temporary)
-            seconds = int(time.time())
-            while True:
-                directory = os.path.join(base, str(seconds))
-                if not _gfile.exists(directory):
-                    try:
-                        _gfile.rename(temporary, directory)
-                        return directory
-                    except tf.errors.OpError:
-                        if not _gfile.exists(directory):  # the name is still free: the rename itself fails
-                            raise
-                seconds += 1
-        finally:
-            if _gfile.exists(temporary):
-                _gfile.rmtree(temporary)
+    """Calls `write` with a hidden directory, then renames it to `base`/<seconds>; removes it if `write` fails."""
+    with (
+        file_errors.raised(f"export to {base} failed"),
+        whole_files.draft_folder(base, "export") as draft,
+    ):
+        write(draft)
+        seconds = int(time.time())
+        while True:
+            directory = os.path.join(base, str(seconds))
+            if not _gfile.exists(directory):
+                try:
+                    whole_files.rename_folder(draft, directory)
+                    return directory
+                except tf.errors.OpError:
+                    if not _gfile.exists(directory):  # the name is still free: the rename itself fails
+                        raise
+            seconds += 1
 
 
 def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
