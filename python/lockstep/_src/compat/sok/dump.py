@@ -5,7 +5,8 @@ rank. All ranks read the files of a table in parts, and each keeps the keys that
 wrote a table does not matter, nor do its kind and the order of its keys.
 
 Both check everything before they change anything. The files of a dump get their names together, at its end. A load that
-finds a damaged file leaves all variables as they were. An error of one rank is raised on all ranks.
+finds a damaged file, or files of two dumps, leaves all variables as they were. An error of one rank is raised on all
+ranks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.compat.sok import files, job, rows, slots, together
+from lockstep._src.engine import whole_files
 
 
 def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Any = None) -> None:
@@ -43,13 +45,17 @@ def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Any = None) ->
     _check_same_on_all("sok.dump", variables, optimizer)
     attempt.on_all(_make_folder, path)
     with_slots = optimizer is not None and _agree_on_slots(attempt, optimizer, variables)
-    with files.StagedFiles() as staged, together.GatherToChief() as exchange:
+    draft, number = together.gather_values([whole_files.draft_name("dump"), files.new_number()], "sok_draft")[0]
+    of_dump = files.Dump(number, len(variables) * (2 + (len(slots.names(optimizer)) if with_slots else 0)))
+    with files.StagedFiles(path, draft) as staged, together.GatherToChief() as exchange:
         for variable in variables:
-            table = _TableDump(path, variable, attempt, staged, exchange)
+            table = _TableDump(path, variable, attempt, staged, exchange, of_dump)
             table.write_table()
             if with_slots:
                 table.write_slots(optimizer)
         attempt.on_all(staged.sync)
+        # Rank 0 publishes the files of all ranks, unless they are on other file systems.
+        attempt.on_all(lambda: staged.publish() if job.rank() == 0 else None)
         attempt.on_all(staged.publish)
     if job.rank() == 0:
         print("[SOK INFO] SOK dump weight in path:", path, " success!", flush=True)
@@ -74,7 +80,7 @@ def load(path: str | os.PathLike[str], load_vars: Any, optimizer: Any = None) ->
 
     Raises:
       FileNotFoundError: the folder or a file does not exist.
-      files.DumpFileError: a file is damaged, or does not fit its variable.
+      files.DumpFileError: a file is damaged, does not fit its variable, or is of another dump than others.
       TypeError: an argument is no variable or optimizer of SOK.
       ValueError: two variables have the same files, there is more than one optimizer, it was built without one of the
         variables, or ranks gave different variables or slots.
@@ -87,6 +93,7 @@ def load(path: str | os.PathLike[str], load_vars: Any, optimizer: Any = None) ->
     if optimizer is not None:
         attempt.on_all(slots.ensure, optimizer, variables)
     loads = attempt.on_all(lambda: [_TableLoad(path, variable, optimizer) for variable in variables])
+    attempt.on_all(files.check_one_dump, path, [one.files for one in loads])
     for one in loads:
         attempt.do(one.read)
     attempt.settle()
@@ -103,6 +110,7 @@ class _TableDump:
       attempt: the work of all ranks to which this belongs.
       staged: the files of the dump that this rank writes.
       exchange: brings rows to rank 0.
+      of_dump: the dump, for headers.
 
     Raises:
       ValueError: the table has no keys.
@@ -115,7 +123,9 @@ class _TableDump:
         attempt: together.Attempt,
         staged: files.StagedFiles,
         exchange: together.GatherToChief,
+        of_dump: files.Dump,
     ) -> None:
+        self._of_dump = of_dump
         self._folder, self._variable, self._attempt, self._staged = folder, variable, attempt, staged
         self._table = files.table_name(variable.name)
         # The rank that holds the table, or None if all hold a part of it.
@@ -140,9 +150,7 @@ class _TableDump:
         """Writes keys and weights, and forgets the weights."""
         key_path, path = files.key_path(self._folder, self._table), files.weight_path(self._folder, self._table)
         if self._is_writer():
-            self._attempt.do(
-                self._staged.create, key_path, files.Header(files.FileType.KEY, self._keys.dtype, self._table)
-            )
+            self._attempt.do(self._staged.create, key_path, self._header(files.FileType.KEY, self._keys))
         self._write_rows(self._weights, path, files.FileType.WEIGHT, "", key_path)
         del self._weights
 
@@ -153,6 +161,9 @@ class _TableDump:
             values = self._attempt.on_all(self._read_slot, optimizer, slot)
             path = files.slot_path(self._folder, self._table, kind, slot)
             self._write_rows(values, path, files.FileType.SLOT, slot)
+
+    def _header(self, file_type: files.FileType, values: np.ndarray, slot: str = "") -> files.Header:
+        return files.Header(file_type, values.dtype, self._table, slot, self._of_dump)
 
     def _is_writer(self) -> bool:
         return job.rank() == (self._holder or 0)
@@ -175,7 +186,7 @@ class _TableDump:
         The rows of a round are sorted by key. So a static table is in the order of its rows.
         """
         if self._is_writer():
-            self._attempt.do(self._staged.create, path, files.Header(file_type, values.dtype, self._table, slot))
+            self._attempt.do(self._staged.create, path, self._header(file_type, values, slot))
         dtype = np.dtype([("key", self._keys.dtype), ("row", values.dtype, values.shape[1:])])
         for part in self._rounds:
             own = np.empty(len(self._keys[part]), dtype)
@@ -198,6 +209,9 @@ class _TableLoad:
       folder: the folder of the dump.
       variable: the variable.
       optimizer: the optimizer whose slots are loaded, or None.
+
+    Attributes:
+      files: the files of the table.
     """
 
     def __init__(self, folder: str, variable: Any, optimizer: Any) -> None:
@@ -209,8 +223,8 @@ class _TableLoad:
         if self._num_rows is None:
             self._key_type = np.dtype(tf.as_dtype(variable.key_type).as_numpy_dtype)
         self._dtype = np.dtype(tf.as_dtype(variable.dtype).as_numpy_dtype)
-        self._files = files.TableFiles(folder, files.table_name(variable.name), dimension, kind, names)
-        for file in (self._files.weights, *self._files.slots.values()):
+        self.files = files.TableFiles(folder, files.table_name(variable.name), dimension, kind, names)
+        for file in (self.files.weights, *self.files.slots.values()):
             if not np.can_cast(file.dtype, self._dtype, "same_kind"):
                 raise files.DumpFileError(
                     file.path, f"values of type {file.dtype.name}", f"a type that converts to {self._dtype.name}"
@@ -218,8 +232,8 @@ class _TableLoad:
         self._check_keys()
 
     def _check_keys(self) -> None:
-        path, num_keys = self._files.keys.path, self._files.num_keys
-        own = [keys[rows.owns(self._variable, keys)] for keys in map(self._converted, self._files.key_chunks())]
+        path, num_keys = self.files.keys.path, self.files.num_keys
+        own = [keys[rows.owns(self._variable, keys)] for keys in map(self._converted, self.files.key_chunks())]
         keys = np.sort(np.concatenate(own)) if own else np.empty(0, self._key_type)
         repeated = keys[1:][keys[1:] == keys[:-1]]
         if repeated.size:
@@ -237,20 +251,20 @@ class _TableLoad:
             wanted = f"keys from 0 to {high}, the rows of the static table"
         for key in (int(keys.min()), int(keys.max())):
             if not low <= key <= high:
-                raise files.DumpFileError(self._files.keys.path, f"key {key}", wanted)
+                raise files.DumpFileError(self.files.keys.path, f"key {key}", wanted)
         return keys.astype(self._key_type, copy=False)
 
     def read(self) -> None:
         """Gives the variable and the slots the rows of the keys that this rank owns."""
-        for keys, values in self._own_rows(self._files.weights):
+        for keys, values in self._own_rows(self.files.weights):
             rows.write(self._variable, keys, values)
-        for slot, file in self._files.slots.items():
+        for slot, file in self.files.slots.items():
             for keys, values in self._own_rows(file):
                 slots.write(self._optimizer, self._variable, slot, keys, values)
 
     def _own_rows(self, file: files.ValuesFile) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields the keys [n] that this rank owns, and their rows [n, D], in the types of the variable."""
-        for all_keys, values in self._files.row_chunks(file):
+        for all_keys, values in self.files.row_chunks(file):
             keys = self._converted(all_keys)
             own = rows.owns(self._variable, keys)
             if own.any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import tensorflow as tf
 
 from lockstep._src.compat.sok import dump, files, job, optimizers, rows, slots, variables
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
-from lockstep._src.compat.sok.files_test import raw_file
+from lockstep._src.compat.sok.files_test import raw_file, without_dump
+from lockstep._src.engine import whole_files
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +101,7 @@ def test_files_have_exactly_the_bytes_of_the_format(tmp_path, make, key_type, ca
         f"{table}-Adam-m": raw_file(2, "float32", value(keys, 3), table, "m"),
         f"{table}-Adam-v": raw_file(2, "float32", value(keys, 4), table, "v"),
     }
-    got = {path.name: path.read_bytes() for path in (tmp_path / "made" / "here").iterdir()}
+    got = {path.name: without_dump(path.read_bytes()) for path in (tmp_path / "made" / "here").iterdir()}
     assert got == wanted
     assert f"[SOK INFO] SOK dump weight in path: {tmp_path}/made/here  success!\n" in capfd.readouterr().out
 
@@ -144,7 +146,7 @@ def test_types_of_values_are_kept(tmp_path, dtype):
     variable.assign(np.arange(8).reshape(4, 2) / 7)
     before = variable.numpy()
     dump.dump(tmp_path, variable)
-    assert (tmp_path / "typed_0-weight").read_bytes() == raw_file(1, dtype, before, "typed_0")
+    assert without_dump((tmp_path / "typed_0-weight").read_bytes()) == raw_file(1, dtype, before, "typed_0")
     variable.assign(np.zeros([4, 2]))
     dump.load(tmp_path, variable)
     np.testing.assert_array_equal(variable.numpy(), before)
@@ -231,9 +233,11 @@ def test_slots_of_a_part_of_the_variables_are_completed(tmp_path):
     optimizer, trained, untrained = make_optimizer(), static("trained"), static("untrained")
     fill(trained, KEYS, optimizer)
     dump.dump(tmp_path, [trained, untrained], optimizer.optimizer)
-    assert (tmp_path / "trained_0-Adam-m").read_bytes() == raw_file(2, "float32", value(KEYS, 3), "trained_0", "m")
+    assert without_dump((tmp_path / "trained_0-Adam-m").read_bytes()) == raw_file(
+        2, "float32", value(KEYS, 3), "trained_0", "m"
+    )
     zeros = raw_file(2, "float32", np.zeros([4, 2]), "untrained_0", "v")
-    assert (tmp_path / "untrained_0-Adam-v").read_bytes() == zeros
+    assert without_dump((tmp_path / "untrained_0-Adam-v").read_bytes()) == zeros
 
 
 @pytest.mark.parametrize("kind", BUILT_ONCE)
@@ -250,7 +254,9 @@ def test_load_builds_an_optimizer_for_all_static_variables(tmp_path, kind, is_wr
         assert slot_by_key(optimizer, table, "m") == {key: [key, 6] for key in KEYS}
         assert slot_by_key(optimizer, table, "v") == {key: [key, 7] for key in KEYS}
     dump.dump(tmp_path / "again", tables, optimizer)
-    assert (tmp_path / "again" / "c_0-Adam-v").read_bytes() == raw_file(2, "float32", value(KEYS, 7), "c_0", "v")
+    assert without_dump((tmp_path / "again" / "c_0-Adam-v").read_bytes()) == raw_file(
+        2, "float32", value(KEYS, 7), "c_0", "v"
+    )
 
 
 @pytest.mark.parametrize("kind", BUILT_ONCE)
@@ -295,6 +301,74 @@ def test_failed_dump_leaves_the_last_one(tmp_path, monkeypatch):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def two_tables(number):
+    tables = [static("a"), static("b")]
+    for table in tables:
+        table.assign(np.full([4, 2], number))
+    return tables
+
+
+def loaded(folder):
+    tables = two_tables(0)
+    dump.load(folder, tables)
+    return {float(number) for table in tables for number in np.unique(table.numpy())}
+
+
+@pytest.mark.parametrize("ends_at", ["rename", "exchange"])
+def test_a_dump_that_ends_in_the_middle_of_its_renames_leaves_the_last_one(tmp_path, monkeypatch, ends_at):
+    def fail(*args):
+        raise OSError(5, "Input/output error")
+
+    folder = tmp_path / "dump"
+    dump.dump(folder, two_tables(1))
+    (folder / "notes.txt").write_text("of the user")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output error"):
+        patch.setattr(*((os, "rename") if ends_at == "rename" else (whole_files, "_exchange")), fail)
+        dump.dump(folder, two_tables(2))
+    assert loaded(folder) == {1.0} and os.listdir(tmp_path) == ["dump"]
+    dump.dump(folder, two_tables(3))
+    assert loaded(folder) == {3.0} and (folder / "notes.txt").read_text() == "of the user"
+
+
+def test_files_of_two_dumps_are_refused_where_a_folder_cannot_be_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(whole_files, "is_replaceable", lambda path: False)
+    replace, renamed = os.replace, []
+
+    def fail_at_the_third(source, target):
+        renamed.append(target)
+        if len(renamed) == 3:
+            raise OSError(5, "Input/output error")
+        replace(source, target)
+
+    dump.dump(tmp_path, two_tables(1))
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input/output error"):
+        patch.setattr(os, "replace", fail_at_the_third)
+        dump.dump(tmp_path, two_tables(2))
+    with pytest.raises(files.DumpFileError, match=r"got a file of another dump \(dump=\w+/4\), wanted one of the same"):
+        loaded(tmp_path)
+    dump.dump(tmp_path, two_tables(3))
+    assert loaded(tmp_path) == {3.0}
+
+
+def test_a_file_of_another_dump_is_named_and_changes_nothing(tmp_path):
+    dump.dump(tmp_path / "first", two_tables(1))
+    dump.dump(tmp_path / "second", two_tables(2))
+    shutil.copy(tmp_path / "first" / "b_0-weight", tmp_path / "second")
+    with pytest.raises(files.DumpFileError, match="second/b_0-weight: got a file of another dump"):
+        loaded(tmp_path / "second")
+    write_files(tmp_path / "first", static("a"), KEYS, value(KEYS, 9))  # of the original, without a number
+    (tmp_path / "second" / "a_0-key").write_bytes((tmp_path / "first" / "a_0-key").read_bytes())
+    with pytest.raises(files.DumpFileError, match=r"a_0-weight: .*wanted one of the same dump as .*without a number"):
+        dump.load(tmp_path / "second", static("a"))
+
+
+def test_tables_that_were_dumped_one_by_one_load_together(tmp_path):
+    first, second = two_tables(4)
+    dump.dump(tmp_path, first)
+    dump.dump(tmp_path, second)
+    assert loaded(tmp_path) == {4.0}
+
+
 def test_table_in_many_parts_is_the_same_file(tmp_path, monkeypatch):
     variable, optimizer = static("parts", (100, 3), dtype=tf.float16), make_optimizer()
     variable.assign(np.arange(300).reshape(100, 3))
@@ -303,4 +377,5 @@ def test_table_in_many_parts_is_the_same_file(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "CHUNK_BYTES", 200)
     dump.dump(tmp_path / "parts", variable, optimizer)
     for path in (tmp_path / "whole").iterdir():
-        assert pathlib.Path(tmp_path, "parts", path.name).read_bytes() == path.read_bytes()
+        parts = pathlib.Path(tmp_path, "parts", path.name).read_bytes()
+        assert without_dump(parts) == without_dump(path.read_bytes())

@@ -11,13 +11,18 @@ N is the number of keys, D the dimension of the table:
 Every file begins with a header of 296 bytes. The values follow, little-endian and without gaps.
 
     offset  bytes
-    0       256    the table's name in UTF-8, after blanks
+    0       256    the dump, as in "dump=18a1f0c3b2d4e5f6/12", blanks, and the table's name in UTF-8
     256     4      the file's type, big-endian: 0 keys, 1 weights, 2 a slot
     260     32     the slot's name, after blanks; blanks alone for keys and weights
     292     4      the number of the values' type, big-endian; see `TYPES`
 
-The original leaves the table's name blank. Readers therefore ignore it, and files may be renamed. A file has no
-checksum and does not say how many values it has; the checks here find the damage that lengths and keys show.
+The original leaves the first field blank. Readers therefore ignore the name, and files may be renamed. The dump has a
+number, which is later for later dumps, and the number of its files; earlier versions did not write it. A load refuses
+files of two dumps (`check_one_dump`). A file has no checksum and does not say how many values it has; the checks here
+find the damage that lengths and keys show.
+
+The files of a dump are written to a folder beside that of the dump, which then takes its place at once
+(engine/whole_files.py). It keeps the files of other tables.
 """
 
 from __future__ import annotations
@@ -26,12 +31,17 @@ import contextlib
 import dataclasses
 import enum
 import os
+import re
+import shutil
 import string
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
+
+from lockstep._src.engine import whole_files
 
 # The types of values; the number of a type in a header is its index.
 TYPES = tuple(np.dtype(name) for name in ("<i4", "<i8", "<u4", "<u8", "<f2", "<f4", "<f8"))
@@ -39,6 +49,7 @@ HEADER_BYTES = 296
 # Files are read and written in parts of about this size, because a table may be larger than a rank's memory.
 CHUNK_BYTES = 64 << 20
 
+_DUMP = re.compile(r"dump=([0-9a-f]{16})/(\d+)")
 _TABLE_BYTES, _SLOT_BYTES, _NUMBER_BYTES = 256, 32, 4
 _UNDERSCORES = str.maketrans(string.punctuation, "_" * len(string.punctuation))
 
@@ -97,6 +108,28 @@ def number_of(dtype: Any) -> int:
     return TYPES.index(little)
 
 
+@dataclasses.dataclass(frozen=True, order=True)
+class Dump:
+    """The dump that a file belongs to.
+
+    Attributes:
+      number: 16 hexadecimal digits, later for later dumps; "" in files of the original and of earlier versions.
+      count: the number of the dump's files.
+    """
+
+    number: str = ""
+    count: int = 0
+
+    def __str__(self) -> str:
+        """Returns the text in headers and messages."""
+        return f"dump={self.number}/{self.count}" if self.number else ""
+
+
+def new_number() -> str:
+    """Returns the number of a dump that begins now."""
+    return f"{time.time_ns():016x}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Header:
     """The first 296 bytes of a file.
@@ -106,12 +139,14 @@ class Header:
       dtype: the type of its values.
       table: the name of the table; empty in files of the original.
       slot: the name of the slot; empty for keys and weights.
+      dump: the dump that the file belongs to.
     """
 
     file_type: FileType
     dtype: np.dtype
     table: str = ""
     slot: str = ""
+    dump: Dump = Dump()
 
     def encode(self) -> bytes:
         """Returns the header's bytes.
@@ -120,8 +155,9 @@ class Header:
           TypeError: the format has no number for this type.
           ValueError: a name is too long.
         """
+        name, dump = _padded("table", self.table, _TABLE_BYTES), str(self.dump).encode()
         parts = (
-            _padded("table", self.table, _TABLE_BYTES),
+            dump + name[len(dump) :],  # of a very long name, which readers ignore, the end
             int(self.file_type).to_bytes(_NUMBER_BYTES, "big"),
             _padded("slot", self.slot, _SLOT_BYTES),
             number_of(self.dtype).to_bytes(_NUMBER_BYTES, "big"),
@@ -147,7 +183,10 @@ class Header:
             raise DumpFileError(path, f"file type {file_type}", "0 (keys), 1 (weights) or 2 (a slot)")
         if number >= len(TYPES):
             raise DumpFileError(path, f"values of type number {number}", f"a number below {len(TYPES)}")
-        return cls(FileType(file_type), TYPES[number], _text(data[:_TABLE_BYTES]), _text(data[slot_at:dtype_at]))
+        table, dump = _text(data[:_TABLE_BYTES]), Dump()
+        if match := _DUMP.match(table):
+            table, dump = table[match.end() :].strip(), Dump(match[1], int(match[2]))
+        return cls(FileType(file_type), TYPES[number], table, _text(data[slot_at:dtype_at]), dump)
 
 
 class ValuesFile:
@@ -162,6 +201,7 @@ class ValuesFile:
       path: the file.
       dtype: the type of its values.
       count: the number of its values.
+      dump: the dump that it belongs to.
 
     Raises:
       FileNotFoundError: the file does not exist.
@@ -182,6 +222,7 @@ class ValuesFile:
                 f"a multiple of {header.dtype.itemsize}, the size of {header.dtype.name}",
             )
         self.path, self.dtype, self.count = path, header.dtype, size // header.dtype.itemsize
+        self.dump = header.dump
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Returns the values [start, stop).
@@ -229,6 +270,8 @@ class TableFiles:
         self.num_keys = self.keys.count
         self._dimension = dimension
         for file in (self.weights, *self.slots.values()):
+            if file.dump != self.keys.dump:
+                raise _of_two_dumps(file, self.keys)
             self._check_length(file)
 
     def _check_length(self, file: ValuesFile) -> None:
@@ -252,14 +295,53 @@ class TableFiles:
             yield self.keys.read(start, stop), rows.reshape(stop - start, self._dimension)
 
 
-class StagedFiles:
-    """Files that appear under their names together, once they are complete; a context manager.
+def check_one_dump(folder: str, tables: Iterable[TableFiles]) -> None:
+    """Checks that no table is of an earlier dump than the last one, unless the last one was of other tables.
 
-    A file is written as `<name>.new`. `sync` makes the content durable, and `publish` renames the files. Files that are
-    not published when the context ends are removed. The next dump replaces what a killed process left.
+    Where a folder cannot be replaced at once, a dump that ended between two of its files leaves some of the last one.
+
+    Raises:
+      DumpFileError: the folder lacks files of the last dump, and has files of another one in their place.
+    """
+    newest = max((table.keys for table in tables), key=lambda file: file.dump)
+    others = [table.keys for table in tables if table.keys.dump != newest.dump]
+    if not others:
+        return
+    there = 0
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError, DumpFileError):
+            there += Header.read(os.path.join(folder, name)).dump == newest.dump
+    if there < newest.dump.count:
+        raise _of_two_dumps(others[0], newest)
+
+
+def _of_two_dumps(one: ValuesFile, other: ValuesFile) -> DumpFileError:
+    which, whose = (str(file.dump) or "without a number" for file in (one, other))
+    return DumpFileError(
+        one.path, f"a file of another dump ({which})", f"one of the same dump as {other.path} ({whose})"
+    )
+
+
+class StagedFiles:
+    """Files of a folder that get their names together, once they are complete; a context manager.
+
+    They are written to a draft of the folder. `sync` makes their content durable, and `publish` gives the draft the
+    folder's name; other files of the folder are kept. A draft that is not published is removed when the context ends,
+    and that of a killed process when another begins. A folder that is a mount point cannot be replaced: its files are
+    then renamed one by one.
+
+    Args:
+      folder: the folder.
+      draft: the name of the draft, the same on all ranks that write to one folder; see `whole_files.draft_name`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: str, draft: str) -> None:
+        self._folder = os.path.realpath(folder)
+        self._is_whole = whole_files.is_replaceable(self._folder)
+        place = os.path.dirname(self._folder) if self._is_whole else self._folder
+        whole_files.remove_abandoned(place)
+        self._root = os.path.join(place, draft)
+        self._draft = os.path.join(self._root, os.path.basename(self._folder) or "files")
         self._files: dict[str, IO[bytes]] = {}
 
     def __enter__(self) -> StagedFiles:
@@ -268,12 +350,11 @@ class StagedFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        for path, file in self._files.items():
+        for file in self._files.values():
             with contextlib.suppress(OSError):  # the error of the block is the one to see
                 file.close()
-            with contextlib.suppress(OSError):
-                os.remove(_draft(path))
         self._files.clear()
+        shutil.rmtree(self._root, ignore_errors=True)
 
     def create(self, path: str, header: Header) -> None:
         """Begins a file with its header.
@@ -284,7 +365,9 @@ class StagedFiles:
           ValueError: a name does not fit the header.
         """
         first = header.encode()
-        self._files[path] = open(_draft(path), "wb")  # noqa: SIM115  closed at the end of the context
+        draft = os.path.join(self._draft, os.path.relpath(os.path.realpath(path), self._folder))
+        os.makedirs(os.path.dirname(draft), exist_ok=True)
+        self._files[path] = open(draft, "wb")  # noqa: SIM115  closed at the end of the context
         self._files[path].write(first)
 
     def append(self, path: str, values: np.ndarray) -> None:
@@ -303,17 +386,24 @@ class StagedFiles:
             os.fsync(file.fileno())
 
     def publish(self) -> None:
-        """Gives all files their names; `sync` must come first."""
-        folders = {os.path.dirname(path) or os.curdir for path in self._files}
-        for path in list(self._files):
-            os.replace(_draft(path), path)
-            self._files.pop(path).close()
-        for folder in folders:
-            opened = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(opened)
-            finally:
-                os.close(opened)
+        """Gives all files of the draft their names, also those of other ranks; `sync` must come first on all of them.
+
+        It does nothing if there is no draft, since another rank has published it.
+        """
+        for file in self._files.values():
+            file.close()
+        if not os.path.isdir(self._draft):
+            return
+        if self._is_whole:
+            whole_files.publish(self._draft, self._folder)
+        else:
+            for place, _, names in os.walk(self._draft):
+                target = os.path.normpath(os.path.join(self._folder, os.path.relpath(place, self._draft)))
+                os.makedirs(target, exist_ok=True)
+                for name in names:
+                    os.replace(os.path.join(place, name), os.path.join(target, name))
+                whole_files.sync(target)
+        shutil.rmtree(self._root, ignore_errors=True)
 
 
 def chunks(count: int, item_bytes: int) -> Iterator[tuple[int, int]]:
@@ -321,10 +411,6 @@ def chunks(count: int, item_bytes: int) -> Iterator[tuple[int, int]]:
     step = max(1, CHUNK_BYTES // item_bytes)
     for start in range(0, count, step):
         yield start, min(start + step, count)
-
-
-def _draft(path: str) -> str:
-    return f"{path}.new"
 
 
 def _padded(what: str, name: str, size: int) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import struct
 
 import numpy as np
@@ -23,6 +24,12 @@ def raw_file(file_type, dtype, values, table="", slot=""):
     header = f"{table:>256}".encode() + struct.pack(">I", file_type) + f"{slot:>32}".encode()
     header += struct.pack(">I", NUMBERS[dtype])
     return header + np.asarray(values).astype(np.dtype(dtype).newbyteorder("<")).tobytes()
+
+
+def without_dump(data):
+    """Returns the bytes of a file with blanks in place of its dump, as the original writes them."""
+    match = re.match(rb"dump=[0-9a-f]{16}/\d+", data)
+    return data if match is None else b" " * match.end() + data[match.end() :]
 
 
 def write_table(folder, keys, weights, **slots):
@@ -53,6 +60,13 @@ def test_headers_have_these_bytes(tmp_path, dtype, file_type):
     assert Header.read(str(path)) == header
 
 
+def test_header_has_the_dump_before_the_name():
+    encoded = Header(FileType.KEY, np.dtype("i8"), "t", dump=files.Dump("18a1f0c3b2d4e5f6", 12)).encode()
+    assert encoded[:256] == b"dump=18a1f0c3b2d4e5f6/12" + b" " * 231 + b"t"
+    long = Header(FileType.KEY, np.dtype("i8"), "n" * 256, dump=files.Dump("18a1f0c3b2d4e5f6", 12)).encode()
+    assert long[:256] == b"dump=18a1f0c3b2d4e5f6/12" + b"n" * 232
+
+
 def test_header_counts_bytes_and_refuses_names_that_do_not_fit():
     encoded = Header(FileType.SLOT, np.dtype("f4"), "é" * 128, "m" * 32).encode()
     assert len(encoded) == files.HEADER_BYTES and encoded[:256] == ("é" * 128).encode()
@@ -69,7 +83,7 @@ def test_values_survive_the_round_trip_in_parts(tmp_path, dtype, monkeypatch):
     values = np.random.default_rng(3).integers(0, 1 << 15, 60).astype(dtype)
     path = str(tmp_path / "values")
     header = Header(FileType.WEIGHT, np.dtype(dtype), "t")
-    with files.StagedFiles() as staged:
+    with files.StagedFiles(str(tmp_path), ".draft") as staged:
         staged.create(path, header)
         for start, stop in files.chunks(60, np.dtype(dtype).itemsize):
             staged.append(path, values[start:stop].astype(np.dtype(dtype).newbyteorder(">")))
@@ -199,7 +213,7 @@ def test_files_appear_together_or_not_at_all(tmp_path):
     header = Header(FileType.KEY, np.dtype("i8"))
 
     def write(fails):
-        with files.StagedFiles() as staged:
+        with files.StagedFiles(str(tmp_path), ".draft") as staged:
             staged.create(str(old), header)
             staged.create(str(new), header)
             staged.append(str(new), np.arange(3))

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from lockstep._src.compat.sok import checks, files, job, rows, saver_files, together
 from lockstep._src.compat.sok.embedding_tables import EmbeddingVariable, HashedTable, too_many_keys
+from lockstep._src.engine import whole_files
 
 _DONE = b"OK"
 
@@ -99,13 +100,14 @@ class _Dump:
         attempt = together.Attempt(f"sok.Saver.dump_to_file: table '{self._name}' into {path}")
         most = max(together.gather_counts(len(own)))
         step = max(1, files.CHUNK_BYTES // (own.itemsize * job.num_ranks()))
-        with files.StagedFiles() as staged, together.GatherToChief() as exchange:
+        draft = whole_files.draft_name(saver_files.key_path("", self._name).replace("/", "_"))
+        with files.StagedFiles(path, draft) as staged, together.GatherToChief() as exchange:
             attempt.on_all(self._create, staged, path)
             for start in range(0, most, step):
                 part = exchange.gather(own[start : start + step])
                 attempt.do(self._append, staged, path, part)
             attempt.on_all(staged.sync)
-            attempt.on_all(staged.publish)
+            attempt.on_all(staged.publish)  # rank 0 alone has files
         return (_DONE,)
 
     def _create(self, staged: files.StagedFiles, folder: str) -> None:
@@ -114,8 +116,6 @@ class _Dump:
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"Cannot open {self._paths(folder)[0]} for writing: there is no folder {folder}")
         for path in self._paths(folder):
-            # A table in a name scope has "/" in its name.
-            os.makedirs(os.path.dirname(path) or os.curdir, exist_ok=True)
             staged.create(path, saver_files.NoHeader())
 
     def _append(self, staged: files.StagedFiles, folder: str, part: np.ndarray) -> None:
