@@ -162,8 +162,11 @@ def _intercept_keras(interception: Interception) -> None:
         keras_table_optimizers.intercept_table_optimizers(interception)
         keras_updates.intercept_updates(interception)
     elif (keras_2 := loaded_keras_2()) is not None:
+        from lockstep._src.keras.hooks import model_files2
+
         keras2.intercept_updates(interception, keras_2)
         counts.intercept_counts(interception, [hook.of(keras_2.__name__) for hook in symbols.KERAS_2_COUNTS])
+        model_files2.intercept_saving(interception, keras_2)
 
 
 # These symbols are replaced while any scope is open. Modules of higher layers add theirs, such as Keras 2's `Model`.

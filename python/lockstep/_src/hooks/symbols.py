@@ -521,6 +521,13 @@ KERAS_2_LEGACY_APPLY = tuple(
     )
     for owner, variable in (("optimizer_v2:OptimizerV2", "handle"), ("gradient_descent:SGD", "var"))
 )
+KERAS_2_SAVE = _rows(
+    _KERAS_2 + "saving.saving_api:",
+    ("save_model", "save_weights"),
+    "(model, filepath, overwrite=True, ...)",
+    _REPLACED,
+    only="one worker",
+)
 KERAS_2_MODEL = _row(
     "tensorflow:compat.v1.keras.Model class",
     "Keras' models in graphs of TensorFlow 1 are this library's, which train for the job.",

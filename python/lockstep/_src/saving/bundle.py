@@ -17,12 +17,17 @@ table in LevelDB's format (doc/table_format.md of LevelDB), which TensorFlow wri
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 import struct
 from collections.abc import Collection, Iterator, Sequence
 
 import tensorflow as tf
 from google.protobuf.message import DecodeError
 from tensorflow.core.protobuf import tensor_bundle_pb2
+
+from lockstep._src.engine import whole_files
 
 _gfile = tf.io.gfile
 
@@ -64,6 +69,49 @@ def copy_tensors(source: str, names: Collection[str], target: str) -> None:
     table = {b"": header.SerializeToString(), **{key: entry.SerializeToString() for key, entry in kept.items()}}
     with _gfile.GFile(f"{target}.index", "wb") as file:
         file.write(_table(table))
+
+
+def publish(draft: str, prefix: str) -> None:
+    """Moves a complete checkpoint to its place, where one of the same name stays complete until then.
+
+    For savers of TensorFlow; those of a job do the same in tf/checkpoint/commit.cc, which has the reasons.
+
+    Args:
+      draft: the prefix of the checkpoint, in a folder of its own on the same file system.
+      prefix: the prefix of its place.
+
+    Raises:
+      ValueError: the index is damaged.
+      OSError: a file cannot be renamed.
+    """
+    entries = _read_table(f"{draft}.index")
+    header = tensor_bundle_pb2.BundleHeaderProto.FromString(entries[b""])
+    written, before = header.num_shards, _data_files(prefix)
+    if os.path.exists(f"{prefix}.index"):
+        while header.num_shards in before:
+            header.num_shards += 1
+    if header.num_shards != written:
+        entries[b""] = header.SerializeToString()
+        with open(f"{draft}.index", "wb") as file:
+            file.write(_table(entries))
+    for shard in range(header.num_shards):
+        source = f"{draft}.data-{shard:05d}-of-{written:05d}" if shard < written else f"{draft}.data"
+        if shard >= written:
+            open(source, "wb").close()
+        whole_files.publish(source, f"{prefix}.data-{shard:05d}-of-{header.num_shards:05d}")
+    whole_files.publish(f"{draft}.index", f"{prefix}.index")
+    for count, paths in before.items():
+        for path in paths if count != header.num_shards else ():
+            os.remove(path)
+
+
+def _data_files(prefix: str) -> dict[int, list[str]]:
+    """Returns the paths of the data files of a prefix, by the number of files that they name."""
+    found: dict[int, list[str]] = {}
+    for path in glob.glob(f"{glob.escape(prefix)}.data-*"):
+        if match := re.fullmatch(r"\.data-\d{5}-of-(\d{5})", path[len(prefix) :]):
+            found.setdefault(int(match[1]), []).append(path)
+    return found
 
 
 def read_index(

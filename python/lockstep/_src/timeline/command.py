@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import re
 from collections.abc import Sequence
 
@@ -68,8 +70,17 @@ def _tell(options: argparse.Namespace, text: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
+    """Writes a file, which is replaced when the new one is complete; a device or a pipe is written directly."""
+    draft = path if os.path.exists(path) and not os.path.isfile(path) else f"{path}.{os.getpid()}.new"
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        try:
+            with open(draft, "w", encoding="utf-8") as file:
+                file.write(text)
+            if draft != path:
+                os.replace(draft, path)
+        finally:
+            if draft != path:
+                with contextlib.suppress(OSError):
+                    os.remove(draft)
     except OSError as error:
         raise traces.TimelineError(f"{path}: {error.strerror or error}") from None

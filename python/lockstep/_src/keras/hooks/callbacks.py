@@ -31,7 +31,7 @@ from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import model_files, resuming
+from lockstep._src.keras.hooks import drafts, resuming
 from lockstep._src.keras.hooks.variables import local_initial_values, sharded_variables, whole_on_chief
 
 # Callbacks that need all workers: they save models, or read saved ones.
@@ -121,7 +121,7 @@ def _read(path: Any) -> str:
 
 
 def _copy(dst: Any, src: Any) -> None:
-    with model_files.replacing(os.fspath(dst)) as draft:
+    with drafts.replacing(os.fspath(dst)) as draft:
         file_utils.copy(src, draft)
 
 
@@ -130,7 +130,7 @@ def _write(path: Any, mode: str, text: str) -> None:
         with file_utils.File(path, mode) as file:
             file.write(text)
         return
-    with model_files.replacing(os.fspath(path)) as draft, file_utils.File(draft, mode) as file:
+    with drafts.replacing(os.fspath(path)) as draft, file_utils.File(draft, mode) as file:
         file.write(text)
 
 
