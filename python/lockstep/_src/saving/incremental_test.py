@@ -101,7 +101,7 @@ def test_a_chain_restores_all_values(tmp_path):
     assert set(reader.get_tensor("words-changed-keys").tolist()) == touched
     assert len(touched) < len(held[-1][1])
     assert len(reader.get_tensor("user-changed-removed")) > 0
-    # Without increments, the full checkpoint gives its own values, once nothing tells of increments any more.
+    # Without increments, the full checkpoint gives its own values, once no file mentions increments.
     shutil.rmtree(tmp_path / ".incremental_checkpoint")
     with pytest.raises(tf.errors.DataLossError, match="increments.json says that increments build on"):
         restored(paths[0])

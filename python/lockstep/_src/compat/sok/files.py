@@ -326,8 +326,8 @@ class StagedFiles:
     """Files of a folder that get their names together, once they are complete; a context manager.
 
     They are written to a draft of the folder. `sync` makes their content durable, and `publish` gives the draft the
-    folder's name; other files of the folder are kept. A draft that is not published is removed when the context ends,
-    and that of a killed process when another begins. A folder that is a mount point cannot be replaced: its files are
+    folder's name; other files of the folder are kept. A draft that is not published is removed when the context ends;
+    the next dump removes the draft of a killed process. A folder that is a mount point cannot be replaced: its files are
     then renamed one by one.
 
     Args:
@@ -386,7 +386,7 @@ class StagedFiles:
             os.fsync(file.fileno())
 
     def publish(self) -> None:
-        """Gives all files of the draft their names, also those of other ranks; `sync` must come first on all of them.
+        """Gives all files of the draft their names, also files of other ranks; `sync` must come first on all ranks.
 
         It does nothing if there is no draft, since another rank has published it.
         """

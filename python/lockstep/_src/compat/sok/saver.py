@@ -107,7 +107,7 @@ class _Dump:
                 part = exchange.gather(own[start : start + step])
                 attempt.do(self._append, staged, path, part)
             attempt.on_all(staged.sync)
-            attempt.on_all(staged.publish)  # rank 0 alone has files
+            attempt.on_all(staged.publish)  # only rank 0 has files
         return (_DONE,)
 
     def _create(self, staged: files.StagedFiles, folder: str) -> None:

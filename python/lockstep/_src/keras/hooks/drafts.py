@@ -1,7 +1,7 @@
 """The place of what Keras writes: a draft beside the path that the program gives, until it is complete.
 
 Keras writes one file, a folder, a checkpoint of TensorFlow's format (Keras 2), or weights in several files and one that
-lists them (`max_shard_size`). Several files get new names beside those of the last save, until the file that lists them
+lists them (`max_shard_size`). Several files get names that the last save does not have, until the file that lists them
 is replaced. engine/whole_files.py has the rules for files and folders.
 """
 
