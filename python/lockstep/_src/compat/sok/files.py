@@ -327,8 +327,8 @@ class StagedFiles:
 
     They are written to a draft of the folder. `sync` makes their content durable, and `publish` gives the draft the
     folder's name; other files of the folder are kept. A draft that is not published is removed when the context ends;
-    the next dump removes the draft of a killed process. A folder that is a mount point cannot be replaced: its files are
-    then renamed one by one.
+    the next dump removes the draft of a killed process. A folder that is a mount point cannot be replaced: its files
+    are then renamed one by one.
 
     Args:
       folder: the folder.
