@@ -47,6 +47,8 @@ def _is_complete_in(path: str) -> bool:
 
 
 def _is_complete_file(path: str, name: str) -> bool:
+    if not os.path.isfile(path):  # a pipe would let the launcher wait
+        return os.path.exists(path)
     name = name.removesuffix(".bkp")
     for ends, check in _CHECKS:
         if name.endswith(ends):
