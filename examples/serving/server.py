@@ -106,7 +106,7 @@ class Model:
         try:
             self.version = int(self._call("lockstep_apply_delta", {"prefix": str(delta / "delta")})["version"])
         except tf.errors.OpError as error:
-            raise Refused(f"{delta.name}: {error.message.splitlines()[0]}") from error
+            raise Refused(f"{delta.name}: {_sentence(error)}") from error
         self.sequence += 1
 
     def close(self) -> None:
@@ -117,6 +117,12 @@ class Model:
         signature = self._signatures[name]
         feeds = {signature.inputs[key].name: value for key, value in inputs.items()}
         return self._session.run({key: info.name for key, info in signature.outputs.items()}, feeds)
+
+
+def _sentence(error: tf.errors.OpError) -> str:
+    """Returns an operation's own sentence; a session puts the place in the graph before it."""
+    own = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
+    return own.message.splitlines()[0].strip()
 
 
 def check(delta: Path, model: Model) -> None:

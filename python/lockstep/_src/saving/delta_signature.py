@@ -133,9 +133,11 @@ class Updates:
 
     def _check_order(self, prefix: tf.Tensor, link: tf.Tensor) -> tf.Operation:
         version = self._version.read_value()
-        return tf.debugging.Assert(
+        has, builds_on, model = (tf.strings.as_string(number) for number in (link[0], link[1], version))
+        return _check(
             tf.equal(link[1], version),
-            ["delta", prefix, "has version", link[0], "and builds on version", link[1], "but the model has", version],
+            *("delta ", prefix, " has version ", has, " and builds on version ", builds_on),
+            *(", but the model has version ", model, "; apply the deltas in their order"),
         )
 
     def _check_rows(self, prefix: tf.Tensor, delta: dict[str, tf.Tensor]) -> list[tf.Operation]:
@@ -145,12 +147,12 @@ class Updates:
             if shape:
                 ids, values = delta[delta_files.changed_ids(name)], delta[delta_files.changed_values(name)]
                 fits = tf.reduce_all((ids >= 0) & (ids < shape[0])) & tf.equal(tf.size(ids), tf.shape(values)[0])
-                what = f"has rows of '{name}' that are not among its {shape[0]} rows"
-                checks.append(tf.debugging.Assert(fits, ["delta", prefix, what]))
+                what = f" has rows of variable {name} that are not among its {shape[0]} rows, or more rows than ids"
+                checks.append(_check(fits, "delta ", prefix, what))
         for name in self.tables:
             keys, values = delta[delta_files.changed_keys(name)], delta[delta_files.changed_values(name)]
             fits = tf.equal(tf.size(keys), tf.shape(values)[0])
-            checks.append(tf.debugging.Assert(fits, ["delta", prefix, f"has other keys than rows of '{name}'"]))
+            checks.append(_check(fits, "delta ", prefix, f" has other keys than rows of table {name}"))
         return checks
 
     def _update(self, name: str, delta: dict[str, tf.Tensor]) -> list[Any]:
@@ -159,6 +161,15 @@ class Updates:
             return [_tf1.assign(self._parts[name][0].variable, delta[name])]
         ids, values = delta[delta_files.changed_ids(name)], delta[delta_files.changed_values(name)]
         return [_update_rows(part, *_rows_of(part, ids, values, shape[0])) for part in self._parts[name]]
+
+
+def _check(fits: tf.Tensor, *sentence: Any) -> tf.Operation:
+    """Returns an operation that fails with a sentence, made of strings and string tensors, unless `fits`.
+
+    Its error begins with "assertion failed: [<sentence>]". TensorFlow's Python puts "Graph execution error:" and the
+    place in the graph before it.
+    """
+    return _raw.Assert(condition=fits, data=[tf.strings.join(sentence)])
 
 
 def _signature(inputs: dict[str, tf.Tensor], outputs: dict[str, tf.Tensor]) -> Any:

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -213,6 +214,11 @@ def test_a_delta_is_in_the_records_of_its_folder(trained, tmp_path):
     assert sorted(os.listdir(delta)) == ["delta.data-00000-of-00001", "delta.index", "delta.json"]
 
 
+def sentence_of(error):
+    """Returns the operation's own sentence; a session puts the place in the graph before it."""
+    return error.__context__.message.splitlines()[0].strip()
+
+
 def test_a_delta_out_of_order_or_damaged_changes_nothing(trained, tmp_path):
     folder, exported = trained
     first, second = increments(folder)[:2]
@@ -220,8 +226,13 @@ def test_a_delta_out_of_order_or_damaged_changes_nothing(trained, tmp_path):
     two = delta_of(one, second)
     served = Served(exported)
     before, version = served.outputs(), served.version()
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"-000002/delta.*builds on version.*but the model has"):
+    made = delta_files.read_record(two)
+    with pytest.raises(tf.errors.InvalidArgumentError) as refused:
         served.apply(two)
+    assert sentence_of(refused.value) == (
+        f"assertion failed: [delta {two}/delta has version {made.version} and builds on version {made.previous}, but "
+        f"the model has version {version}; apply the deltas in their order]"
+    )
     for file in glob.glob(f"{one}/delta.data*"):
         data = bytearray(Path(file).read_bytes())
         data[len(data) // 2] ^= 1
@@ -253,6 +264,7 @@ def test_a_delta_that_does_not_fit_the_model_changes_nothing(trained, tmp_path):
     for number, wrong in enumerate(
         [
             {"table-changed-ids": tensors["table-changed-ids"] + ROWS},
+            {"table-changed-ids": tensors["table-changed-ids"] - ROWS},
             {"parts-changed-ids": tensors["parts-changed-ids"][1:]},
             {"user-changed-values": tensors["user-changed-values"][1:]},
             {"weights-changed-values": np.zeros([3, 3], np.float32)},
@@ -261,8 +273,12 @@ def test_a_delta_that_does_not_fit_the_model_changes_nothing(trained, tmp_path):
     ):
         (tmp_path / str(number)).mkdir()
         written(tmp_path / str(number) / "delta", {**tensors, **wrong})
-        with pytest.raises(tf.errors.InvalidArgumentError):
+        with pytest.raises(tf.errors.InvalidArgumentError) as refused:
             served.apply(tmp_path / str(number))
+        (name,) = (key.split("-")[0] for key in wrong)
+        assert number > 3 or re.match(
+            f"assertion failed: .delta {tmp_path}/{number}/delta has .* {name}\\b", sentence_of(refused.value)
+        )
         assert served.outputs() == before, wrong.keys()
 
 
