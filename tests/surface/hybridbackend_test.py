@@ -3,6 +3,8 @@
 import inspect
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -228,3 +230,15 @@ def test_the_launcher_is_a_function_by_both_of_its_names():
     hybridbackend.run(lambda: called.append("hybridbackend.run"))
     hybridbackend.run.run(lambda: called.append("hybridbackend.run.run"))
     assert called == ["hybridbackend.run", "hybridbackend.run.run"]
+
+
+_LAUNCH = """
+import sys, hybridbackend
+hybridbackend.run(lambda: print("called"))
+assert not hasattr(hybridbackend, "launch") and "tensorflow" not in sys.modules
+"""
+
+
+def test_the_package_has_the_launcher_without_another_import():
+    done = subprocess.run([sys.executable, "-W", "error", "-c", _LAUNCH], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("called\n", 0), done.stderr

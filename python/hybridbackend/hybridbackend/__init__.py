@@ -4,6 +4,7 @@ Refuses to share its import name with an original distribution, such as hybridba
 installed last would have overwritten files of the other.
 """
 
+import importlib as _importlib
 import sys as _sys
 
 from lockstep._src.compat.originals import refuse_distribution as _refuse_distribution
@@ -15,3 +16,10 @@ def _refuse_originals(search_path: list[str]) -> None:
 
 
 _refuse_originals(_sys.path)
+
+
+def __getattr__(name: str) -> object:
+    """Returns the launcher `hybridbackend.run`. It is imported late: `-m hybridbackend.run` runs the file itself."""
+    if name != "run":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _importlib.import_module("hybridbackend.run")
