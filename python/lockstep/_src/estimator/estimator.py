@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
+from lockstep._src.engine import progress
 from lockstep._src.engine.context import context
 from lockstep._src.estimator import evaluations, warm_start
 from lockstep._src.estimator.exporters import signatures
@@ -177,7 +178,7 @@ class Estimator:
         hooks = list(checked_hooks("train: hooks", hooks))
         saving_listeners = checked_hooks("train: saving_listeners", saving_listeners, "CheckpointSaverListener")
         if max_steps is not None and self._trained_steps() >= max_steps:
-            _log.info("training has already reached step %d", max_steps)
+            progress.info("training has already reached step %d", max_steps)
             return self
         if steps is not None or max_steps is not None:
             hooks.append(_tf1.train.StopAtStepHook(steps, max_steps))
@@ -191,7 +192,7 @@ class Estimator:
                 loss = None
                 while not session.should_stop():
                     _, loss = session.run([spec.train_op, spec.loss])
-        _log.info("training ended with loss %s", loss)
+        progress.info("training ended with loss %s", loss)
         return self
 
     def _trained_steps(self) -> int:

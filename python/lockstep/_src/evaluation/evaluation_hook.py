@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from google.protobuf.message import DecodeError
 from tensorflow.python.ops import variable_scope
 
 from lockstep._src.collectives import agreement
-from lockstep._src.engine import arguments
+from lockstep._src.engine import arguments, progress
 from lockstep._src.engine.context import context
 from lockstep._src.evaluation.batches import takes_data
 from lockstep._src.evaluation.counters import combine_counters
@@ -40,7 +39,6 @@ from lockstep._src.sessions.job_hooks import adapt_hooks
 
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys
-_log = logging.getLogger("lockstep")
 
 # The evaluated model must not add to these collections of training. For example, if its summaries were among those of
 # training, writing summaries on worker 0 would take evaluation data and start exchanges. Its saveables do not belong in
@@ -270,7 +268,7 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 def report(values: Mapping[str, Any], step: int, batches: int, summary_dir: str | None) -> None:
     """Logs the results of an evaluation, and writes them as TensorBoard events if a folder is given."""
     text = ", ".join(f"{name} = {value:.6g}" for name, value in _numbers(values).items() if name != "global_step")
-    _log.info("evaluation at step %d, %d batches a worker: %s", step, batches, text)
+    progress.info("evaluation at step %d, %d batches a worker: %s", step, batches, text)
     if summary_dir is not None:
         writer = _tf1.summary.FileWriterCache.get(summary_dir)
         writer.add_summary(_tf1.Summary(value=[v for item in values.items() for v in _events(*item)]), step)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
-from lockstep._src.engine import arguments, file_errors, whole_files
+from lockstep._src.engine import arguments, file_errors, progress, whole_files
 from lockstep._src.engine.context import context as _context
 from lockstep._src.saving import latest, sealed
 from lockstep._src.scope import scope
@@ -92,7 +92,7 @@ class EarlyStopping:
         del session, scaffold, writer
         self._waited = 0 if self._best.improves(metrics) else self._waited + 1
         if self._waited >= self._patience and context is not None:
-            _tf1.logging.info(
+            progress.info(
                 "EarlyStopping at step %d: the best %s was %s, %d evaluations ago",
                 *(global_step, self._best.metric, self._best.value, self._waited),
             )

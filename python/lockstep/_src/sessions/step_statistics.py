@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lockstep._src.engine import arguments
+from lockstep._src.engine import arguments, progress
 
 _tf1 = tf.compat.v1
 
@@ -64,5 +64,5 @@ class StepStatHook(_tf1.train.SessionRunHook):
         text = f"secs/step: {median:.5f} ({100 * low / high:.2f}%)"
         if self._count is not None:
             text += f", {self._unit}s/sec: {self._counted / sum(self._durations):.2f}"
-        _tf1.logging.info(text)
+        progress.info("%s", text)
         self._durations, self._counted = [], 0.0

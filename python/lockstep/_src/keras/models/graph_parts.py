@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from lockstep._src.collectives import agreement
 from lockstep._src.collectives.slices import summed_by_row
+from lockstep._src.engine import progress
 from lockstep._src.engine.context import context
 from lockstep._src.keras.models.passes import Loss
 from lockstep._src.tables import sharded
@@ -146,7 +147,7 @@ def no_data(what: str, history: History) -> Any:
 
 def report(what: str, values: dict[str, float]) -> None:
     if context.is_chief:
-        _log.info("%s: %s", what, ", ".join(f"{name} = {value:.6g}" for name, value in values.items()))
+        progress.info("%s: %s", what, ", ".join(f"{name} = {value:.6g}" for name, value in values.items()))
 
 
 def whole_shape(variable: tf.Variable) -> list[int]:
