@@ -1,6 +1,7 @@
 """Models of Keras 3 that a program makes, or trains, outside of the scope; in a job of several workers.
 
-If a model is made before the scope and trained inside, its weights become worker 0's before the first step.
+If a model is made before the scope and trained inside, its weights become worker 0's before the first step. Its tables
+are replicated, also in an `embedding_scope()`: worker 0 says so once. It also advises once to shard a large table.
 
 If it is made inside and trained after the scope, worker 0 warns, because gradients are not exchanged there. For this,
 the step counter of an optimizer that is made in a scope has a class of its own, since nothing of Keras is replaced
@@ -12,7 +13,7 @@ This module imports Keras; a scope imports it if the program has Keras 3.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 from keras.src import backend
@@ -22,11 +23,19 @@ from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables import sharded
+from lockstep._src.tables.sharded.sharding_rules import ShardingRules
 
 # Whether this thread is in the `apply` of an optimizer that exchanges gradients.
 exchanging: ThreadValue[bool] = ThreadValue(False)
 # The attribute of variables that begin with worker 0's values.
 _BEGUN = "_lockstep_has_begun"
+# The attribute of variables that were made in an `embedding_scope()`.
+_IN_EMBEDDING_SCOPE = "_lockstep_in_embedding_scope"
+# From so many rows on, a table that was made outside of any `embedding_scope()` is worth a line.
+_MANY_ROWS = 100_000
+# Optimizers of Keras that update all rows of a table in each step.
+_DENSE = ("Adam", "AdamW", "Adamax", "Nadam")
+_REMEDY = "Build the layer inside of `with lockstep.embedding_scope():` to shard it"
 # The name that Keras gives to the step counter of an optimizer.
 _COUNTER = "iteration"
 
@@ -46,16 +55,54 @@ def note_made(variable: Any) -> None:
     if context.world_size == 1 or context.options.mode == "infer":
         return
     setattr(variable, _BEGUN, True)
+    setattr(variable, _IN_EMBEDDING_SCOPE, context.options.sharding)
     if type(variable) is backend.Variable and variable.name == _COUNTER:
         variable.__class__ = StepCounter
 
 
 def run_pass(method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
     """Runs a model's `fit`, `evaluate` or `predict`, after its weights have become worker 0's."""
+    _advise(model)
     counters = set(map(id, model.metrics_variables))
     slots = getattr(getattr(model, "optimizer", None), "variables", [])
     begin_as_worker_0s([*(v for v in model.variables if id(v) not in counters), *slots])
     return method(model, *args, **kwargs)
+
+
+class _Advice:
+    """The lines that this process has shown."""
+
+    shown: ClassVar[set[str]] = set()
+
+
+def _advise(model: Any) -> None:
+    """Says once, on worker 0, that tables of a model are replicated because of the place where they were made."""
+    if context.rank != 0:
+        return
+    rules = ShardingRules.from_options()
+    for variable in model.trainable_variables:
+        shape = tf.TensorShape(getattr(variable, "shape", None))
+        is_table = (rules or ShardingRules()).is_table(variable.path, True, variable.dtype, shape)
+        if not is_table or getattr(variable, _IN_EMBEDDING_SCOPE, False) or sharded.is_sharded(variable._value):
+            continue
+        rows = shape.as_list()[0]
+        table = f"The table '{variable.path}' of {rows} rows was made"
+        if rules is not None and not getattr(variable, _BEGUN, False) and rows > rules.replicate_up_to_rows:
+            line = f"{table} before the scope, so embedding_scope() has no effect on it: each worker has all rows"
+            _show_once("before", f"{line}. {_REMEDY} (docs/keras.md).")
+        elif rows >= _MANY_ROWS:
+            classes = [cls.__name__ for cls in type(getattr(model, "optimizer", None)).__mro__]
+            dense = "LazyAdam" not in classes and next((name for name in classes if name in _DENSE), None)
+            line = f"{table} outside of embedding_scope(): each worker has all rows and their slots"
+            updates = f", and {dense} updates all of them in each step" if dense else ""
+            lazy = "; lockstep.keras.LazyAdam updates only the rows of a batch" if dense else ""
+            _show_once("large", f"{line}{updates}. {_REMEDY}{lazy} (docs/keras.md).")
+
+
+def _show_once(kind: str, line: str) -> None:
+    if kind not in _Advice.shown:
+        _Advice.shown.add(kind)
+        tf.compat.v1.logging.warning("%s", line)
 
 
 def begin_as_worker_0s(variables: Iterable[Any]) -> None:

@@ -42,6 +42,43 @@ def plain(seed):
     return model.get_weights()
 
 
+def advised():
+    """Returns the lines about tables of models that were made in different places, each trained twice."""
+    keras = tf.keras
+
+    def table_of(rows):
+        layers = [keras.layers.Embedding(rows, 2), keras.layers.Flatten(), keras.layers.Dense(1)]
+        model = keras.Sequential([keras.Input([1], dtype="int64"), *layers])
+        model.compile("adam", "mse")
+        return model
+
+    x, y = np.arange(8)[:, None] + 8 * context.rank, np.ones([8, 1])
+    found = []
+    with scope(), embedding_scope():
+        inside = table_of(200_000)
+    for model, makes, scopes in (
+        (inside, None, embedding_scope),
+        (table_of(3000), None, scope),
+        (table_of(3000), None, embedding_scope),
+        (None, lambda: table_of(200_000), scope),
+    ):
+        with logged("The table '") as lines, scopes():
+            trained = model or makes()
+            for _ in range(2):
+                trained.fit(x, y, verbose=0)
+        found.append(lines)
+    return found
+
+
+def test_tables_that_are_replicated_because_of_their_place_are_named_once():
+    (inside, small, before, large), others = call_workers(advised, 2, timeout_s=200)
+    assert inside == small == [] and others == [[], [], [], []]
+    assert len(before) == len(large) == 1
+    assert "of 3000 rows was made before the scope, so embedding_scope() has no effect on it" in before[0]
+    assert "of 200000 rows was made outside of embedding_scope()" in large[0]
+    assert "Adam updates all of them in each step" in large[0] and "LazyAdam" in large[0]
+
+
 def made_before(folder):
     """Trains models that were made before the scope, each worker's with a seed of its own: by `fit`, and by a loop."""
     del folder
