@@ -26,8 +26,14 @@ namespace lockstep::columnar {
 //   strings, binary       the sum of their lengths
 // The elements of lists are a column of their own. (The format also has numbers of elements, which ORC's C++ library
 // writes wrongly.) A sum reveals every single flipped bit of an integer. It reveals none inside a string, and none of a
-// floating-point number that is smaller than the rounding of the sum. Statistics that a writer left out are not
-// compared.
+// floating-point number that is smaller than the rounding of the sum.
+//
+// Statistics are compared only where all writers agree about them:
+// - A count of 0 says nothing. A writer without a row index leaves all statistics of a stripe empty (ORC's Java
+// library).
+// - A sum of floating-point numbers says nothing, except from ORC's C++ library. The Java library adds a value that
+//   repeats only once.
+// - Statistics that a writer left out are not compared.
 //
 // Arrow decodes stripes without their statistics, which lie between the last stripe and the footer:
 //   stripes... | statistics of stripes | footer | postscript | length of the postscript (1 byte)
@@ -66,10 +72,11 @@ class OrcStatistics {
   // Does the same as Check for a column of any depth, by its number.
   Status CheckColumn(int64_t stripe, uint64_t id, const arrow::Array& values) const;
   static Status CheckIntegers(const Column& wanted, const arrow::Array& values);
-  static Status CheckDoubles(const Column& wanted, const arrow::Array& values);
+  Status CheckDoubles(const Column& wanted, const arrow::Array& values) const;
   Status CheckElements(int64_t stripe, uint64_t id, const arrow::Array& values) const;
 
   std::vector<Type> types_;
+  bool has_double_sums_ = false;              // whether the writer adds all floating-point numbers
   std::vector<std::vector<Column>> stripes_;  // by stripe and column; empty if the file has none
 };
 

@@ -112,3 +112,137 @@ def test_values_with_another_sum_are_an_error_that_names_the_place(tmp_path, is_
     with pytest.raises(tf.errors.DataLossError, match=f"a.orc' column 'x': stripe 0: its values are damaged: {text}"):
         list(ParquetDataset(whole, 100))
     assert not list(ParquetDataset(whole, 100, skip_corrupted_data=True))
+
+
+# ORC's tail is metadata (the statistics of stripes), footer, postscript and one byte, in Protocol Buffers. These
+# functions read and write their fields, so that a file gets the statistics of another writer.
+def _varint(number):
+    encoded = bytearray()
+    while number >= 0x80:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(encoded + bytes([number]))
+
+
+def _fields(message):
+    """Returns the fields of a message: (number, kind, value)."""
+    fields, at = [], 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = message[at], at + 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        key = varint()
+        if key & 7 == 0:
+            value = varint()
+        else:
+            size = varint() if key & 7 == 2 else 8
+            value, at = message[at : at + size], at + size
+        fields.append((key >> 3, key & 7, value))
+    return fields
+
+
+def _message(fields):
+    return b"".join(
+        _varint(number << 3 | kind)
+        + (_varint(value) if kind == 0 else (_varint(len(value)) if kind == 2 else b"") + value)
+        for number, kind, value in fields
+    )
+
+
+def _replaced(fields, number, value):
+    """Returns the fields with another value of a varint."""
+    return [field for field in fields if field[0] != number] + [(number, 0, value)]
+
+
+def _rewrite(path, stripe, writer=None):
+    """Replaces the statistics of a file that is not compressed.
+
+    Args:
+      path: the file.
+      stripe: returns the statistics of a stripe's columns, lists of fields, from those of the file; None for no stripe.
+      writer: the writer's number in the footer; None leaves it.
+    """
+    with open(path, "rb") as file:
+        data = file.read()
+    postscript_at = len(data) - 1 - data[-1]
+    postscript = _fields(data[postscript_at:-1])
+    sizes = dict((number, value) for number, _, value in postscript)
+    footer_at = postscript_at - sizes[1]
+    metadata_at = footer_at - sizes[5]
+    footer = _fields(data[footer_at:postscript_at])
+    if writer is not None:
+        footer = _replaced(footer, 9, writer)
+    metadata = []
+    for number, kind, value in _fields(data[metadata_at:footer_at]):
+        columns = stripe([_fields(column) for _, _, column in _fields(value)])
+        if columns is not None:
+            metadata.append((number, kind, _message([(1, 2, _message(column)) for column in columns])))
+    parts = [_message(metadata), _message(footer)]
+    # Readers take the postscript's fields by their order as well.
+    postscript = [(n, k, {1: len(parts[1]), 5: len(parts[0])}.get(n, v)) for n, k, v in postscript]
+    parts.append(_message(postscript))
+    with open(path, "wb") as file:
+        file.write(data[:metadata_at] + b"".join(parts) + bytes([len(parts[2])]))
+
+
+_COUNT_OF_0 = [(1, 0, 0), (10, 0, 0)]
+
+
+@pytest.mark.parametrize("rows", [4, 80_000])
+@pytest.mark.parametrize(
+    "stripe",
+    [lambda columns: [_COUNT_OF_0] * len(columns), lambda columns: columns[:2], lambda columns: None],
+    ids=["counts of 0", "of a part of the columns", "of no stripe"],
+)
+def test_statistics_that_a_writer_left_empty_prove_nothing(tmp_path, stripe, rows):
+    # ORC's Java library writes counts of 0 into files without a row index.
+    table = pa.concat_tables([pa.table(_EXTREMES)] * (rows // 4))
+    path = str(tmp_path / "a.orc")
+    orc.write_table(table, path, compression="uncompressed", stripe_size=1 << 20)
+    _rewrite(path, stripe, writer=0)
+    fields = [DataFrame.Field(name, default_value=_DEFAULTS.get(name, 0)) for name in _EXTREMES]
+    read = [batch["int32"].numpy() for batch in ParquetDataset(path, 30_000, fields)]
+    np.testing.assert_array_equal(np.concatenate(read), orc.read_table(path)["int32"].fill_null(0))
+
+
+def _sum_of_once(columns):
+    """Returns statistics in which sums are 2.5, as if a repeated number were added once."""
+    return [
+        [
+            (n, k, _message([(m, j, np.float64(2.5).tobytes() if m == 3 else v) for m, j, v in _fields(value)]))
+            if n == 3
+            else (n, k, value)
+            for n, k, value in column
+        ]
+        for column in columns
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
+def test_a_sum_of_floating_point_numbers_proves_nothing_but_from_the_cpp_library(tmp_path, kind):
+    path = str(tmp_path / "a.orc")
+    orc.write_table(pa.table({"x": pa.array([2.5] * 1000, kind)}), path, compression="uncompressed")
+    _rewrite(path, _sum_of_once)
+    with pytest.raises(tf.errors.DataLossError, match="the sum is 2500, and the statistics of the stripe say 2.5"):
+        list(ParquetDataset(path, 1000))
+    for writer in (0, 2, 3, 4, 5):
+        _rewrite(path, _sum_of_once, writer)
+        assert next(iter(ParquetDataset(path, 1000)))["x"].numpy().tolist() == [2.5] * 1000
+
+
+def test_least_and_greatest_of_any_writer_are_compared(tmp_path):
+    path, other = (str(tmp_path / name) for name in ("a.orc", "b.orc"))
+    for name, last in ((path, 3.5), (other, 4.5)):
+        orc.write_table(pa.table({"x": [1.0, 2.0, last]}), name, compression="uncompressed")
+    _replace_stripes(path, other)
+    _rewrite(path, lambda columns: columns, writer=0)
+    with pytest.raises(tf.errors.DataLossError, match=r"the greatest is 4.5, and the statistics of the stripe say 3.5"):
+        list(ParquetDataset(path, 3))
