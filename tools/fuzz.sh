@@ -29,6 +29,6 @@ for target in "$folder"/core/*/*_fuzz; do
   fi
 done
 LOCKSTEP_FUZZ_SECONDS=$seconds "$VENV/bin/python" -m pytest -q -s --no-header \
-  $(git ls-files 'python/*hostile_input_test.py' 'python/*/damaged_test.py') >"$corpora/python.log" 2>&1 || code=1
+  $(git ls-files 'python/*hostile_input_test.py' 'python/*/damaged_test.py' 'examples/*hostile_requests_test.py') >"$corpora/python.log" 2>&1 || code=1
 grep -aoE 'fuzz .*|^E  .*|^FAILED.*|[0-9]+ (passed|failed).*' "$corpora/python.log"
 exit $code

@@ -20,7 +20,7 @@ _log = logging.getLogger("deliver")
 
 def newest(exports: Path) -> Path | None:
     """Returns the newest delta on the newest export of a folder, or the export if it has none."""
-    export = max((path for path in exports.glob("*") if path.name.isdigit()), key=lambda p: int(p.name), default=None)
+    export = max((path for path in exports.glob("*") if path.name.isdecimal()), key=lambda p: int(p.name), default=None)
     deltas = sorted(exports.glob(f"deltas/{export.name}-*")) if export else []
     return deltas[-1] if deltas else export
 

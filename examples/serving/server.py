@@ -21,7 +21,9 @@ import json
 import logging
 import os
 import re
+import sys
 import threading
+import time
 import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,6 +35,18 @@ import tensorflow.compat.v1 as tf
 
 _SIGNATURE = "serving_default"
 _CHUNK_BYTES = 16 << 20
+# The longest body of a request.
+_MOST_BYTES = 64 << 20
+# The errors of inputs that the model cannot take.
+_WRONG_INPUTS = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    tf.errors.InvalidArgumentError,
+)
 _log = logging.getLogger("server")
 
 
@@ -209,7 +223,7 @@ class Reloader:
                 pass
 
     def _newest(self) -> Path | None:
-        found = [path for path in self._exports.glob("*") if re.fullmatch(r"\d+", path.name)]
+        found = [path for path in self._exports.glob("*") if re.fullmatch("[0-9]+", path.name)]
         return max(found, key=lambda path: int(path.name), default=None)
 
     def _load(self, export: Path) -> None:
@@ -247,10 +261,20 @@ class Reloader:
         self.refused[name] = why
 
 
+class BadRequest(Exception):
+    """A request that gets an error as its answer, after which the connection is closed."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers one request. The server has the reloader."""
 
     protocol_version = "HTTP/1.1"
+    # Seconds in which a client must send the next bytes of its headers, and all of a body.
+    timeout = 30.0
     server: Server
 
     def do_GET(self) -> None:
@@ -266,16 +290,48 @@ class Handler(BaseHTTPRequestHandler):
         """Answers a prediction."""
         reloader = self.server.reloader
         try:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            inputs = json.loads(body, object_hook=_with_bytes)["inputs"]
+            inputs = json.loads(self._body(), object_hook=_with_bytes)["inputs"]
             with reloader.lock.shared():
                 version = reloader.model.version
                 outputs = reloader.model.predict(inputs)
             listed = {name: _listed(value) for name, value in outputs.items()}
-        except (ValueError, KeyError, TypeError, AttributeError, tf.errors.InvalidArgumentError) as error:
+        except BadRequest as error:
+            self.close_connection = True
+            self._answer(error.status, {"error": str(error)}, 0)
+        except _WRONG_INPUTS as error:
             self._answer(400, {"error": f"{type(error).__name__}: {error}"}, 0)
-            return
-        self._answer(200, {"outputs": listed}, version)
+        except Exception as error:  # the client gets an answer, and the other connections are served
+            _log.exception("a prediction failed")
+            self._answer(500, {"error": f"{type(error).__name__}: {error}"}, 0)
+        else:
+            self._answer(200, {"outputs": listed}, version)
+
+    def _body(self) -> bytes:
+        """Returns the body of the request, which is as long as its header says.
+
+        Raises:
+          BadRequest: the header says no length or one too large, or the body does not come in time.
+        """
+        lengths = self.headers.get_all("Content-Length", [])
+        if "Transfer-Encoding" in self.headers or not lengths:
+            raise BadRequest(411, "the request has no Content-Length, or a Transfer-Encoding")
+        if len(lengths) > 1 or not re.fullmatch(r"[0-9]{1,18}", lengths[0].strip()):
+            raise BadRequest(400, f"Content-Length is {', '.join(lengths)[:100]!r}, wanted one number of bytes")
+        if int(lengths[0]) > _MOST_BYTES:
+            raise BadRequest(413, f"Content-Length is {int(lengths[0])}, wanted at most {_MOST_BYTES}")
+        parts, left, deadline = [], int(lengths[0]), time.monotonic() + self.timeout
+        try:
+            while left:
+                self.connection.settimeout(max(0.001, deadline - time.monotonic()))
+                parts.append(self.rfile.read1(left))
+                left -= len(parts[-1])
+                if not parts[-1]:
+                    raise BadRequest(400, f"the body ends {left} bytes before its Content-Length")
+        except TimeoutError:
+            raise BadRequest(408, f"{left} bytes of the body did not come within {self.timeout} s") from None
+        finally:
+            self.connection.settimeout(self.timeout)
+        return b"".join(parts)
 
     def _answer(self, status: int, content: dict[str, Any], version: int) -> None:
         body = json.dumps(content).encode()
@@ -283,6 +339,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Model-Version", str(version))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 
@@ -309,6 +367,10 @@ class Server(ThreadingHTTPServer):
     def __init__(self, port: int, reloader: Reloader) -> None:
         super().__init__(("localhost", port), Handler)
         self.reloader = reloader
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Logs in one line why a connection ended, such as a client that went before its answer."""
+        _log.warning("a connection from %s ended: %r", client_address, sys.exc_info()[1])
 
 
 def main() -> None:
