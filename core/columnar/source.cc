@@ -37,12 +37,21 @@ int64_t PieceRows(const SourceOptions& options, int64_t best_rows) {
   return std::max<int64_t>(1, best_rows / batch_size) * batch_size;
 }
 
+std::vector<std::string> ValueTexts(const ParquetFile& file, const std::vector<Field>& fields) {
+  std::vector<std::string> texts;
+  for (const Field& field : fields) {
+    const FileColumn* column = file.Find(field.name);
+    texts.push_back(column == nullptr ? "" : column->ValueText());
+  }
+  return texts;
+}
+
 // Reads a file's footer and compares it with the fields. A piece has at least 1024 rows, even if rows are very wide.
 // Two pieces of the best size are decoded ahead (Decoder).
 Result<Source::File> ReadFooter(const std::string& path, const SourceOptions& options) {
   const Result<std::shared_ptr<ParquetFile>> opened = OpenParquetFile(path);
   if (options.skip_corrupted && opened.status().code() == StatusCode::kDataLoss) {
-    return Source::File{path, {}, {}, 1, 1, std::nullopt, opened.status()};
+    return Source::File{path, {}, {}, 1, 1, std::nullopt, opened.status(), {}};
   }
   LOCKSTEP_RETURN_IF_ERROR(opened.status());
   const std::shared_ptr<ParquetFile>& file = *opened;
@@ -65,7 +74,25 @@ Result<Source::File> ReadFooter(const std::string& path, const SourceOptions& op
                       options.piece_rows.value_or(PieceRows(options, best_rows)),
                       2 * best_rows,
                       file->contents(),
-                      OkStatus()};
+                      OkStatus(),
+                      ValueTexts(*file, options.fields)};
+}
+
+// Returns INVALID_ARGUMENT if the files have a column in different units, such as microseconds and nanoseconds. As no
+// value is converted, its numbers would mean different things from file to file.
+Status CheckUnits(const std::vector<Source::File>& files, const std::vector<Field>& fields) {
+  for (size_t i = 0; i < fields.size(); ++i) {
+    const Source::File* first = nullptr;
+    for (const Source::File& file : files) {
+      if (file.value_texts.empty() || file.value_texts[i].empty()) continue;
+      if (first == nullptr) first = &file;
+      if (file.value_texts[i] == first->value_texts[i]) continue;
+      return InvalidArgument(ColumnText(file.path, fields[i].name) + " is " + file.value_texts[i] + ", wanted " +
+                             first->value_texts[i] + " as in " + FileText(first->path) +
+                             ": no value is converted; write both with one type, or read two datasets");
+    }
+  }
+  return OkStatus();
 }
 
 }  // namespace
@@ -77,6 +104,8 @@ Status SourceOptions::Validate() const {
   for (const Field& field : fields) {
     const std::string who = "field '" + field.name + "'";
     if (!names.insert(field.name).second) return InvalidArgument(who + " is given twice");
+    if (field.type.value == ValueType::kNull)
+      return InvalidArgument(who + ": its type is null, wanted one with values");
     if (field.type.ragged_rank < 0) {
       return InvalidArgument(who + ": ragged_rank is " + std::to_string(field.type.ragged_rank) + ", wanted 0 or more");
     }
@@ -147,6 +176,7 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
     source->files_.push_back(**std::move(result));
     group_rows.push_back(source->files_.back().planned_rows);
   }
+  LOCKSTEP_RETURN_IF_ERROR(CheckUnits(source->files_, source->options_.fields));
   LOCKSTEP_ASSIGN_OR_RETURN(source->plan_, RowPlan::Make(group_rows, source->options_.plan));
   return std::shared_ptr<const Source>(std::move(source));
 }

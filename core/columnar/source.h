@@ -87,6 +87,8 @@ class Source {
     int64_t rows_ahead;               // rows that are decoded ahead
     std::optional<int64_t> contents;  // see ParquetFile; not of an unreadable file
     Status unreadable;                // with skip_corrupted: the error because of which it has no rows
+    // For each field FileColumn::ValueText; empty if the file lacks the column. An unreadable file has none.
+    std::vector<std::string> value_texts;
   };
 
   // Reads all footers, several at once, so that a missing column is an error now and not after hours. Returns the error

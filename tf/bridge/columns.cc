@@ -22,10 +22,10 @@ using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
 // In the order of columnar::ValueType, which is the index.
-constexpr std::array<tensorflow::DataType, 13> kDtypes = {
-    tensorflow::DT_BOOL,  tensorflow::DT_INT8,   tensorflow::DT_INT16,  tensorflow::DT_INT32,  tensorflow::DT_INT64,
-    tensorflow::DT_UINT8, tensorflow::DT_UINT16, tensorflow::DT_UINT32, tensorflow::DT_UINT64, tensorflow::DT_HALF,
-    tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_STRING,
+constexpr std::array<tensorflow::DataType, 14> kDtypes = {
+    tensorflow::DT_BOOL,  tensorflow::DT_INT8,   tensorflow::DT_INT16,  tensorflow::DT_INT32,   tensorflow::DT_INT64,
+    tensorflow::DT_UINT8, tensorflow::DT_UINT16, tensorflow::DT_UINT32, tensorflow::DT_UINT64,  tensorflow::DT_HALF,
+    tensorflow::DT_FLOAT, tensorflow::DT_DOUBLE, tensorflow::DT_STRING, tensorflow::DT_INVALID,
 };
 
 // A smaller tensor is copied: sharing it would keep a whole decoded piece alive to save a cheap copy. Shuffle buffers
@@ -107,7 +107,7 @@ bool AreSplits(const Tensor& splits, std::optional<int64_t> lists) {
 tensorflow::DataType ToTensorFlow(columnar::ValueType type) { return kDtypes[static_cast<int>(type)]; }
 
 std::optional<columnar::ValueType> ToValueType(tensorflow::DataType dtype) {
-  for (size_t i = 0; i < kDtypes.size(); ++i) {
+  for (size_t i = 0; i < kDtypes.size() && dtype != tensorflow::DT_INVALID; ++i) {
     if (kDtypes[i] == dtype) return static_cast<columnar::ValueType>(i);
   }
   return std::nullopt;

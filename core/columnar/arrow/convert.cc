@@ -7,7 +7,9 @@
 #include <arrow/type.h>
 #include <arrow/util/bit_util.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -37,6 +39,7 @@ namespace {
 // Returns the value type of a type that is neither nested nor a dictionary, or nothing if it has none.
 std::optional<ValueType> LeafType(const arrow::DataType& type) {
   switch (type.id()) {
+    case arrow::Type::NA: return ValueType::kNull;
     case arrow::Type::BOOL: return ValueType::kBool;
     case arrow::Type::INT8: return ValueType::kInt8;
     case arrow::Type::INT16: return ValueType::kInt16;
@@ -188,6 +191,23 @@ class Walk {
     return Internal("lists are nested deeper than " + field_.type.ToString());
   }
 
+  // Reads nulls without a type. They may stand for values or for lists, so they read as the rows of a column that a
+  // file lacks.
+  Status Nulls(const arrow::Array& array) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckNulls(array, "value"));
+    Field rest = field_;
+    rest.type.ragged_rank -= static_cast<int>(column_.splits.size());
+    rest.type.shape.erase(rest.type.shape.begin(), rest.type.shape.begin() + static_cast<int64_t>(fixed_.size()));
+    // Without a default there are no rows.
+    if (!rest.default_value) rest.default_value.emplace(ValueTypeSize(rest.type.value), '\0');
+    LOCKSTEP_ASSIGN_OR_RETURN(Column nulls, DefaultColumn(rest, array.length()));
+    std::move(nulls.splits.begin(), nulls.splits.end(), std::back_inserter(column_.splits));
+    column_.count = nulls.count;
+    column_.values = std::move(nulls.values);
+    column_.offsets = std::move(nulls.offsets);
+    return OkStatus();
+  }
+
   // Reads the values themselves, below all lists.
   Status Leaf(std::shared_ptr<arrow::Array> array) {
     if (array->type_id() == arrow::Type::DICTIONARY) {
@@ -198,6 +218,7 @@ class Walk {
     if (array->type_id() == arrow::Type::STRING_VIEW || array->type_id() == arrow::Type::BINARY_VIEW) {
       LOCKSTEP_RETURN_IF_ERROR(Cast(arrow::large_binary(), &array));
     }
+    if (array->type_id() == arrow::Type::NA) return Nulls(*array);
     if (LeafType(*array->type()) != field_.type.value) {
       return Internal("values are " + array->type()->ToString() + ", wanted " + field_.type.ToString());
     }
@@ -352,6 +373,25 @@ Result<ColumnType> TypeFromArrow(const arrow::DataType& type) {
   if (!leaf) return no_form();
   result.value = *leaf;
   return result;
+}
+
+std::string UnitFromArrow(const arrow::DataType& type) {
+  const arrow::DataType& storage = Storage(type);
+  switch (storage.id()) {
+    case arrow::Type::LIST:
+    case arrow::Type::LARGE_LIST:
+    case arrow::Type::FIXED_SIZE_LIST: return UnitFromArrow(*storage.field(0)->type());
+    case arrow::Type::DICTIONARY:
+      return UnitFromArrow(*static_cast<const arrow::DictionaryType&>(storage).value_type());
+    case arrow::Type::TIMESTAMP:
+      return arrow::timestamp(static_cast<const arrow::TimestampType&>(storage).unit())->ToString();
+    case arrow::Type::DATE32:
+    case arrow::Type::DATE64:
+    case arrow::Type::TIME32:
+    case arrow::Type::TIME64:
+    case arrow::Type::DURATION: return storage.ToString();
+    default: return "";
+  }
 }
 
 Result<Column> ColumnFromArrow(std::shared_ptr<arrow::Array> array, const Field& field,

@@ -25,6 +25,10 @@ Status FromArrow(const arrow::Status& status);
 // lists.
 Result<ColumnType> TypeFromArrow(const arrow::DataType& type);
 
+// Returns the unit of the innermost values (FileColumn::unit). Two time zones have one unit: the numbers count from the
+// same moment.
+std::string UnitFromArrow(const arrow::DataType& type);
+
 // Returns the values of `array` in the form of `field`. Values are not copied where the bytes are the same (not for
 // bool, and not where nulls are replaced); then the column keeps the array alive. The type is the one that
 // TypeFromArrow gives, except that the innermost lists may be wanted as fixed dimensions: then all of them must have

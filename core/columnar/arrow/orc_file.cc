@@ -19,24 +19,21 @@ namespace {
 
 using arrow::adapters::orc::ORCFileReader;
 
-// The rows of one column of some stripes, one stripe in memory at a time.
+// The rows of one column of some stripes, one stripe in memory at a time. The column is selected by its
+// number: a name with dots may be a column, and a part of another one.
 class StripeColumn {
  public:
   StripeColumn(std::shared_ptr<ORCFileReader> reader, std::shared_ptr<const OrcStatistics> statistics,
-               std::vector<int> stripes, int column, std::string name)
-      : reader_(std::move(reader)),
-        statistics_(std::move(statistics)),
-        stripes_(std::move(stripes)),
-        column_(column),
-        name_(std::move(name)) {}
+               std::vector<int> stripes, int column)
+      : reader_(std::move(reader)), statistics_(std::move(statistics)), stripes_(std::move(stripes)), column_(column) {}
 
   arrow::Result<std::shared_ptr<arrow::ChunkedArray>> Next(int64_t rows) {
     while (stripe_ == nullptr || offset_ == stripe_->length()) {
       if (next_ == stripes_.size()) return nullptr;
       const int stripe = stripes_[next_++];
-      ARROW_ASSIGN_OR_RAISE(auto batch, reader_->ReadStripe(stripe, std::vector<std::string>{name_}));
-      stripe_ = batch->GetColumnByName(name_);
-      if (stripe_ == nullptr) return arrow::Status::Invalid("the stripe has no such column");
+      ARROW_ASSIGN_OR_RAISE(auto batch, reader_->ReadStripe(stripe, std::vector<int>{column_}));
+      if (batch->num_columns() != 1) return arrow::Status::Invalid("the stripe has no such column");
+      stripe_ = batch->column(0);
       const Status checked = statistics_->Check(stripe, column_, *stripe_);
       if (!checked.ok()) return arrow::Status::Invalid("stripe ", stripe, ": ", checked.message());
       offset_ = 0;
@@ -52,8 +49,7 @@ class StripeColumn {
   const std::shared_ptr<const OrcStatistics> statistics_;
   const std::vector<int> stripes_;
   const int column_;  // its number in the file
-  const std::string name_;
-  size_t next_ = 0;  // stripe to read
+  size_t next_ = 0;   // stripe to read
   std::shared_ptr<arrow::Array> stripe_;
   int64_t offset_ = 0;  // rows of it that were handed out
 };
@@ -99,7 +95,7 @@ class OrcFile : public ArrowFile {
  protected:
   Result<NextRows> OpenRows(const std::vector<int>& groups, int column) const override {
     LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ORCFileReader> reader, NewReader());
-    auto rows = std::make_shared<StripeColumn>(std::move(reader), statistics_, groups, column, columns_[column].name);
+    auto rows = std::make_shared<StripeColumn>(std::move(reader), statistics_, groups, column);
     return NextRows([rows](int64_t count) { return rows->Next(count); });
   }
 

@@ -71,8 +71,9 @@ std::string FileOf(const std::shared_ptr<parquet::WriterProperties>& properties,
 
 // Returns a field with a default, so that decoding continues after a null.
 Field FieldOf(const FileColumn& column) {
-  const auto size = static_cast<size_t>(ValueTypeSize(column.type->value));
-  return {column.name, *column.type, std::string(size, '\0')};
+  columnar::ColumnType type = *column.type;
+  if (type.value == ValueType::kNull) type.value = ValueType::kInt64;
+  return {column.name, type, std::string(static_cast<size_t>(ValueTypeSize(type.value)), '\0')};
 }
 
 // Checks the conditions of every column (column.h), and that all of its memory can be read.

@@ -127,7 +127,9 @@ class ArrowSelector : public RowSelector {
 
 void ArrowFile::SetSchema(std::shared_ptr<arrow::Schema> schema) {
   schema_ = std::move(schema);
-  for (const auto& field : schema_->fields()) columns_.push_back({field->name(), TypeFromArrow(*field->type())});
+  for (const auto& field : schema_->fields()) {
+    columns_.push_back({field->name(), TypeFromArrow(*field->type()), UnitFromArrow(*field->type())});
+  }
 }
 
 Result<ArrowRows> ArrowFile::RowsOf(const std::vector<int>& groups, int column) const {

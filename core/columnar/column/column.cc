@@ -25,7 +25,7 @@ struct Traits {
 };
 
 // In the order of the enumerators.
-constexpr std::array<Traits, 13> kTraits = {{
+constexpr std::array<Traits, 14> kTraits = {{
     {"bool", 1},
     {"int8", 1},
     {"int16", 2},
@@ -39,6 +39,7 @@ constexpr std::array<Traits, 13> kTraits = {{
     {"float32", 4},
     {"float64", 8},
     {"string", 0},
+    {"null", 0},
 }};
 
 // Copies `count` + 1 positions to `out`, moved so that they begin at `start`. If `out` continues a run, its first

@@ -47,12 +47,15 @@ enum class ValueType : uint8_t {
   kFloat32,
   kFloat64,
   kString,  // any bytes
+  // Only the type of a file's column whose values are all null: writers store columns without any value so. It can be
+  // read as every type (ParquetFile::Check), and no Field and no Column has it.
+  kNull,
 };
 
 // Returns TensorFlow's name: "int64", "string", ...
 std::string_view ValueTypeName(ValueType type);
 
-// Returns the bytes of one value; 0 for kString.
+// Returns the bytes of one value; 0 for kString and kNull.
 int64_t ValueTypeSize(ValueType type);
 
 // The type of a column, as a file stores it or a caller wants it. A row holds `ragged_rank` nested lists of any length

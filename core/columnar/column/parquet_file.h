@@ -32,6 +32,17 @@ struct FileColumn {
 
   // The form in which it is read, or the reason why it cannot be read.
   Result<ColumnType> type;
+
+  // The file's type of the innermost values if they are numbers with a unit: "timestamp[us]", "date32[day]". Otherwise
+  // empty. Columns of one ColumnType with different units must not be mixed.
+  std::string unit;
+
+  // Returns what distinguishes the values from those of other files' columns: their unit or type. Empty if there are no
+  // values, because all are null. `type` must not be an error.
+  std::string ValueText() const {
+    if (!unit.empty()) return unit;
+    return type->value == ValueType::kNull ? "" : std::string(ValueTypeName(type->value));
+  }
 };
 
 // Return the names of a file and of its column for messages.
@@ -104,7 +115,8 @@ class ParquetFile {
   virtual Result<int64_t> RowBytes(const std::vector<Field>& fields) const = 0;
 
   // Checks that each field can be read from this file: that a column of this name exists once (or has a default) and
-  // has the wanted type. NOT_FOUND names the existing columns, INVALID_ARGUMENT names both types.
+  // has the wanted type. A column of type null has every type, like a column that is missing. NOT_FOUND names the
+  // existing columns, INVALID_ARGUMENT names both types.
   Status Check(const std::vector<Field>& fields) const;
 
   // Opens the column of `groups`, one group after the other. `field` must have passed Check.
@@ -121,6 +133,9 @@ class ParquetFile {
 
   // Opens the rows of `groups`, one group after the other. `filter` must have passed GroupsThatMayPass.
   virtual Result<std::unique_ptr<RowSelector>> OpenSelector(const std::vector<int>& groups, const Filter& filter) = 0;
+
+  // Returns the column of this name, the first one if there are several; null if there is none.
+  const FileColumn* Find(const std::string& name) const;
 
  protected:
   // Returns "a, b, c" for messages.

@@ -11,6 +11,10 @@ import tensorflow as tf
 
 from lockstep._src.engine import library
 
+# The type of a file's column whose values are all null: pandas stores a column of None in it.
+_NULL = "null"
+_NO_TYPE = "all its values are null and have no type; read it with a Field that has a dtype and a default_value"
+
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Field:
@@ -93,6 +97,29 @@ def _is_text(name: str) -> bool:
     return True
 
 
+def _columns(described: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the columns of a file by name. A column that no field can name gets an "error", like one without a form.
+
+    Only a column that is selected has an effect: the others may have any name and any type.
+    """
+    columns: dict[str, dict[str, Any]] = {}
+    for column in described["columns"]:
+        name = column["name"]
+        if name in columns:
+            column = {"name": name, "error": "there are several columns of this name"}
+        elif not name:
+            column = {"name": name, "error": "its name is empty"}
+        elif not _is_text(name):
+            column = {"name": name, "error": "its name is not UTF-8"}
+        columns[name] = column
+    return columns
+
+
+def _reason(column: dict[str, Any]) -> str:
+    """Returns why a column cannot be read without a field that describes it; empty if it can."""
+    return column.get("error") or (_NO_TYPE if column["dtype"] == _NULL else "")
+
+
 def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> Field:
     """Returns the field, with the attributes that are None taken from the file."""
     column = columns.get(field.name)
@@ -106,6 +133,12 @@ def _completed(field: Field, file: str, columns: dict[str, dict[str, Any]]) -> F
         raise tf.errors.UnimplementedError(None, None, f"file '{file}' column '{field.name}': {column['error']}")
     shape = column["shape"] if field.shape is None else field.shape.as_list()
     ragged_rank = field.ragged_rank
+    if column["dtype"] == _NULL:
+        if field.dtype is None:
+            raise tf.errors.UnimplementedError(None, None, f"file '{file}' column '{field.name}': {_NO_TYPE}")
+        return dataclasses.replace(
+            field, ragged_rank=column["ragged_rank"] if ragged_rank is None else ragged_rank, shape=shape
+        )
     more_dimensions = len(shape) - len(column["shape"])
     if ragged_rank is None or (ragged_rank == column["ragged_rank"] and more_dimensions > 0):
         # A dimension that the file does not fix stands for lists that all have this length. HybridBackend's programs
@@ -140,8 +173,7 @@ def _as_in_file(field: Field, columns: dict[str, Any]) -> Field:
 
 def name_in_file(name: str, filenames: Sequence[str]) -> str:
     """Returns the first file's name for this column, ignoring case, or `name` if the file has no such column."""
-    columns = {column["name"]: column for column in library.describe_parquet(filenames)["columns"]}
-    return _as_in_file(Field(name), columns).name
+    return _as_in_file(Field(name), _columns(library.describe_parquet(filenames))).name
 
 
 def resolve(
@@ -178,15 +210,13 @@ def resolve(
         fields = [_unknown_file(field) for field in fields]
     elif fields is None or ignore_case or any(field.incomplete or field.shape.rank for field in fields):
         described = library.describe_parquet(filenames)
-        file, columns = described["file"], {column["name"]: column for column in described["columns"]}
-        for name, column in columns.items():
-            if not _is_text(name):
-                column["error"] = "its name is not UTF-8"
+        file, columns = described["file"], _columns(described)
         if fields is None:
-            readable = [name for name, column in columns.items() if "error" not in column]
-            for name, column in columns.items():
-                if "error" in column:
-                    tf.get_logger().warning("file '%s' column '%s' is left out: %s", file, name, column["error"])
+            reasons = {name: _reason(column) for name, column in columns.items()}
+            readable = [name for name, reason in reasons.items() if not reason]
+            for name, reason in reasons.items():
+                if reason:
+                    tf.get_logger().warning("file '%s' column '%s' is left out: %s", file, name, reason)
             if not readable:
                 raise tf.errors.UnimplementedError(None, None, f"file '{file}' has no column that can be read")
             fields = [Field(name) for name in readable]

@@ -71,7 +71,7 @@ def memory(ranks: int, proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cg
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         path = root / name
         limit = path.read_text().strip() if path.is_file() else ""
-        if limit.isdigit() and int(limit) < kibibytes.get("MemTotal", 0) * 1024:
+        if limit.isdecimal() and int(limit) < kibibytes.get("MemTotal", 0) * 1024:
             available = min(available, int(limit))
             seen += f", control group's limit {size_of(int(limit))}"
     if available >= ranks * _LEAST_BYTES_PER_RANK:

@@ -231,7 +231,7 @@ class _SavedModelExporter(Exporter):
             checkpoint_path=checkpoint_path,
         )
         if self._exports_to_keep is not None:
-            numbers = sorted(int(n.strip("/")) for n in tf.io.gfile.listdir(export_path) if n.strip("/").isdigit())
+            numbers = sorted(int(n.strip("/")) for n in tf.io.gfile.listdir(export_path) if n.strip("/").isdecimal())
             for number in numbers[: -self._exports_to_keep]:
                 tf.io.gfile.rmtree(os.path.join(export_path, str(number)))
         return exported
