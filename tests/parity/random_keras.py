@@ -248,7 +248,7 @@ def trained(program: KerasProgram) -> dict[str, np.ndarray]:
     """Trains as a worker; returns the final values, of tables all rows."""
     import lockstep
 
-    rank, workers = lockstep.rank(), lockstep.world_size()
+    rank, workers = lockstep.context.rank, lockstep.context.world_size
     with lockstep.scope():
         model, layers = _model(program, lockstep.embedding_scope, is_job=True)
         _train(program, model, _optimizer(program, True), share(program, rank, workers), BATCH)

@@ -125,7 +125,7 @@ def _lookups(draw: Any, tables: tuple[Table, ...], number: int) -> Lookup:
     combiner, weighted, constant, rank = "sum", False, False, 2
     if form in ("rows", "gather"):
         constant = draw(st.booleans())
-        rank = draw(st.integers(0 if constant else 1, 3))
+        rank = draw(st.sampled_from((0, 0, 1, 2, 3) if constant else (1, 2, 3)))
     else:
         combiner = draw(st.sampled_from(("sum", "mean") if kind in SOK else ("sum", "mean", "sqrtn")))
         weighted = draw(st.booleans())
@@ -141,14 +141,22 @@ def _towers(draw: Any, tables: tuple[Table, ...], number: int) -> Tower:
     join, axis = "", 0
     if draw(st.booleans()):
         partners = [i for i, table in enumerate(tables) if table.dim == tables[number].dim]
-        second = draw(_lookups(tables, draw(st.sampled_from(partners))))
-        if (second.constant, _axes(second)) == (first.constant, _axes(first)):
-            lookups = (first, second)
-            join = draw(st.sampled_from(("stack", "concat")))
-            axis = draw(st.integers(0, width - (join == "concat")))
-            width += join == "stack"
+        second = _joinable(draw(_lookups(tables, draw(st.sampled_from(partners)))), first)
+        lookups = (first, second)
+        join = draw(st.sampled_from(("stack", "concat")))
+        axis = draw(st.integers(0, width - (join == "concat")))
+        width += join == "stack"
     then = draw(st.sampled_from(("", "gather", "slice", "transpose", "unstack")))
     return Tower(lookups, join, axis, then, draw(st.integers(0, width - 1)))
+
+
+def _joinable(lookup: Lookup, other: Lookup) -> Lookup:
+    """Returns a lookup whose rows have the shape of the other one's."""
+    if (lookup.constant, _axes(lookup)) == (other.constant, _axes(other)):
+        return lookup
+    form = lookup.form if lookup.form in ("rows", "gather") else "rows"
+    rank = other.rank if other.form in ("rows", "gather") else 1
+    return replaced(lookup, form=form, rank=rank, constant=other.constant, combiner="sum", weighted=False)
 
 
 def _axes(lookup: Lookup) -> int:
@@ -173,6 +181,10 @@ def is_promised(program: Program) -> bool:
         return False
     # Adam is lazy for SOK's dynamic variables (docs/sok.md, "Optimizers").
     if "sok dynamic" in kinds and program.optimizer == "Adam":
+        return False
+    # Dense gradients of tf.gradients are each worker's own until an optimizer applies them: a program that clips,
+    # measures or squares them does so on each worker (README, "Where one worker and many differ"; docs/design.md).
+    if program.gradients == "tf.gradients" and program.loss in ("second order", "penalty"):
         return False
     # A dynamic table has no value as a whole (docs/embedding.md), and one of SOK is a variable of the rank's rows
     # (docs/sok.md, "Tables"): a regularizer of all rows is only for the other ones.
