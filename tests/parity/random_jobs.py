@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 import pickle
+import re
 import tempfile
 import time
 import traceback
@@ -177,9 +178,10 @@ def _worst(got: np.ndarray, wanted: np.ndarray) -> str:
 
 
 def _last_lines(error: str) -> str:
+    """Returns an error without its stack."""
     lines = error.strip().splitlines()
-    starts = [i for i, line in enumerate(lines) if line and not line.startswith((" ", "Traceback"))]
-    return "\n".join(lines[starts[-1] if starts else 0 :])[:1500]
+    begins = [i for i, line in enumerate(lines) if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line)]
+    return "\n".join(lines[begins[-1] if begins else -1 :])[:1500]
 
 
 def smallest(family: str, program: Any, workers: int, seconds: float) -> tuple[Any, str]:
