@@ -8,7 +8,7 @@ A rank sends the traceback of the error that ends it to the launcher. The launch
 - Any other error is the program's own. The launcher shows the traceback of the first rank, and one line for each other
   rank with the same error.
 
-LOCKSTEP_TRACEBACKS=1 shows all tracebacks, with the frames of replaced symbols.
+LOCKSTEP_TRACEBACKS=1 shows all tracebacks, with all frames.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 A symbol of TensorFlow or Keras that a scope has replaced adds a frame of `hooks/interception.py` to each call. Such a
 frame says nothing about the program, so it is removed from the traceback that ends a program. A line is added behind
 the traceback of a program that wants a name of TensorFlow 1.
+
+An error of an operation says by itself what is wrong. Frames of TensorFlow, of Keras and of this library add nothing to
+it: neither in its traceback nor in the places that TensorFlow lists for a node. They are removed as well.
 """
 
 from __future__ import annotations
@@ -23,6 +26,23 @@ _LOCKSTEP = Path(__file__).resolve().parents[2]
 _INTERCEPTION = str(Path(__file__).parents[1] / "hooks" / "interception.py")
 # TensorFlow's messages list the frames in which a node was made, each with an empty line after it.
 _LISTED_FRAME = re.compile(rf'^ *File "{re.escape(_INTERCEPTION)}", line \d+, in \w+\n(?:[ \t]*\n)?', re.MULTILINE)
+# A frame in such a list, its file and its function. Functions of this library's operations have no file.
+_ANY_LISTED_FRAME = re.compile(r'^ *File "([^"\n]*)", line \d+, in (\S+)\n(?:[ \t]*\n)?', re.MULTILINE)
+_GENERATED_OPERATION = re.compile(r"(?:_apply_)?lockstep_\w+")
+# The second list of a session's error: the places where its node was made, with all frames of libraries.
+_SECOND_LIST = re.compile(r"\n+Original stack trace for '[^'\n]*':\n(?:[ \t]+\S.*(?:\n|$))*")
+# The packages that make and run operations.
+_OF_OPERATIONS = (
+    "tensorflow",
+    "tensorflow_estimator",
+    "keras",
+    "tf_keras",
+    "keras_rs",
+    "hybridbackend",
+    "horovod",
+    "deeprec",
+    "sparse_operation_kit",
+)
 # Folders whose frames are no part of the program.
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple(path + os.sep for path in (str(_LOCKSTEP), *(_PATHS[k] for k in ("stdlib", "purelib", "platlib"))))
@@ -48,13 +68,60 @@ def hide_interception(error: BaseException) -> None:
 
 
 def text_of(error: BaseException) -> str:
-    """Returns the traceback as the interpreter shows it, without the frames of replaced symbols."""
+    """Returns the traceback as the interpreter shows it, without frames that say nothing about the program."""
     hide_interception(error)
-    text = io.StringIO()
+    of_operations = [one for one in _shown_with(error) if _is_of_an_operation(one)]
+    folders = _folders_of_operations()
+    for one in of_operations:
+        _hide_operations(one, folders)
+    shown = io.StringIO()
     # The module `traceback` shows other lines than the interpreter for tracebacks that Keras has made itself.
-    with contextlib.redirect_stderr(text):
+    with contextlib.redirect_stderr(shown):
         sys.__excepthook__(type(error), error, error.__traceback__)
-    return _LISTED_FRAME.sub("", text.getvalue()) + hint_for(error)
+    text = shown.getvalue()
+    for one in of_operations:
+        text = text.replace(str(one), _places_of_program(str(one), folders))
+    return _LISTED_FRAME.sub("", text) + hint_for(error)
+
+
+def _is_of_an_operation(error: BaseException) -> bool:
+    """Returns whether an operation of TensorFlow has failed, for which TensorFlow's own frames say nothing."""
+    errors = getattr(sys.modules.get("tensorflow"), "errors", None)
+    return errors is not None and isinstance(error, errors.OpError)
+
+
+def _folders_of_operations() -> tuple[str, ...]:
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in _OF_OPERATIONS]
+    return (str(_LOCKSTEP) + os.sep, *(os.path.dirname(file) + os.sep for file in files if file))
+
+
+def _hide_operations(error: BaseException, folders: tuple[str, ...]) -> None:
+    """Removes the frames of libraries from the traceback of an operation's error, unless there are no others."""
+    kept: list[TracebackType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(folders):
+            kept.append(trace)
+        trace = trace.tb_next
+    if kept:
+        for one, following in zip(kept, [*kept[1:], None], strict=True):
+            one.tb_next = following
+        error.__traceback__ = kept[0]
+    # A session raises its error again, with the node's definition.
+    first = error.__context__
+    if first is not None and _is_of_an_operation(first) and not any(_program_lines(first.__traceback__)):
+        error.__suppress_context__ = True
+
+
+def _places_of_program(message: str, folders: tuple[str, ...]) -> str:
+    """Returns the message of an operation's error with the program's own frames only."""
+
+    def kept(frame: re.Match[str]) -> str:
+        file, function = frame.groups()
+        is_generated = file == "<string>" and _GENERATED_OPERATION.fullmatch(function)
+        return "" if is_generated or file.startswith(folders) else frame[0]
+
+    return _ANY_LISTED_FRAME.sub(kept, _SECOND_LIST.sub("\n", message)).rstrip("\n")
 
 
 def hint_for(error: BaseException) -> str:

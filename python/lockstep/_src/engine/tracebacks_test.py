@@ -1,5 +1,6 @@
 """Tracebacks without the frames of replaced symbols, and the identity of errors of several ranks."""
 
+import re
 import traceback
 
 import pytest
@@ -63,6 +64,61 @@ def test_tensorflows_lists_of_frames_lose_those_of_interception():
     message = f'Detected at node x defined at (most recent call last):\n  File "a.py", line 8, in f\n\n{listed}end'
     text = tracebacks.text_of(_raised(ValueError(message)))
     assert text.endswith('last):\n  File "a.py", line 8, in f\n\nend\n')
+
+
+_FAILING = """
+import tensorflow.compat.v1 as tf
+
+def build():
+    return tf.gather(tf.ones([3]), tf.placeholder_with_default([7], [1]))
+
+def of_a_session():
+    with tf.Graph().as_default(), tf.Session() as session:
+        session.run(build())
+
+def of_a_function():
+    tf.function(build, autograph=False)()
+
+def of_a_call():
+    tf.raw_ops.GatherV2(params=tf.ones([3]), indices=7, axis=0)
+
+def of_the_program():
+    try:
+        of_a_session()
+    except tf.errors.InvalidArgumentError as error:
+        raise ValueError("wrong ids") from error
+"""
+
+
+@pytest.mark.parametrize("name", ["of_a_session", "of_a_function", "of_a_call", "of_the_program"])
+def test_an_operations_error_shows_the_programs_own_frames_only(name):
+    program: dict = {}
+    exec(compile(_FAILING, "/home/user/train.py", "exec"), program)
+    text = tracebacks.text_of(_raised_by(program[name]))
+    assert "is not in [0, 3)" in text
+    assert f'File "/home/user/train.py", line {_line_of(name)}, in {name}' in text
+    assert not re.findall(r'File "[^"]*/(?:tensorflow|keras|hooks)/[^"]*"', text), text
+    assert "Original stack trace" not in text
+    tracebacks_of = {"of_the_program": 2}
+    assert text.count("Traceback (most recent call last):") == tracebacks_of.get(name, 1), text
+    if name in ("of_a_session", "of_a_function"):
+        listed = text.partition("defined at (most recent call last):")[2]
+        assert f'File "/home/user/train.py", line {_line_of("build")}, in build' in listed, text
+
+
+def _raised_by(function) -> Exception:
+    try:
+        function()
+    except Exception as raised:
+        return raised
+    raise AssertionError
+
+
+def _line_of(name: str) -> int:
+    """Returns the line of a function of one statement, or of its last statement."""
+    lines = _FAILING.splitlines()
+    first = lines.index(f"def {name}():")
+    return first + next(n for n, line in enumerate(lines[first:], 1) if n > 1 and not line.endswith(":"))
 
 
 @pytest.mark.parametrize(

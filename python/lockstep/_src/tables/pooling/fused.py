@@ -2,9 +2,9 @@
 
     ids ─► valid_ids ─► table.distinct_rows ─► rows of distinct ids, places ─► pool ─► a row for each example
 
-`valid_ids` is a step of `tf.nn.safe_embedding_lookup_sparse` only. Other lookups have `checked` at its place if the table
-has a route. A step before the route does not raise an error in this worker's data: the peers would wait for it in the
-exchange. The error goes along as `Examples.problem`, and the route raises it on all workers.
+`valid_ids` is a step of `tf.nn.safe_embedding_lookup_sparse` only. Other lookups have `checked` at its place if the
+table has a route. A step before the route does not raise an error in this worker's data, because the peers would wait
+for this worker in the exchange. The error goes along as `Examples.problem`, and the route raises it on all workers.
 
 Letters: N ids of a lookup on this worker, U distinct ones, B examples, D the dimensions of a row.
 """
