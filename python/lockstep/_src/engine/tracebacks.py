@@ -96,7 +96,7 @@ def _folders_of_operations() -> tuple[str, ...]:
 
 
 def _hide_operations(error: BaseException, folders: tuple[str, ...]) -> None:
-    """Removes the frames of libraries from the traceback of an operation's error, unless there are no others."""
+    """Removes the frames of libraries from the traceback of an operation's error, if other frames remain."""
     kept: list[TracebackType] = []
     trace = error.__traceback__
     while trace is not None:
