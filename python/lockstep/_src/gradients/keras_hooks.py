@@ -37,9 +37,10 @@ def tracker(cls: type) -> Track | None:
 
 
 def intercept_keras3(interception: Interception) -> None:
-    """Hooks loss scales, errors of callbacks, and the choice of XLA for models on GPUs."""
+    """Hooks loss scales, errors of callbacks, arguments of `compile`, and the choice of XLA for models on GPUs."""
     _intercept(interception, [symbols.KERAS_SCALED_APPLY], [symbols.KERAS_SCALED_INIT], symbols.KERAS_CALLBACKS)
     interception.replace(symbols.AUTO_JIT, around(_resolve_jit))
+    interception.replace(symbols.KERAS_COMPILE, around(_compile))
 
 
 @functools.cache
@@ -91,3 +92,9 @@ def _resolve_jit(resolve: Callable[[Any], bool], model: Any) -> bool:
     optimizer = getattr(model, "optimizer", None)
     exchanges = is_exchanging(optimizer) or is_exchanging(getattr(optimizer, "inner_optimizer", None))
     return not exchanges and resolve(model)
+
+
+def _compile(compile_model: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Compiles a model without an argument of Horovod's programs that has no effect since TensorFlow 2.2."""
+    kwargs.pop("experimental_run_tf_function", None)
+    return compile_model(*args, **kwargs)

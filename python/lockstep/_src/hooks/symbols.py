@@ -387,6 +387,10 @@ AUTO_JIT = _row(
     {NAMED_JOB: f"{_FROM}, its models are not compiled by XLA."},
     optional=True,
 )
+KERAS_COMPILE = _row(
+    _TRAINER + "Trainer.compile(self, ...)",
+    {NAMED_JOB: f"{_FROM}, `experimental_run_tf_function` of Horovod's programs has no effect, as in Keras 2."},
+)
 METRICS_RESULT = _row_of_several(
     _TRAINER + "Trainer._get_metrics_result_or_logs(self, logs)", "Metrics are of all workers' counts."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -118,6 +119,14 @@ def _check_is_of_keras(kwargs: dict[str, Any]) -> EagerVariables:
         "Keras: such variables begin with worker 0's value and stay equal. Make variables of this worker alone before "
         "the scope"
     )
+    if _has_keras_2():
+        instead = (
+            "This program has loaded Keras 2 (TF_USE_LEGACY_KERAS=1, or TensorFlow before 2.16), whose models a scope "
+            "trains in graphs of TensorFlow 1 only. Build the model with Keras 3, and one of TensorFlow Recommenders "
+            "with keras_rs. Or leave the scope out and train the Keras 2 model with Horovod's interface, which "
+            "replicates all tables: hvd.init(), hvd.DistributedOptimizer and "
+            "BroadcastGlobalVariablesCallback (docs/keras.md, Keras 2 and TensorFlow Recommenders)"
+        )
     if name == "save_counter":
         instead = "It is that of a tf.train.Checkpoint; use save_weights of the model, or model.save"
     raise NotImplementedError(
@@ -126,6 +135,12 @@ def _check_is_of_keras(kwargs: dict[str, Any]) -> EagerVariables:
         f"variable is made eagerly, so its values would differ between workers. {instead}. In a program of TensorFlow "
         "1, build a tf.Graph, call tf.compat.v1.disable_eager_execution() first, or start it with --tf1"
     )
+
+
+def _has_keras_2() -> bool:
+    """Returns whether the program has loaded Keras 2, and no Keras 3."""
+    versions = [getattr(sys.modules.get(name), "__version__", "") for name in ("tf_keras", "keras")]
+    return any(v.startswith("2.") for v in versions) and not versions[1].startswith("3.")
 
 
 def _assign_of_worker_0(assign: tf.Operation) -> tf.Operation:
