@@ -1,7 +1,7 @@
 """Models of Keras 3 that a program makes, or trains, outside of the scope; in a job of several workers.
 
 If a model is made before the scope and trained inside, its weights become worker 0's before the first step. Its tables
-are replicated, also in an `embedding_scope()`: worker 0 says so once. It also advises once to shard a large table.
+are replicated, also in an `embedding_scope()`: worker 0 warns of it once. It also advises once to shard a large table.
 
 If it is made inside and trained after the scope, worker 0 warns, because gradients are not exchanged there. For this,
 the step counter of an optimizer that is made in a scope has a class of its own, since nothing of Keras is replaced

@@ -46,13 +46,13 @@ def intercept_training(interception: Interception) -> None:
     """Makes models of Keras 3 train, evaluate and predict on the whole job during the interception."""
     interception.replace(symbols.KERAS_APPLY, around(_apply))
     interception.replace(symbols.SUPPORTS_JIT, around(_supports_jit))
+    interception.replace(symbols.KERAS_CHECK_FINITE, around(_check_finite))
     file_errors.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     if context.world_size == 1:
         interception.replace(symbols.ENUMERATE_BATCHES, around(resuming.enumerate_alone))
         return
     step = _Step()
     interception.replace(symbols.KERAS_SCALE_LOSS, around(step.scale_loss))
-    interception.replace(symbols.KERAS_CHECK_FINITE, around(_check_finite))
     interception.replace(symbols.REDUCE_VALUES, around(_reduce_values))
     interception.replace(symbols.WEIGHTED_VALUES, around(step.reduce_weighted))
     interception.replace(symbols.COMPILE_LOSS, around(step.compute_losses))
@@ -403,8 +403,10 @@ def _check_can_shard(optimizer: Any) -> None:
 
 def _check_finite(check_finite: Callable[..., Any], optimizer: Any, grads: Any) -> tf.Tensor:
     """Returns whether the gradients of all workers are finite; gradients of sharded tables differ between workers."""
-    finite = tf.cast(check_finite(optimizer, grads), tf.int32)
-    return tf.cast(ordered.allreduce(finite, op="min", name="all_finite"), tf.bool)
+    finite = check_finite(optimizer, grads)
+    if context.world_size == 1:
+        return finite
+    return tf.cast(ordered.allreduce(tf.cast(finite, tf.int32), op="min", name="all_finite"), tf.bool)
 
 
 def _global_norm(global_norm: Callable[..., Any], value_list: Any) -> Any:

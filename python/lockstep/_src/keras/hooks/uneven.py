@@ -41,7 +41,7 @@ class Epochs:
         tf.compat.v1.logging.warning(
             "The epoch ended for all workers after %d batches, because a worker had no more data. Numbers of batches "
             "by rank: %s. Not trained: %s. Give all workers equal shares (lockstep.data.shard) and the same batch "
-            "size, or use scope(data_sync_drop_remainder=False), which goes on until the last worker's data ends.",
+            "size. Or use scope(data_sync_drop_remainder=False), which trains until the last worker's data ends.",
             trained,
             of_ranks,
             ", ".join(f"{count} batches of rank {rank}" for rank, count in left_out.items()),
