@@ -198,7 +198,7 @@ class Walk {
     Field rest = field_;
     rest.type.ragged_rank -= static_cast<int>(column_.splits.size());
     rest.type.shape.erase(rest.type.shape.begin(), rest.type.shape.begin() + static_cast<int64_t>(fixed_.size()));
-    // Without a default there are no rows.
+    // Without a default, the array is empty.
     if (!rest.default_value) rest.default_value.emplace(ValueTypeSize(rest.type.value), '\0');
     LOCKSTEP_ASSIGN_OR_RETURN(Column nulls, DefaultColumn(rest, array.length()));
     std::move(nulls.splits.begin(), nulls.splits.end(), std::back_inserter(column_.splits));

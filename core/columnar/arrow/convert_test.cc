@@ -1,7 +1,9 @@
 #include "core/columnar/arrow/convert.h"
 
+#include <arrow/array/array_primitive.h>
 #include <arrow/array/builder_nested.h>
 #include <arrow/array/builder_primitive.h>
+#include <arrow/type.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,6 +48,35 @@ TEST(ArrowConvert, ANullWithoutADefaultNamesItsRowAndWhatOfIt) {
   EXPECT_EQ(Convert(false, {}).status().ToString(), "DATA_LOSS: row 11 is null, and the field has no default_value");
   EXPECT_EQ(Convert(true, {}).status().ToString(),
             "DATA_LOSS: row 10 holds a list that is null, and the field has no default_value");
+}
+
+TEST(ArrowConvert, NullsWithoutATypeAreRowsOfTheDefaultInEveryForm) {
+  const auto nulls = std::make_shared<arrow::NullArray>(2);
+  const auto row = [](int64_t i) { return 10 + i; };
+  const Field plain{"x", {ValueType::kInt16, 0, {}}, std::string("\7\0", 2)};
+  const auto values = ColumnFromArrow(nulls, plain, row);
+  ASSERT_TRUE(values.ok()) << values.status().ToString();
+  EXPECT_EQ(values->rows, 2);
+  EXPECT_EQ(values->count, 2);
+  EXPECT_EQ(values->values.as<int16_t>()[1], 7);
+  const auto lists = ColumnFromArrow(nulls, {"x", {ValueType::kString, 2, {3}}, ""}, row);
+  ASSERT_TRUE(lists.ok()) << lists.status().ToString();
+  EXPECT_EQ(lists->rows, 2);
+  EXPECT_EQ(lists->count, 0);
+  EXPECT_EQ(lists->width, 3);
+  ASSERT_EQ(lists->splits.size(), 2U);
+  EXPECT_EQ(lists->splits[0].as<int64_t>()[2], 0);
+  EXPECT_EQ(ColumnFromArrow(nulls, {"x", {ValueType::kInt16, 0, {}}, {}}, row).status().ToString(),
+            "DATA_LOSS: row 10 is null, and the field has no default_value");
+  EXPECT_TRUE(ColumnFromArrow(nulls->Slice(0, 0), {"x", {ValueType::kInt16, 0, {}}, {}}, row).ok());
+}
+
+TEST(ArrowConvert, TheUnitIsThatOfTheInnermostValues) {
+  EXPECT_EQ(UnitFromArrow(*arrow::timestamp(arrow::TimeUnit::MICRO, "Asia/Tokyo")), "timestamp[us]");
+  EXPECT_EQ(UnitFromArrow(*arrow::list(arrow::fixed_size_list(arrow::time64(arrow::TimeUnit::NANO), 2))), "time64[ns]");
+  EXPECT_EQ(UnitFromArrow(*arrow::dictionary(arrow::int8(), arrow::duration(arrow::TimeUnit::MILLI))), "duration[ms]");
+  EXPECT_EQ(UnitFromArrow(*arrow::int64()), "");
+  EXPECT_EQ(TypeFromArrow(*arrow::list(arrow::null()))->ToString(), "list<null>");
 }
 
 }  // namespace

@@ -127,7 +127,9 @@ Result<BoundFilter> BoundFilter::Bind(const Filter& filter, const arrow::Schema&
     for (const FilterTerm& term : conjunction) {
       const std::vector<int> found = schema.GetAllFieldIndices(term.column);
       if (found.size() > 1) return InvalidArgument(term.ToString() + ": there is more than one such column");
-      if (found.empty() || std::count(bound.columns_.begin(), bound.columns_.end(), found[0]) > 0) continue;
+      // A column of type null has no values either.
+      if (found.empty() || schema.field(found[0])->type()->id() == arrow::Type::NA) continue;
+      if (std::count(bound.columns_.begin(), bound.columns_.end(), found[0]) > 0) continue;
       bound.columns_.push_back(found[0]);
       fields.push_back(schema.field(found[0]));
     }

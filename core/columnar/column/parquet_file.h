@@ -37,8 +37,8 @@ struct FileColumn {
   // empty. Columns of one ColumnType with different units must not be mixed.
   std::string unit;
 
-  // Returns what distinguishes the values from those of other files' columns: their unit or type. Empty if there are no
-  // values, because all are null. `type` must not be an error.
+  // Returns the unit of the values, or their type if they have no unit. Columns of several files may be mixed if this
+  // text is the same. It is empty if all values are null. `type` must not be an error.
   std::string ValueText() const {
     if (!unit.empty()) return unit;
     return type->value == ValueType::kNull ? "" : std::string(ValueTypeName(type->value));

@@ -74,6 +74,17 @@ def test_files_with_and_without_values_are_read_in_any_order(tmp_path):
         assert _read([full, empty], [field])["city"] == [b"x", b"", b"", b""]
 
 
+def test_a_filter_sees_nulls_in_a_column_of_type_null(tmp_path):
+    files = [_write(tmp_path / "a.parquet", {"id": [1, 2], "city": pa.nulls(2)})]
+    files.append(_write(tmp_path / "b.parquet", {"id": [3, 4, 5], "city": ["x", None, "y"]}))
+    # As pyarrow reads a table of both files.
+    table = pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
+    pq.write_table(table, tmp_path / "both.parquet")
+    for op, value in (("=", "x"), ("!=", "x"), ("in", ["x"]), ("in", ["x", None]), ("not in", ["x"])):
+        wanted = pq.read_table(tmp_path / "both.parquet", filters=[("city", op, value)])["id"].to_pylist()
+        assert _read(files, ["id"], filters=[("city", op, value)]).get("id", []) == wanted, (op, value)
+
+
 def test_nulls_without_a_type_or_a_default_are_an_error_that_says_what_to_do(tmp_path):
     path = _write(tmp_path / "a.parquet", {"id": [1, 2], "city": pa.nulls(2)})
     assert _read(path) == {"id": [1, 2]}
