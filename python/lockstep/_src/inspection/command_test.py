@@ -149,6 +149,9 @@ def test_a_file_of_keras_has_layers_weights_and_tables(keras_files, name):
     items = _table(described, "items")
     assert (items["rows"], items["width"], items["keys"], len(items["slots"])) == (64, 8, "int64", 2)
     assert (layers["tower"]["parameters"], layers["users"]["parameters"]) == (13, 400)
+    # The rows of a dynamic table are parameters as well.
+    assert (layers["items"]["rows"], layers["items"]["parameters"]) == (64, 64 * 8)
+    assert described["parameters"] == 13 + 400 + 64 * 8 and layers["tower"]["rows"] is None
     assert described["bytes"] == os.path.getsize(keras_files / name)
     if is_model:
         assert (described["written_by"], described["optimizer"]) == (f"Keras {keras.__version__}", "Adam")
