@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.parity.random_programs import SOK, Lookup, Program, Table, Tower
+from tests.parity.random_programs import ROWS, SOK, Lookup, Program, Table, Tower
 
 tf1 = tf.compat.v1
 BATCH, LABELS = 4, 2
@@ -43,7 +43,7 @@ def share(program: Program, rank: int) -> dict[str, np.ndarray]:
             continue
         shape = [rows, *COLUMNS[lookup.rank]]
         ids = random.integers(0, program.tables[lookup.table].rows, shape)
-        if lookup.form not in ("rows", "gather"):
+        if lookup.form not in ROWS:
             ids[random.random(shape) < 0.4] = -1
         data[name] = ids.astype(lookup.ids)
         if lookup.weighted:
@@ -87,7 +87,10 @@ def _looked_up(name: str, lookup: Lookup, table: Any, of: Table, features: dict[
         ids = tf.constant(drawn_ids, lookup.ids)
     else:
         ids = features[name]
-    if lookup.form in ("rows", "gather"):
+    if lookup.form == "loop":
+        look_up = functools.partial(tf.nn.embedding_lookup, table)
+        return tf.transpose(tf.map_fn(look_up, tf.transpose(ids), fn_output_signature=tf.float32), [1, 0, 2])
+    if lookup.form in ROWS:
         if is_sok:
             import sparse_operation_kit as sok
 

@@ -19,6 +19,8 @@ SHARES = ((8, 8, 8), (7, 4, 8), (8, 0, 3), (3, 5, 0))
 OPTIMIZERS = ("SGD", "Momentum", "Adagrad", "Adam", "FTRL", "RMSProp")
 GRADIENTS = ("plain", "tf.gradients", "clip_by_norm", "clip_by_value", "clip_by_global_norm", "global_norm", "tanh")
 LOSSES = ("plain", "l2", "penalty", "second order", "row penalty", "two tasks")
+# Forms of lookups with a row for each id.
+ROWS = ("rows", "gather", "loop")
 SOK = ("sok", "sok localized", "sok dynamic")
 
 
@@ -56,7 +58,8 @@ class Lookup(Printed):
 
     Attributes:
       table: the number of the table.
-      form: rows or gather for a row of each id; sparse, ragged, safe sparse or safe ragged for a row of each example.
+      form: rows, gather or loop (over columns of ids of rank 2) for a row of each id; sparse, ragged, safe sparse or
+        safe ragged for a row of each example.
       rank: the rank of the ids of all examples; with `constant`, the rank of constant ids.
       constant: whether the ids are the same for all examples.
       ids: the type of ids.
@@ -121,12 +124,14 @@ class Program(Printed):
 def _lookups(draw: Any, tables: tuple[Table, ...], number: int) -> Lookup:
     kind = tables[number].kind
     forms = ("sparse", "ragged") if kind in SOK else ("sparse", "ragged", "safe sparse", "safe ragged")
-    form = draw(st.sampled_from(("rows",) if kind in SOK else ("rows", "gather")) | st.sampled_from(forms))
+    # Outside of a loop with its lookup, a dynamic table has no gradient (docs/embedding.md, "Not supported").
+    by_id = ("rows",) if kind in SOK else ROWS[:2] if kind == "dynamic" else ROWS
+    form = draw(st.sampled_from(by_id) | st.sampled_from(forms))
     combiner, weighted, constant, rank = "sum", False, False, 2
-    if form in ("rows", "gather"):
+    if form in ROWS[:2]:
         constant = draw(st.booleans())
         rank = draw(st.sampled_from((0, 0, 1, 2, 3) if constant else (1, 2, 3)))
-    else:
+    elif form not in ROWS:
         combiner = draw(st.sampled_from(("sum", "mean") if kind in SOK else ("sum", "mean", "sqrtn")))
         weighted = draw(st.booleans())
     ids = draw(st.sampled_from(("int64", "int32")))
@@ -154,8 +159,8 @@ def _joinable(lookup: Lookup, other: Lookup) -> Lookup:
     """Returns a lookup whose rows have the shape of the other one's."""
     if (lookup.constant, _axes(lookup)) == (other.constant, _axes(other)):
         return lookup
-    form = lookup.form if lookup.form in ("rows", "gather") else "rows"
-    rank = other.rank if other.form in ("rows", "gather") else 1
+    form = lookup.form if lookup.form in ROWS[:2] else "rows"
+    rank = other.rank if other.form in ROWS else 1
     return replaced(lookup, form=form, rank=rank, constant=other.constant, combiner="sum", weighted=False)
 
 
@@ -163,7 +168,7 @@ def _axes(lookup: Lookup) -> int:
     """Returns the number of axes of a lookup's rows, without the axes of examples and of the table's width."""
     if lookup.constant:
         return lookup.rank
-    return lookup.rank - 1 if lookup.form in ("rows", "gather") else 0
+    return lookup.rank - 1 if lookup.form in ROWS else 0
 
 
 def is_promised(program: Program) -> bool:

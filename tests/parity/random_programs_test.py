@@ -17,8 +17,8 @@ import pytest
 from tests.parity import random_jobs
 
 # `make test` runs SHORT programs, in two minutes on two cores. `make test-long` runs LONG, in hours.
-SHORT, LONG, OF_A_JOB = {"graph": 40, "keras": 12}, 2000, 40
-SHRINKING_S = 120.0
+SHORT, LONG, OF_A_JOB = {"graph": 38, "keras": 10}, 2000, 30
+SHRINKING_S = 60.0
 CASES = [
     pytest.param(family, number, marks=[pytest.mark.long] if number >= short else [])
     for family, short in SHORT.items()
