@@ -1,9 +1,9 @@
 """Exchanges of bytes between the ranks of a group, outside of the program's graphs; Python objects travel this way.
 
-A pickled object is code to the rank that reads it, and streams between hosts carry no HMAC. Therefore these bytes carry
-one, with a key that is derived from the job's secret (docs/wire_protocol.md, section 3). The HMAC covers the call, the
-sender, and a random number that each rank draws for the call. So a recorded message is not accepted in another call, in
-the place of another rank, or in another job.
+A pickled object is code to the rank that reads it, and large data between hosts carries no proof. Therefore these
+bytes carry an HMAC, with a key that is derived from the job's secret (docs/wire_protocol.md, section 3). The HMAC
+covers the call, the sender, and a random number that each rank draws for the call. So a recorded message is not
+accepted in another call, in the place of another rank, or in another job.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import json
+import os
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ from tensorflow.python.framework import ops
 from lockstep._src.collectives import named
 
 _NONCE_BYTES, _TAG_BYTES = 16, 32
+# The most bytes that a rank may announce: memory for them is taken before they come.
+_MOST_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _outside_functions() -> contextlib.AbstractContextManager[None]:
@@ -75,15 +78,37 @@ class _Call:
             raise type(error)(error.node_def, error.op, f"{self}: {error.message}") from None
 
     def begin(self, *numbers: int) -> list[list[int]]:
-        """Draws the random numbers that sign this call's bytes; returns the values of each of `numbers` by rank."""
+        """Draws the random numbers that sign this call's bytes; returns the values of each of `numbers` by rank.
+
+        The last number is the length of a rank's bytes with their tag.
+
+        Raises:
+          tf.errors.DataLossError: a rank sends another number of numbers, or an impossible length.
+        """
         own = np.frombuffer(secrets.token_bytes(_NONCE_BYTES), np.int64)
 
         def gather() -> list[tf.Tensor]:
             mine = tf.constant([[*numbers, *own]], tf.int64)
-            return [*named.allgather([mine], **self.part("length")), named.rank_in(self._group)]
+            return [
+                *named.allgather([mine], **self.part("length")),
+                named.rank_in(self._group),
+                named.size_of(self._group),
+            ]
 
-        of_ranks, rank = self.run(gather)
+        of_ranks, rank, size = self.run(gather)
         self.rank = int(rank)
+        if len(of_ranks) != size:
+            raise tf.errors.DataLossError(
+                None, None, f"{self}: rank {rank} got the lengths of {len(of_ranks)} ranks, wanted {size}"
+            )
+        for sender, length in enumerate(of_ranks[:, len(numbers) - 1].tolist()):
+            if not _TAG_BYTES <= length <= _MOST_BYTES:
+                raise tf.errors.DataLossError(
+                    None,
+                    None,
+                    f"{self}: rank {sender} announces {length} bytes to rank {rank}, wanted {_TAG_BYTES} to "
+                    f"{_MOST_BYTES}, the memory of this machine",
+                )
         nonces = np.array(of_ranks[:, len(numbers) :])
         nonces[rank] = own
         self._key = hmac.digest(named.secret_of(self._group).encode(), b"lockstep bytes", "sha256")
@@ -123,7 +148,8 @@ def gather_bytes(
       operation: the function that the user called, for errors and warnings; the same on all ranks.
 
     Raises:
-      tf.errors.DataLossError: the received bytes are not those that a rank sent; the message names the rank.
+      tf.errors.DataLossError: the received bytes are not those that a rank sent, or it announces more than fits into
+        memory; the message names the rank.
       tf.errors.OpError: as `lockstep.named.allgather`.
     """
     call = _Call(operation, name, group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -114,8 +115,37 @@ def recorded_and_said_again():
     named.close_lane()
 
 
+def lengths_that_cannot_be():
+    """Checks that impossible lengths of rank 0 are refused on both ranks, and take no memory."""
+    exchange = named.allgather
+    named.open_lane()
+    for change in (lambda rows: lied(rows, 2**62), lambda rows: lied(rows, -1), lambda rows: np.vstack([rows, rows])):
+
+        def change_it(tensors, *args, change=change, **kwargs):
+            (received,) = exchange(tensors, *args, **kwargs)
+            return [tf.constant(change(received.numpy()))]
+
+        named.allgather = change_it
+        try:
+            for call in (say, tell):
+                with pytest.raises(tf.errors.DataLossError, match=r"rank 0 announces .* bytes|the lengths of 4 ranks"):
+                    call()
+        finally:
+            named.allgather = exchange
+    named.barrier(name="end")
+    named.close_lane()
+
+
+def lied(rows, length):
+    """Changes the length in rank 0's row; after it are 16 random bytes."""
+    rows = rows.copy()
+    rows[0, -3] = length
+    return rows
+
+
 def all_parts():
     changes_on_the_way()
+    lengths_that_cannot_be()
     recorded_and_said_again()
 
 
