@@ -78,6 +78,9 @@ struct ContextOptions {
   std::string listen;
   // On rank 0, the caller's socket that already listens at `rendezvous`; no value: rank 0 opens one.
   std::optional<int> listener;
+  // On rank 0, a port that this process keeps at the rendezvous' host for a later rendezvous of the job; the others
+  // learn it when they join (job/background_lane.h). 0: none.
+  int later_port = 0;
   // The folder for the timeline of each rank (telemetry/trace_file.h), the same or none on all ranks; "": no timeline.
   std::string timeline;
   // Called some times a second while the ranks meet, if it is not null; its error ends the wait.

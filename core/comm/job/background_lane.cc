@@ -1,12 +1,17 @@
 #include "core/comm/job/background_lane.h"
 
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
+#include <string>
 #include <utility>
 
+#include "core/base/strings.h"
 #include "core/comm/job/create_communicator.h"
+#include "core/comm/rendezvous/rendezvous_wire.h"
 
 namespace lockstep {
 namespace {
@@ -17,12 +22,25 @@ constexpr int kNice = 10;
 // So a rank with other work falls behind an idle one by so many times more than in a step.
 constexpr double kSlower = 10;
 
+// Returns the host of "host:port", as it is written.
+std::string HostOf(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
 }  // namespace
 
-BackgroundLane::BackgroundLane(const ContextOptions& options) : options_(options) {
+BackgroundLane::Place BackgroundLane::Reserve(const ContextOptions& options) {
+  if (options.size == 1 || options.rank != 0) return {};
+  Result<wire::Reserved> reserved = wire::Reserve(HostOf(options.listen.empty() ? options.rendezvous : options.listen));
+  if (!reserved.ok()) return {};
+  return {reserved->port, std::move(reserved->socket)};
+}
+
+BackgroundLane::BackgroundLane(const ContextOptions& options, Place place)
+    : options_(options), place_(std::move(place)) {
   options_.purpose = kPurpose;
   options_.stall_timeout_s *= kSlower;
   options_.listener.reset();  // the caller's, who may have closed it
+  if (place_.port != 0) options_.rendezvous = StrCat(HostOf(options_.rendezvous), ":", place_.port);
+  if (place_.socket.valid()) options_.listener = place_.socket.get();
   options_.timeline.clear();
   // Large messages pass in pieces of their own, and need no memory of the job.
   options_.shared_bytes_per_rank = 0;
@@ -70,7 +88,13 @@ Result<Communicator*> BackgroundLane::Connected() {
     if (left_) return Gone();
     if (communicator_ != nullptr) return communicator_.get();
   }
+  if (place_.socket.valid() && listen(place_.socket.get(), SOMAXCONN) != 0) {
+    return ErrnoStatus(StrCat("rank 0 cannot listen at '", options_.rendezvous, "' for saves beside training"), errno);
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> made, CreateCommunicator(options_));
+  // A fork may have a copy of the socket, so closing it is not enough.
+  if (place_.socket.valid()) shutdown(place_.socket.get(), SHUT_RDWR);
+  place_.socket = UniqueFd();
   const std::lock_guard lock(mutex_);
   if (left_) return Gone();
   communicator_ = std::move(made);

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/base/status.h"
+#include "core/base/unique_fd.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/job/lane.h"
 #include "core/comm/options.h"
@@ -22,14 +23,26 @@ namespace lockstep {
 //   ...
 //   const std::optional<Status> ended = lane.Await(0);   // now and then: an error of the work
 //
-// The ranks connect when the first work begins, at the rendezvous of the job. Thread-safe.
+// The ranks connect when the first work begins, which may be hours after the start of the job. By then its rendezvous'
+// port may belong to another process. So rank 0 reserves a port when the job starts, and all learn it then.
+// Thread-safe.
 class BackgroundLane {
  public:
   // Must not throw.
   using Work = std::function<Status(Communicator& communicator)>;
 
+  // The place of the later rendezvous: `port` at the host of the job's rendezvous. On rank 0 also the socket that keeps
+  // it. Port 0: the job's rendezvous is used again.
+  struct Place {
+    int port = 0;
+    UniqueFd socket;
+  };
+  // On rank 0 of a job of several ranks, reserves a port. Nothing if that fails: then joining the job fails as well, or
+  // the lane does without it.
+  static Place Reserve(const ContextOptions& options);
+
   // options: those of the job.
-  explicit BackgroundLane(const ContextOptions& options);
+  BackgroundLane(const ContextOptions& options, Place place);
   // Like Leave; waits until the running work has ended.
   ~BackgroundLane();
 
@@ -55,6 +68,7 @@ class BackgroundLane {
   Status Run(const Work& work, const std::function<void()>& dropped);
 
   ContextOptions options_;
+  Place place_;  // used by the lane
   std::mutex mutex_;
   std::condition_variable ended_;
   int pending_ = 0;                             // guarded by mutex_

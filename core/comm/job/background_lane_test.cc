@@ -9,7 +9,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/unique_fd.h"
 #include "core/comm/job/context.h"
+#include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/testing/job.h"
 
 namespace lockstep {
@@ -54,6 +56,26 @@ TEST(BackgroundLaneTest, WorkExchangesWhileStepsDo) {
     steps_are_over.set_value();
     EXPECT_EQ(context.AwaitBackground(kLongS), OkStatus());
     EXPECT_EQ(sum, 3);
+  });
+}
+
+// Hours may pass between the start of a job and its first save beside training.
+TEST(BackgroundLaneTest, ItConnectsWhenAnotherProcessHasTakenTheRendezvousPort) {
+  UniqueFd taken;
+  std::promise<void> is_taken;
+  const std::shared_future<void> then = is_taken.get_future().share();
+  WithTwoRanks([&](Context& context) {
+    // After it no rank waits at the rendezvous.
+    EXPECT_EQ(context.communicator().Barrier("step"), OkStatus());
+    if (context.communicator().rank() == 0) {
+      Result<UniqueFd> other = wire::Listen(context.options().rendezvous);
+      EXPECT_EQ(other.status(), OkStatus());
+      if (other.ok()) taken = *std::move(other);
+      is_taken.set_value();
+    }
+    then.wait();
+    context.background().Post([](Communicator& c) { return c.Barrier("work"); }, [] {});
+    EXPECT_EQ(context.AwaitBackground(kLongS), OkStatus());
   });
 }
 

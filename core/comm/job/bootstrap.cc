@@ -32,10 +32,11 @@ std::string SettingsLine(const ContextOptions& options) {
 // A rank's description of itself.
 struct Member {
   std::string settings;
-  std::string host;       // ThisHost
-  std::string host_name;  // for messages
-  uint64_t pid = 0;       // for messages
-  std::string socket;     // its local socket for ranks of its host
+  std::string host;         // ThisHost
+  std::string host_name;    // for messages
+  uint64_t pid = 0;         // for messages
+  std::string socket;       // its local socket for ranks of its host
+  uint16_t later_port = 0;  // of rank 0
 };
 
 std::string Encode(const Member& member) {
@@ -45,6 +46,7 @@ std::string Encode(const Member& member) {
   writer.String(member.host_name);
   writer.Number(member.pid);
   writer.String(member.socket);
+  writer.Number(member.later_port);
   return writer.Take();
 }
 
@@ -57,6 +59,7 @@ std::optional<Member> Decode(std::string_view note) {
   member.host_name = reader.String();
   member.pid = reader.Number<uint64_t>();
   member.socket = reader.String();
+  member.later_port = reader.Number<uint16_t>();
   if (!reader.Complete()) return std::nullopt;
   return member;
 }
@@ -143,7 +146,7 @@ std::string ThisHost() {
   return StrCat(id, ' ', std::string_view(network.data(), length > 0 ? static_cast<size_t>(length) : 0));
 }
 
-Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
+Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options, int* later_port) {
   const Deadline deadline = Deadline::After(options.rendezvous_timeout_s);
   shm::Group group;
   if (options.size == 1) {
@@ -152,8 +155,9 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
     return OnOneHost(options, std::move(group));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(group.mesh, shm::Mesh::Listen());
-  const Member self = {SettingsLine(options), options.host.empty() ? ThisHost() : options.host, NameOfThisHost(),
-                       static_cast<uint64_t>(getpid()), group.mesh->name()};
+  const Member self = {SettingsLine(options), options.host.empty() ? ThisHost() : options.host,
+                       NameOfThisHost(),      static_cast<uint64_t>(getpid()),
+                       group.mesh->name(),    static_cast<uint16_t>(options.later_port)};
   LOCKSTEP_ASSIGN_OR_RETURN(RendezvousResult rendezvous, JoinRendezvous({.rank = options.rank,
                                                                          .size = options.size,
                                                                          .address = options.rendezvous,
@@ -167,6 +171,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options) {
                                                                          .keep_connections = true}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(rendezvous.notes));
   LOCKSTEP_RETURN_IF_ERROR(CompareSettings(members));
+  if (later_port != nullptr) *later_port = members[0].later_port;
   const auto groups = GroupByHost(members, options.backend == "gloo" ? Hosts::kApart : Hosts::kActual);
   LOCKSTEP_RETURN_IF_ERROR(CheckHosts(options, members, groups));
 

@@ -20,14 +20,18 @@ int LaneSpinUs(int ranks) {
 }  // namespace
 
 Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(options));
-  return std::unique_ptr<Context>(new Context(options, std::move(communicator)));
+  BackgroundLane::Place later = BackgroundLane::Reserve(options);
+  ContextOptions with_port = options;
+  with_port.later_port = later.port;
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, CreateCommunicator(with_port, &later.port));
+  return std::unique_ptr<Context>(new Context(options, std::move(communicator), std::move(later)));
 }
 
-Context::Context(ContextOptions options, std::unique_ptr<Communicator> communicator)
+Context::Context(ContextOptions options, std::unique_ptr<Communicator> communicator, BackgroundLane::Place later)
     : options_(std::move(options)),
       job_(std::make_shared<Job>()),
-      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size), job_)) {
+      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size), job_)),
+      later_(std::move(later)) {
   job_->communicator = std::move(communicator);
 }
 
@@ -39,7 +43,7 @@ Context::~Context() {
 
 BackgroundLane& Context::background() {
   const std::lock_guard lock(background_mutex_);
-  if (background_ == nullptr) background_ = std::make_unique<BackgroundLane>(options_);
+  if (background_ == nullptr) background_ = std::make_unique<BackgroundLane>(options_, std::move(later_));
   return *background_;
 }
 

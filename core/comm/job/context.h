@@ -62,12 +62,13 @@ class Context {
     RunAgreement run_agreement;
   };
 
-  Context(ContextOptions options, std::unique_ptr<Communicator> communicator);
+  Context(ContextOptions options, std::unique_ptr<Communicator> communicator, BackgroundLane::Place later);
 
   const ContextOptions options_;
   std::shared_ptr<Job> job_;
   std::unique_ptr<Lane> lane_;
   std::mutex background_mutex_;
+  BackgroundLane::Place later_;                 // guarded by background_mutex_: until the lane is made
   std::unique_ptr<BackgroundLane> background_;  // made with background_mutex_ held, then kept
 };
 

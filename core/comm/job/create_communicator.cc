@@ -21,10 +21,10 @@ Result<uint64_t> AgreeOnJob(Communicator& communicator) {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options) {
+Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options, int* later_port) {
   LOCKSTEP_RETURN_IF_ERROR(options.Validate());
   const auto telemetry = options.telemetry != nullptr ? options.telemetry : std::make_shared<Telemetry>();
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Assemble(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Assemble(options, later_port));
   const std::string lane = options.purpose == ContextOptions().purpose ? "ordered" : options.purpose;
   if (options.timeline.empty()) {
     communicator->ObserveCalls(telemetry, lane);

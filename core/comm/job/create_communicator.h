@@ -9,7 +9,8 @@
 namespace lockstep {
 
 // Joins the other ranks at the rendezvous and connects, by the backend of the options. Returns Context::Create's
-// errors. It is for lanes that need their own communicator.
-Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options);
+// errors. It is for lanes that need their own communicator. later_port: gets the port in
+// rank 0's options, unless it is null.
+Result<std::unique_ptr<Communicator>> CreateCommunicator(const ContextOptions& options, int* later_port = nullptr);
 
 }  // namespace lockstep

@@ -47,18 +47,21 @@ Result<AddressList> Resolve(const std::string& address) {
   return AddressList(list);
 }
 
-// A port can be listened at even if a connection of an earlier job, or of the rendezvous before this one, lingers on
-// it. All of its sockets have to permit that, including a guest's socket that was connected to itself (ConnectOnce).
-UniqueFd MakeSocket(const addrinfo& address) {
-  UniqueFd fd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
-  const int one = 1;
-  if (fd.valid()) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-  return fd;
-}
-
 bool IsAnyV6(const addrinfo& address) {
   return address.ai_family == AF_INET6 &&
          IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6*>(address.ai_addr)->sin6_addr);
+}
+
+// A port can be listened at even if a connection of an earlier job, or of the rendezvous before this one, lingers on
+// it. All of its sockets have to permit that (`reuse`), including a guest's socket that was connected to itself
+// (ConnectOnce). Two sockets that permit it can also have the same port until one of them listens.
+UniqueFd MakeSocket(const addrinfo& address, bool reuse = true) {
+  UniqueFd fd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
+  const int one = 1, no = 0;
+  if (fd.valid() && reuse) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  // "[::]" means every address, also those of IPv4, whatever this machine's default is.
+  if (fd.valid() && IsAnyV6(address)) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+  return fd;
 }
 
 // Waits until `socket` is ready for `events`. OK may also mean a signal, or the limit of one poll: callers try their
@@ -278,15 +281,29 @@ Result<UniqueFd> Listen(const std::string& address, std::string_view who) {
   int error = 0;
   for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
     UniqueFd fd = MakeSocket(*entry);
-    // "[::]" means every address, also those of IPv4, whatever this machine's default is.
-    const int no = 0;
-    if (fd.valid() && IsAnyV6(*entry)) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
     if (fd.valid() && bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
       return fd;
     }
     error = errno;
   }
   return Unavailable(StrCat(who, " cannot listen at '", address, "': ", std::strerror(error)));
+}
+
+Result<Reserved> Reserve(const std::string& host) {
+  LOCKSTEP_ASSIGN_OR_RETURN(AddressList list, Resolve(StrCat(host, ":0")));
+  int error = 0;
+  for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
+    UniqueFd fd = MakeSocket(*entry, /*reuse=*/false);
+    sockaddr_storage own = {};
+    socklen_t length = sizeof(own);
+    if (fd.valid() && bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0 &&
+        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &length) == 0) {
+      // The port is at the same place in addresses of both kinds.
+      return Reserved{std::move(fd), ntohs(reinterpret_cast<const sockaddr_in*>(&own)->sin_port)};
+    }
+    error = errno;
+  }
+  return Unavailable(StrCat("no port at '", host, "': ", std::strerror(error)));
 }
 
 Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline, std::string_view who,

@@ -117,6 +117,13 @@ Result<std::string> ReceiveFrame(int socket, const Digest& key, Direction direct
 // resolver does; no deadline applies to it. INVALID_ARGUMENT if it does not resolve; UNAVAILABLE if the port is taken
 // or the address is not of this machine. `who`, the rank at the address, is for messages.
 Result<UniqueFd> Listen(const std::string& address, std::string_view who = "rank 0");
+// The same for a later time, at a port that the kernel picks: no other process gets this port, and nobody can connect
+// until `listen` is called.
+struct Reserved {
+  UniqueFd socket;
+  int port;
+};
+Result<Reserved> Reserve(const std::string& host);
 // Tries all of them again and again, every 10 ms, until one answers. DEADLINE_EXCEEDED, with the reason of the last
 // failure, if none does in time; or the error of `ended`, which is called each time. An address that ignores its
 // packets, instead of refusing, delays the others by 2 s each time.
