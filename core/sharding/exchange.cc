@@ -11,24 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "core/comm/collective/arrivals.h"
 #include "core/comm/collective/send_buffer.h"
 
 namespace lockstep {
 namespace {
-
-// Returns `out` after checking the sizes: arrivals must have the sizes that the route agreed on, or they would be
-// written beyond the end of `out`.
-Allocate Expect(std::span<const int64_t> expected, void* out) {
-  return [expected, out](std::span<const int64_t> counts) -> Result<void*> {
-    for (size_t r = 0; r < counts.size(); ++r) {
-      if (counts[r] != expected[r]) {
-        return Internal("rank " + std::to_string(r) + " sends " + std::to_string(counts[r]) +
-                        " items where the route has " + std::to_string(expected[r]));
-      }
-    }
-    return out;
-  };
-}
 
 // Returns the bytes of all blocks that this rank receives from each rank, or sends to it; 0 for itself.
 std::vector<int64_t> MessageBytes(std::span<const Block> blocks, std::span<const int64_t> Block::*counts,
@@ -85,7 +72,7 @@ Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::sp
   if (blocks.size() == 1) {
     const Block& block = blocks[0];
     return communicator.AllToAllV(name, Item{DType::kUInt8, block.row_bytes}, block.send, block.in,
-                                  Expect(block.recv, block.out));
+                                  Expecting(name, block.recv, block.out));
   }
 
   const std::vector<int64_t> send_bytes = MessageBytes(blocks, &Block::send, communicator);
@@ -97,7 +84,7 @@ Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::sp
   ForEachPiece(blocks, &Block::send, communicator, pack);
   const auto arrived = std::make_unique_for_overwrite<char[]>(Sum(recv_bytes));
   LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, Item{DType::kUInt8, 1}, send_bytes, packed.data(),
-                                                  Expect(recv_bytes, arrived.get())));
+                                                  Expecting(name, recv_bytes, arrived.get())));
   const auto unpack = [&](int64_t position, const Block& block, int64_t offset, int64_t bytes) {
     CopyBytes(static_cast<char*>(block.out) + offset, arrived.get() + position, bytes);
   };

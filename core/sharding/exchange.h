@@ -33,7 +33,7 @@ struct Block {
 //   for rank 0: rows of block 0, rows of block 1, ...   for rank 1: rows of block 0, rows of block 1, ...   ...
 //
 // Both ends know all counts, so the message holds only rows. A rank that gets another number of rows from a peer than
-// its `recv` says returns INTERNAL; its `out` is then undefined, and the communicator stays usable. Otherwise returns
+// its `recv` says returns DATA_LOSS; its `out` is then undefined, and the communicator stays usable. Otherwise returns
 // the communicator's errors (comm/collective/communicator.h).
 Status ExchangeBlocks(Communicator& communicator, std::string_view name, std::span<const Block> blocks);
 

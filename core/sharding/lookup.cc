@@ -20,6 +20,7 @@
 #include "core/base/float16.h"
 #include "core/base/prefetch.h"
 #include "core/base/strings.h"
+#include "core/comm/collective/arrivals.h"
 #include "core/sharding/exchange.h"
 #include "core/sharding/id_table.h"
 #include "core/sharding/placement.h"
@@ -118,6 +119,53 @@ Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Spl
   return allocate(lookup, Sum(splits->recv));
 }
 
+// Checks the counts that came with counted keys: they are added up, so none is negative or could make a sum overflow.
+Status CheckTimes(std::string_view name, const Splits& splits, int width, const int64_t* items) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  if (width < 2) return OkStatus();
+  for (size_t r = 0; r < splits.recv.size(); ++r) {
+    for (int64_t i = 0; i < splits.recv[r]; ++i, items += width) {
+      if (items[1] >= 0 && items[1] <= kMost) continue;
+      return DataLoss(StrCat("'", name, "': rank ", r, " says that it has looked up key ", items[0], " ", items[1],
+                             " times, wanted 0 to ", kMost));
+    }
+  }
+  return OkStatus();
+}
+
+// Reads the messages of all ranks (below) and copies their local rows to the allocated memory. All messages are checked
+// before memory is allocated: a size counts only if the message has as many bytes.
+Status ReadSeveral(std::string_view name, const Arrivals& arrivals, size_t size, const RoutePlan& plan,
+                   std::span<Splits> splits, const AllocateRows& allocate) {
+  const size_t lookups = splits.size();
+  std::vector<std::string_view> parts(lookups * size);  // [lookups, R]
+  for (Splits& split : splits) split.recv.assign(size, 0);
+  for (size_t r = 0; r < size; ++r) {
+    const int rank = static_cast<int>(r);
+    if (arrivals.From(rank).empty()) continue;
+    MessageReader reader = arrivals.ReaderOf(rank);
+    for (Splits& split : splits) {
+      LOCKSTEP_ASSIGN_OR_RETURN(split.recv[r], reader.Number("numbers of ids"));
+    }
+    for (size_t l = 0; l < lookups; ++l) {
+      const int64_t item_bytes = plan.widths[l] * int64_t{sizeof(int64_t)};
+      LOCKSTEP_ASSIGN_OR_RETURN(parts[l * size + r], reader.Take(splits[l].recv[r], item_bytes, "ids"));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(reader.End());
+  }
+  for (size_t l = 0; l < lookups; ++l) {
+    LOCKSTEP_ASSIGN_OR_RETURN(int64_t* const rows, AllocateServed(allocate, l, &splits[l]));
+    char* out = reinterpret_cast<char*>(rows);
+    for (size_t r = 0; r < size; ++r) {
+      const std::string_view part = parts[l * size + r];
+      CopyBytes(out, part.data(), static_cast<int64_t>(part.size()));
+      out += part.size();
+    }
+    LOCKSTEP_RETURN_IF_ERROR(CheckTimes(name, splits[l], plan.widths[l], rows));
+  }
+  return OkStatus();
+}
+
 // Exchanges several lookups. A message starts with the number of local rows of each lookup, which the receiver could
 // not tell apart otherwise, and continues with the local rows, lookup by lookup.
 //
@@ -126,9 +174,9 @@ Result<int64_t*> AllocateServed(const AllocateRows& allocate, size_t lookup, Spl
 // A rank that is asked for nothing gets nothing, not even zeros. So the first of two stages, which sends ids only to
 // relay ranks of the own host, sends nothing to other hosts.
 //
-// The message is taken apart by its own counts, so the ranks have to call with the same number of lookups. This number
-// is part of the exchange's name, which the communicator compares before any message is read. Memory for the outputs is
-// allocated after everything has arrived, because their sizes are in the messages.
+// The ranks have to call with the same number of lookups. This number is part of the exchange's name, which the
+// communicator compares before any message is read. Memory for the outputs is allocated after everything has arrived,
+// because their sizes are in the messages.
 Status ExchangeSeveral(Communicator& communicator, std::string_view name, const RoutePlan& plan,
                        std::span<Splits> splits, const AllocateRows& allocate) {
   const int size = communicator.size();
@@ -152,34 +200,11 @@ Status ExchangeSeveral(Communicator& communicator, std::string_view name, const 
     message_counts[r] = static_cast<int64_t>(message.size() - begin);
   }
 
-  std::vector<int64_t> arrived, starts(size + 1, 0);
   const std::string full_name = StrCat(name, " of ", lookups, " lookups");
+  Arrivals arrivals(full_name);
   LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(full_name, Item{DType::kInt64, 1}, message_counts, message.data(),
-                                                  [&](std::span<const int64_t> counts) -> Result<void*> {
-                                                    std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
-                                                    arrived.resize(starts.back());
-                                                    return static_cast<void*>(arrived.data());
-                                                  }));
-
-  std::vector<int64_t*> out(lookups);
-  for (size_t l = 0; l < lookups; ++l) {
-    splits[l].recv.assign(size, 0);
-    for (int r = 0; r < size; ++r) {
-      if (starts[r] < starts[r + 1]) splits[l].recv[r] = arrived[starts[r] + static_cast<int64_t>(l)];
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(out[l], AllocateServed(allocate, l, &splits[l]));
-  }
-  for (int r = 0; r < size; ++r) {
-    if (starts[r] == starts[r + 1]) continue;
-    const int64_t* next = arrived.data() + starts[r] + lookups;
-    for (size_t l = 0; l < lookups; ++l) {
-      // out[l] advances: each rank's rows come after those of the ranks before.
-      const int64_t numbers = splits[l].recv[r] * plan.widths[l];
-      out[l] = std::copy_n(next, numbers, out[l]);
-      next += numbers;
-    }
-  }
-  return OkStatus();
+                                                  arrivals.Into(sizeof(int64_t))));
+  return ReadSeveral(full_name, arrivals, static_cast<size_t>(size), plan, splits, allocate);
 }
 
 // `inverse` and the splits come from a route, but through a graph that other code may have built or rewritten. An index
@@ -338,12 +363,15 @@ Status ExchangeRoute(Communicator& communicator, std::string_view name, const Ro
   for (size_t l = 0; l < splits.size(); ++l) splits[l].send = plan.send[l];
   if (splits.size() != 1) return ExchangeSeveral(communicator, name, plan, splits, allocate);
   // One lookup: what arrives is the local rows and nothing else, and goes where the caller wants it.
-  return communicator.AllToAllV(name, Item{DType::kInt64, plan.widths[0]}, plan.send[0], plan.local_rows[0].data(),
-                                [&](std::span<const int64_t> counts) -> Result<void*> {
-                                  splits[0].recv.assign(counts.begin(), counts.end());
-                                  LOCKSTEP_ASSIGN_OR_RETURN(int64_t * rows, AllocateServed(allocate, 0, &splits[0]));
-                                  return static_cast<void*>(rows);
-                                });
+  int64_t* rows = nullptr;
+  const Allocate allocate_rows = [&](std::span<const int64_t> counts) -> Result<void*> {
+    splits[0].recv.assign(counts.begin(), counts.end());
+    LOCKSTEP_ASSIGN_OR_RETURN(rows, AllocateServed(allocate, 0, &splits[0]));
+    return static_cast<void*>(rows);
+  };
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, Item{DType::kInt64, plan.widths[0]}, plan.send[0],
+                                                  plan.local_rows[0].data(), allocate_rows));
+  return CheckTimes(name, splits[0], plan.widths[0], rows);
 }
 
 Status CheckRows(int size, std::span<const LookupRows> lookups) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "core/base/strings.h"
+#include "core/comm/collective/arrivals.h"
 #include "core/sharding/exchange.h"
 #include "core/sharding/id_table.h"
 
@@ -40,25 +41,6 @@ class Writer {
   char* next_;
 };
 
-// Reads a message. The sender may run another program, so its lengths are checked.
-class Reader {
- public:
-  explicit Reader(std::string_view message) : left_(message) {}
-
-  // Returns the next `bytes` bytes; INTERNAL if fewer are left.
-  Result<std::string_view> Take(int64_t bytes) {
-    if (bytes < 0 || bytes > static_cast<int64_t>(left_.size())) {
-      return Internal(StrCat("a message of strings ends with ", left_.size(), " bytes left, wanted ", bytes));
-    }
-    const std::string_view taken = left_.substr(0, bytes);
-    left_.remove_prefix(bytes);
-    return taken;
-  }
-
- private:
-  std::string_view left_;
-};
-
 Status CheckSizes(const StringLookup& lookup) {
   if (lookup.ids.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return InvalidArgument(
@@ -74,19 +56,15 @@ Status CheckSizes(const StringLookup& lookup) {
 }
 
 // Reads the strings that `source` sends for one lookup, and appends them to those of the ranks before.
-Status ReadLookup(Reader& reader, int source, ServedStrings::Lookup* lookup) {
-  int64_t count;
-  LOCKSTEP_ASSIGN_OR_RETURN(std::string_view part, reader.Take(sizeof count));
-  std::memcpy(&count, part.data(), sizeof count);
-  if (count < 0 || count > std::numeric_limits<int32_t>::max())
-    return Internal(StrCat("a part of ", count, " strings"));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string_view heads, reader.Take(count * static_cast<int64_t>(sizeof(Head))));
+Status ReadLookup(MessageReader& reader, int source, ServedStrings::Lookup* lookup) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count, reader.Number("numbers of strings"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string_view heads, reader.Take(count, sizeof(Head), "heads of strings"));
   lookup->recv[source] = count;
   for (int64_t i = 0; i < count; ++i) {
     Head head;
     std::memcpy(&head, heads.data() + i * sizeof head, sizeof head);
-    LOCKSTEP_ASSIGN_OR_RETURN(part, reader.Take(head.length));
-    lookup->strings.push_back(part);
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string_view string, reader.Take(head.length, 1, "characters"));
+    lookup->strings.push_back(string);
     lookup->times.push_back(head.times);
   }
   return OkStatus();
@@ -175,30 +153,21 @@ StringMessage PackStrings(Communicator& communicator, std::span<const StringPlan
 Result<ServedStrings> ExchangeStrings(Communicator& communicator, std::string_view name,
                                       std::span<const StringPlan> plans, const StringMessage& message) {
   const int size = communicator.size();
-  std::vector<int64_t> arrived;
-  ServedStrings served;
   // The number is part of the name, as in ExchangeRoute: a message is taken apart by the number of lookups.
   const std::string full_name = StrCat(name, " of ", plans.size(), " lookups of strings");
-  LOCKSTEP_RETURN_IF_ERROR(
-      communicator.AllToAllV(full_name, Item{DType::kUInt8, 1}, message.bytes, message.buffer.data(),
-                             [&](std::span<const int64_t> counts) -> Result<void*> {
-                               arrived.assign(counts.begin(), counts.end());
-                               const int64_t bytes = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-                               served.bytes = std::make_unique_for_overwrite<char[]>(bytes);
-                               return static_cast<void*>(served.bytes.get());
-                             }));
-
+  Arrivals arrivals(full_name);
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(full_name, Item{DType::kUInt8, 1}, message.bytes,
+                                                  message.buffer.data(), arrivals.Into(1)));
+  ServedStrings served;
   served.lookups.resize(plans.size());
   for (ServedStrings::Lookup& lookup : served.lookups) lookup.recv.resize(size);
-  const char* next = served.bytes.get();
   for (int r = 0; r < size; ++r) {
-    if (arrived[r] == 0) continue;
-    Reader reader({next, static_cast<size_t>(arrived[r])});
-    for (ServedStrings::Lookup& lookup : served.lookups) {
-      LOCKSTEP_RETURN_IF_ERROR(ReadLookup(reader, r, &lookup).WithPrefix(StrCat("from rank ", r, ": ")));
-    }
-    next += arrived[r];
+    if (arrivals.From(r).empty()) continue;
+    MessageReader reader = arrivals.ReaderOf(r);
+    for (ServedStrings::Lookup& lookup : served.lookups) LOCKSTEP_RETURN_IF_ERROR(ReadLookup(reader, r, &lookup));
+    LOCKSTEP_RETURN_IF_ERROR(reader.End());
   }
+  served.bytes = arrivals.Release();
   return served;
 }
 

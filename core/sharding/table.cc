@@ -16,6 +16,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/comm/collective/arrivals.h"
 #include "core/comm/collective/send_buffer.h"
 #include "core/sharding/exchange.h"
 #include "core/sharding/placement.h"
@@ -164,15 +165,14 @@ Status GatherTable(Communicator& communicator, std::string_view name, MovedTable
   for (int64_t begin = 0; begin < steps.most; begin += steps.length) {
     const RowRange step{begin, begin + steps.length};
     const RowRange part = Clip(step, local_rows);
-    std::unique_ptr<char[]> arrived;
+    // Both ends know the sizes: other ones would be read and written beyond the memory.
+    std::vector<int64_t> counts(size);
+    int64_t rows = 0;
+    for (int r = 0; r < size; ++r) rows += counts[r] = Clip(step, placement.LocalRows(r, size)).count();
+    const auto arrived = std::make_unique_for_overwrite<char[]>(rows * width);
     LOCKSTEP_RETURN_IF_ERROR(communicator.AllGatherV(name, Item{DType::kUInt8, width}, part.count(),
                                                      static_cast<const char*>(in) + part.begin * width,
-                                                     [&](std::span<const int64_t> counts) -> Result<void*> {
-                                                       int64_t rows = 0;
-                                                       for (int64_t count : counts) rows += count;
-                                                       arrived = std::make_unique_for_overwrite<char[]>(rows * width);
-                                                       return static_cast<void*>(arrived.get());
-                                                     }));
+                                                     Expecting(name, counts, arrived.get())));
     const char* row = arrived.get();
     for (int r = 0; r < size; ++r) {
       const RowRange theirs = Clip(step, placement.LocalRows(r, size));

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/comm/collective/arguments.h"
 #include "core/comm/collective/communicator.h"
 
 namespace lockstep::testing {
@@ -175,10 +176,10 @@ class ThreadCommunicator : public Communicator {
     const Status met = Meet(name, {std::move(call), in, nullptr, std::move(counts)}, [&] {
       std::vector<int64_t> received;
       for (const ThreadBoard::Entry& entry : board_->entries) received.push_back(range_for(entry.counts).count);
-      Result<void*> out = allocate(received);
-      status = out.status();
+      const Received out = AllocateFor("exchange", name, received, item.bytes(), allocate);
+      status = out.status;
       if (!status.ok()) return;
-      char* next = static_cast<char*>(*out);
+      char* next = out.data;
       for (const ThreadBoard::Entry& entry : board_->entries) {
         const Range range = range_for(entry.counts);
         const int64_t bytes = range.count * item.bytes();

@@ -1,12 +1,14 @@
 #include "tf/checkpoint/save_job.h"
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/base/crash_point.h"
+#include "core/comm/collective/arrivals.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/saved_tensor_slice_util.h"
@@ -22,6 +24,8 @@ namespace tf = ::tensorflow;
 namespace {
 
 constexpr size_t kKinds = std::tuple_size_v<TableCounts>;
+// The limit of a worker's rows of a dynamic table: more than any has, and so few that the sum of all cannot overflow.
+constexpr int64_t kMostRows = int64_t{1} << 40;
 
 tf::Tensor LinkTensor(int64_t link, std::optional<int64_t> previous) {
   tf::Tensor numbers(tf::DT_INT64, {2});
@@ -62,7 +66,9 @@ void SaveJob::Drop() {
 Status SaveJob::Save(Communicator& communicator) {
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, state_.status()));
   for (SavedState::Shard& shard : state_->shards) FindChanges(&shard);
-  if (!state_->tables.empty() || !state_->shards.empty()) LOCKSTEP_RETURN_IF_ERROR(ExchangeCounts(communicator));
+  if (!state_->tables.empty() || !state_->shards.empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, ExchangeCounts(communicator)));
+  }
   const std::string path = FileOf(communicator.rank(), communicator.size());
   tf::BundleWriter file(tf::Env::Default(), path);
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, FromTensorFlow(file.status())));
@@ -77,12 +83,10 @@ Status SaveJob::Save(Communicator& communicator) {
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, FromTensorFlow(file.Finish())));
   PassCrashPoint("save: file written");
 
-  std::vector<uint8_t> wrote(communicator.size());
-  const uint8_t mine = wrote_ ? 1 : 0;
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllGatherV(
-      name_, Item{DType::kUInt8, 1}, 1, &mine,
-      [&](std::span<const int64_t>) -> Result<void*> { return static_cast<void*>(wrote.data()); }));
-  const Status committed = communicator.rank() == 0 ? MergeAndCommit(wrote) : OkStatus();
+  const SharedNumber mine = {"the sign whether its file has tensors", wrote_ ? 1 : 0, 0, 1};
+  const Result<std::vector<int64_t>> wrote = GatherNumbers(communicator, name_, {&mine, 1});
+  Status committed = wrote.status();
+  if (wrote.ok() && communicator.rank() == 0) committed = MergeAndCommit(*wrote);
   LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, name_, committed));
   return Meet(communicator, name_, EndSnapshots());
 }
@@ -209,16 +213,17 @@ Status SaveJob::WriteChanges(const Communicator& communicator, tf::BundleWriter*
 }
 
 Status SaveJob::ExchangeCounts(Communicator& communicator) {
-  std::vector<int64_t> mine = {NewLink()};
+  std::vector<SharedNumber> numbers = {{"the checkpoint's number", NewLink(), 1, std::numeric_limits<int64_t>::max()}};
   for (const SavedState::Dynamic& dynamic : state_->tables) {
-    mine.insert(mine.end(), dynamic.counts.begin(), dynamic.counts.end());
+    const std::string what = absl::StrCat("rows of table '", dynamic.name, "'");
+    for (const int64_t count : dynamic.counts) numbers.push_back({what, count, 0, kMostRows});
   }
-  for (const SavedState::Shard& shard : state_->shards) mine.push_back(static_cast<int64_t>(shard.changes.size()));
-  const int64_t width = static_cast<int64_t>(mine.size());
-  std::vector<int64_t> all(width * communicator.size());
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllGatherV(
-      name_, Item{DType::kInt64, width}, 1, mine.data(),
-      [&](std::span<const int64_t>) -> Result<void*> { return static_cast<void*>(all.data()); }));
+  for (const SavedState::Shard& shard : state_->shards) {
+    numbers.push_back({absl::StrCat("changed rows of table '", shard.table.name, "'"),
+                       static_cast<int64_t>(shard.changes.size()), 0, shard.table.placement.rows});
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(communicator, name_, numbers));
+  const auto width = static_cast<int64_t>(numbers.size());
   link_ = all[0];
   for (int64_t column = 1; column < width; ++column) {
     std::vector<int64_t> of_workers;
@@ -246,7 +251,7 @@ Status SaveJob::WriteTables(Communicator& communicator, tf::BundleWriter* file, 
   return OkStatus();
 }
 
-Status SaveJob::MergeAndCommit(const std::vector<uint8_t>& wrote) {
+Status SaveJob::MergeAndCommit(const std::vector<int64_t>& wrote) {
   const int workers = static_cast<int>(wrote.size());
   std::vector<std::string> all;
   std::vector<tf::tstring> merged;

@@ -96,7 +96,7 @@ class SaveJob {
   Status WriteTables(Communicator& communicator, tensorflow::BundleWriter* file, const std::string& path);
   Status EndSnapshots();
   // On worker 0. wrote: which workers have a file.
-  Status MergeAndCommit(const std::vector<uint8_t>& wrote);
+  Status MergeAndCommit(const std::vector<int64_t>& wrote);
   Status Add(tensorflow::BundleWriter* file, const std::string& name, const std::string& slice,
              const tensorflow::Tensor& value);
 

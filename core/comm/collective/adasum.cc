@@ -11,6 +11,7 @@
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
+#include "core/comm/collective/arrivals.h"
 
 // Three steps, for R ranks:
 //
@@ -135,11 +136,6 @@ void CombineInto(T* a, const T* b, const Products& products, int64_t count) {
   for (int64_t i = 0; i < count; ++i) a[i] = static_cast<T>(of_a * a[i] + of_b * b[i]);
 }
 
-// Returns an Allocate for memory whose size all ranks know.
-Allocate Into(void* out) {
-  return [out](std::span<const int64_t>) -> Result<void*> { return out; };
-}
-
 // Makes one round: row 0 and row `stride` become row 0, rows 2 * stride and 3 * stride become row 2 * stride, and so
 // on. values: [R, elements of this rank's share].
 template <typename T>
@@ -159,8 +155,12 @@ Status CombineNeighbours(Communicator& communicator, const std::string& name, co
     }
   }
   std::vector<Products> all_parts(plan.blocks.size() * pairs);  // [blocks, pairs]: shares lie in the list's order
+  std::vector<int64_t> counts;
+  for (int r = 0; r < communicator.size(); ++r) {
+    counts.push_back(static_cast<int64_t>(plan.BlocksOf(r).size()) * pairs);
+  }
   LOCKSTEP_RETURN_IF_ERROR(communicator.AllGatherV(name, {DType::kFloat64, 3}, static_cast<int64_t>(parts.size()),
-                                                   parts.data(), Into(all_parts.data())));
+                                                   parts.data(), Expecting(name, counts, all_parts.data())));
   std::vector<Products> products(plan.num_tensors * pairs);  // [tensors, pairs]
   for (size_t b = 0; b < plan.blocks.size(); ++b) {
     for (int pair = 0; pair < pairs; ++pair) {
@@ -265,9 +265,11 @@ Status AdasumAllReduce(Communicator& communicator, std::string_view name, DType 
                                                                     elements, " elements on each rank")));
   }
   void* const rows = shared != nullptr ? shared->data() : owned.get();
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(full_name, element, plan.elements, in, Into(rows)));
+  const std::vector<int64_t> own_share(communicator.size(), share);
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.AllToAllV(full_name, element, plan.elements, in, Expecting(full_name, own_share, rows)));
   LOCKSTEP_RETURN_IF_ERROR(Combine(communicator, full_name, plan, dtype, floats.get(), rows));
-  return communicator.AllGatherV(full_name, element, share, rows, Into(out));
+  return communicator.AllGatherV(full_name, element, share, rows, Expecting(full_name, plan.elements, out));
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "core/base/strings.h"
+#include "core/comm/collective/arrivals.h"
 
 namespace lockstep {
 
@@ -62,6 +63,8 @@ int64_t SumOf(std::span<const int64_t> counts) { return std::accumulate(counts.b
 
 Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts, int64_t item_bytes,
                      const Allocate& allocate) {
+  const Status possible = CheckAnnounced(name, counts, item_bytes);
+  if (!possible.ok()) return {possible.WithPrefix(StrCat(call, " ")), nullptr};
   Result<void*> memory = allocate(counts);
   if (!memory.ok()) return {memory.status(), nullptr};
   if (*memory == nullptr && item_bytes > 0 && SumOf(counts) > 0) {

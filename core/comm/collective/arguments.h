@@ -33,7 +33,8 @@ struct Received {
   Status status;
   char* data = nullptr;
 };
-// Asks the caller for memory, once. Null is valid if all items together have no bytes: also for items of width 0.
+// Asks the caller for memory, once, if the announced counts are possible (arrivals.h). Null is valid if all items
+// together have no bytes: also for items of width 0.
 Received AllocateFor(std::string_view call, std::string_view name, std::span<const int64_t> counts, int64_t item_bytes,
                      const Allocate& allocate);
 

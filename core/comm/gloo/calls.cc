@@ -68,6 +68,16 @@ Status Calls::Receive(LaneCounters* waits) {
   return OkStatus();
 }
 
+Status Calls::ExpectBytes(const std::function<int64_t(int peer)>& bytes_from) {
+  for (int peer = 0; peer < streams_.size(); ++peer) {
+    if (peer == streams_.index() || head(peer).bytes == bytes_from(peer)) continue;
+    return streams_.Break(DataLoss(StrCat(
+        "rank ", streams_.ranks()[streams_.index()], ": rank ", streams_.ranks()[peer], " sends ", head(peer).bytes,
+        " bytes for ", head(peer).count, " items in ", streams_.Operation(), ", wanted ", bytes_from(peer), " bytes")));
+  }
+  return OkStatus();
+}
+
 Status Calls::End() {
   for (int peer = 0; peer < streams_.size(); ++peer) {
     if (peer != streams_.index()) streams_.Release(peer);

@@ -58,6 +58,9 @@ class Calls {
     counters_ = counters;
     streams_.CountMessages(counters);
   }
+  // Ends the streams with DATA_LOSS unless each peer's message has that many bytes after its head. To be called before
+  // data(peer) is read by a length that is not its head's.
+  Status ExpectBytes(const std::function<int64_t(int peer)>& bytes_from);
   // Releases the memory that head and data refer to.
   Status End();
 

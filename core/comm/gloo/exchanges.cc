@@ -5,6 +5,7 @@
 
 #include "core/base/strings.h"
 #include "core/comm/collective/arguments.h"
+#include "core/comm/collective/arrivals.h"
 #include "core/comm/gloo/gloo_communicator.h"
 
 // Broadcast, AllGatherV and AllToAllV. Small data is sent with the heads, into the peer's window and from there to the
@@ -16,8 +17,6 @@ namespace {
 
 // A piece of a Broadcast by memory that one rank passes on to the others.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
-// The limit of a peer's announcement: larger than any memory, and small enough that sums do not overflow.
-constexpr int64_t kMostPeerBytes = int64_t{1} << 50;
 
 }  // namespace
 
@@ -31,6 +30,8 @@ Status GlooCommunicator::Broadcast(std::string_view name, int root, int64_t byte
   LOCKSTEP_RETURN_IF_ERROR(FoldError(calls_.Begin(call, [&](int) {
     return by_message && index_ == root ? Calls::Part{memory, bytes, 0} : Calls::Part{};
   })));
+  const int64_t beside = by_message ? bytes : 0;
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(calls_.ExpectBytes([&](int peer) { return peer == root ? beside : 0; })));
   if (by_message && index_ != root && bytes > 0) std::memcpy(memory, calls_.data(root), static_cast<size_t>(bytes));
   LOCKSTEP_RETURN_IF_ERROR(FoldError(calls_.End()));
   return by_message || size_ == 1 ? OkStatus() : FoldError(BroadcastByMemory(root, bytes, memory));
@@ -125,15 +126,11 @@ Status GlooCommunicator::AllToAllV(std::string_view name, Item item, std::span<c
 
 Result<std::vector<int64_t>> GlooCommunicator::CountsOf(const std::vector<Calls::Part>& parts, int64_t width) {
   std::vector<int64_t> counts(size_);
-  for (int r = 0; r < size_; ++r) {
-    counts[r] = r == index_ ? parts[r].count : calls_.head(r).count;
-    if (r == index_) continue;
-    const bool possible = counts[r] <= kMostPeerBytes / std::max<int64_t>(width, 1);
-    if (possible && calls_.head(r).bytes == std::min(counts[r] * width, Calls::kMostBytes)) continue;
-    return streams_->Break(DataLoss(StrCat("rank ", streams_->ranks()[index_], ": rank ", streams_->ranks()[r],
-                                           " announces ", counts[r], " items of ", width, " bytes in ",
-                                           streams_->Operation(), " and sends ", calls_.head(r).bytes)));
-  }
+  for (int r = 0; r < size_; ++r) counts[r] = r == index_ ? parts[r].count : calls_.head(r).count;
+  const Status possible = CheckAnnounced(streams_->Operation(), counts, width, streams_->ranks());
+  if (!possible.ok()) return streams_->Break(possible.WithPrefix(StrCat("rank ", streams_->ranks()[index_], ": ")));
+  LOCKSTEP_RETURN_IF_ERROR(
+      calls_.ExpectBytes([&](int peer) { return std::min(counts[peer] * width, Calls::kMostBytes); }));
   return counts;
 }
 

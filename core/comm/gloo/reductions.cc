@@ -58,6 +58,7 @@ Status GlooCommunicator::AllReduceAs(const Call& call, ReduceOp op, const void* 
 Status GlooCommunicator::ReduceBesideHeads(const Call& call, ReduceFunction reduce, const char* in, char* out) {
   const int64_t bytes = call.count * DTypeSize(call.dtype);
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int) { return Calls::Part{in, bytes, 0}; }));
+  LOCKSTEP_RETURN_IF_ERROR(calls_.ExpectBytes([&](int) { return bytes; }));
   std::vector<const void*> sources;
   for (int r = 0; r < size_; ++r) sources.push_back(r == index_ ? in : calls_.data(r));
   reduce(sources.data(), size_, call.count, out);
@@ -73,10 +74,13 @@ Status GlooCommunicator::AllReduceByMessages(const Call& call, ReduceFunction re
   };
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int peer) { return part_of(in, peer); }));
   const Range own = ShareOf(index_, call.count, width);
+  LOCKSTEP_RETURN_IF_ERROR(calls_.ExpectBytes([&](int) { return own.count * width; }));
   std::vector<const void*> sources;
   for (int r = 0; r < size_; ++r) sources.push_back(r == index_ ? in + own.begin * width : calls_.data(r));
   reduce(sources.data(), size_, own.count, out + own.begin * width);
   LOCKSTEP_RETURN_IF_ERROR(calls_.ExchangeMore([&](int) { return part_of(out, index_); }));
+  LOCKSTEP_RETURN_IF_ERROR(
+      calls_.ExpectBytes([&](int peer) { return ShareOf(peer, call.count, width).count * width; }));
   LOCKSTEP_RETURN_IF_ERROR(ForPeers([&](int peer) {
     const Range share = ShareOf(peer, call.count, width);
     if (share.count > 0) std::memcpy(out + share.begin * width, calls_.data(peer), share.count * width);
@@ -168,6 +172,7 @@ Status GlooCommunicator::ReduceScatter(std::string_view name, ReduceOp op, DType
   LOCKSTEP_RETURN_IF_ERROR(calls_.Begin(call, [&](int peer) {
     return Calls::Part{from + ranges[peer].begin * width, counts[peer] * width, 0};
   }));
+  LOCKSTEP_RETURN_IF_ERROR(FoldError(calls_.ExpectBytes([&](int) { return counts[index_] * width; })));
   std::vector<const void*> sources;
   for (int r = 0; r < size_; ++r) sources.push_back(r == index_ ? from + ranges[r].begin * width : calls_.data(r));
   if (counts[index_] > 0) reduce(sources.data(), size_, counts[index_], out);

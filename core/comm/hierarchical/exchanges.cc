@@ -1,9 +1,12 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <vector>
 
+#include "core/base/strings.h"
 #include "core/comm/collective/arguments.h"
+#include "core/comm/collective/arrivals.h"
 #include "core/comm/hierarchical/hierarchical_communicator.h"
 
 // Broadcast, AllGatherV and AllToAllV over several hosts. After the comparison all ranks know all sizes, so the later
@@ -17,11 +20,11 @@ struct Output {
   Output(CallKind kind, std::string_view name, std::span<const int64_t> counts, int64_t width, const Allocate& allocate)
       : received(AllocateFor(CallKindName(kind), name, counts, width, allocate)), data(received.data) {
     if (data != nullptr) return;
-    spare = std::make_unique_for_overwrite<char[]>(static_cast<size_t>(SumOf(counts) * width));
+    spare.reset(new (std::nothrow) char[static_cast<size_t>(SumOf(counts) * width)]);
     data = spare.get();
   }
   Received received;
-  char* data;
+  char* data;  // null if there is no memory at all
   std::unique_ptr<char[]> spare;
 };
 
@@ -96,7 +99,9 @@ Status HierarchicalCommunicator::AllGatherV(std::string_view name, Item item, in
                                                                         .count = count,
                                                                         .count_agrees = false},
                                                                        std::span(&count, 1)));
+    LOCKSTEP_RETURN_IF_ERROR(CheckAnnouncedItems(counts, item.bytes()));
     Output output(CallKind::kAllGatherV, name, counts, item.bytes(), from_peers.Counting());
+    if (output.data == nullptr) return NoMemory(SumOf(counts) * item.bytes());
     const Scratch by_host = AllocateScratch(ranks_follow_hosts_ ? 0 : SumOf(counts) * item.bytes());
     char* const all = ranks_follow_hosts_ ? output.data : by_host.data;
     Scratch of_host;
@@ -139,9 +144,11 @@ Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std
                                                                       .width = item.width,
                                                                       .count_agrees = false},
                                                                      send_counts));
+    LOCKSTEP_RETURN_IF_ERROR(CheckAnnouncedItems(OfThisHost(sent), item.bytes()));
     std::vector<int64_t> incoming(size_);
     for (int s = 0; s < size_; ++s) incoming[s] = sent[s * size_ + rank_];
     Output output(CallKind::kAllToAllV, name, incoming, item.bytes(), from_peers.Counting());
+    if (output.data == nullptr) return NoMemory(SumOf(incoming) * item.bytes());
     Scratch first, second;
     LOCKSTEP_RETURN_IF_ERROR(ToRelays(name, item, send_counts, static_cast<const char*>(in), first));
     if (LeavesHosts(sent)) {
@@ -173,6 +180,27 @@ Status HierarchicalCommunicator::AllToAllV(std::string_view name, Item item, std
     }
     return output.received.status;
   });
+}
+
+// By sender, the items that come from this host's ranks or go to them: all of them are in this machine's memory.
+std::vector<int64_t> HierarchicalCommunicator::OfThisHost(std::span<const int64_t> sent) const {
+  std::vector<int64_t> items(size_);
+  for (int s = 0; s < size_; ++s) {
+    for (int t = 0; t < size_; ++t) {
+      if (host_of_[s] == place_.host || host_of_[t] == place_.host) items[s] += sent[s * size_ + t];
+    }
+  }
+  return items;
+}
+
+Status HierarchicalCommunicator::CheckAnnouncedItems(std::span<const int64_t> counts, int64_t item_bytes) {
+  const Status possible = CheckAnnounced(name_, counts, item_bytes);
+  return possible.ok() ? possible : Break(possible.WithPrefix(StrCat("rank ", rank_, ": ", CallKindName(kind_), " ")));
+}
+
+Status HierarchicalCommunicator::NoMemory(int64_t bytes) {
+  return Break(ResourceExhausted(
+      StrCat("rank ", rank_, ": no memory for ", bytes, " bytes in ", CallKindName(kind_), " '", name_, "'")));
 }
 
 // Returns the number of items from rank s of this host for the other hosts' ranks that rank l of a host relays for.

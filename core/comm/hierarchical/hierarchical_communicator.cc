@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/strings.h"
+#include "core/comm/collective/arrivals.h"
 #include "core/comm/liveness/peer_end.h"
 #include "core/comm/rendezvous/network_addresses.h"
 
@@ -266,7 +267,9 @@ Result<std::vector<int64_t>> HierarchicalCommunicator::Agree(const Call& call, s
   const auto each = static_cast<int64_t>(mine.size());
   const Item item = {DType::kInt64, each};
   std::vector<int64_t> of_host(locals().size() * mine.size());
-  Status status = FoldError(local_->AllGatherAs(call, item, 1, mine.data(), [&](auto) { return of_host.data(); }));
+  const std::vector<int64_t> one_each(locals().size(), 1);
+  Status status = FoldError(
+      local_->AllGatherAs(call, item, 1, mine.data(), lockstep::Expecting(call.name, one_each, of_host.data())));
   std::vector<int64_t> by_host(static_cast<size_t>(size_) * mine.size());
   std::vector<int64_t> sizes;
   for (const std::vector<int>& ranks : place_.hosts) sizes.push_back(static_cast<int64_t>(ranks.size()));

@@ -163,6 +163,10 @@ class HierarchicalCommunicator final : public Communicator {
 
   // exchanges.cc
   //
+  // End the job if the announced items of the ranks, [R], cannot be in this machine's memory, or are not.
+  Status CheckAnnouncedItems(std::span<const int64_t> counts, int64_t item_bytes);
+  Status NoMemory(int64_t bytes);
+  std::vector<int64_t> OfThisHost(std::span<const int64_t> sent) const;
   // Convert from rank order, counts[r] items of `width` bytes of rank r, to host order, and back.
   void ToHostOrder(std::span<const int64_t> counts, int64_t width, const char* by_rank, char* by_host) const;
   void ToRankOrder(std::span<const int64_t> counts, int64_t width, const char* by_host, char* by_rank) const;
@@ -203,8 +207,8 @@ class HierarchicalCommunicator final : public Communicator {
   std::unique_ptr<shm::ShmCommunicator> local_;
   std::unique_ptr<gloo::GlooCommunicator> across_;  // null if this rank is on no rail
   std::vector<UniqueFd> links_;                     // [R]
-  AfterLoss after_loss_;                            // its Tick is called by the watch
-  std::unique_ptr<Watch> watch_;                    // destroyed first, because its thread calls into the others
+  AfterLoss after_loss_;          // its Tick is called by the watch
+  std::unique_ptr<Watch> watch_;  // destroyed first, because its thread calls into the others
 };
 
 }  // namespace lockstep::hierarchical

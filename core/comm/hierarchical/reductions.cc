@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/comm/collective/arguments.h"
+#include "core/comm/collective/arrivals.h"
 #include "core/comm/collective/elementwise.h"
 #include "core/comm/collective/reduce.h"
 #include "core/comm/hierarchical/hierarchical_communicator.h"
@@ -71,7 +72,8 @@ Status HierarchicalCommunicator::AllReduceLarge(const Call& call, ReduceOp op, c
   LOCKSTEP_RETURN_IF_ERROR(FoldError(local_->ReduceScatter(call.name, part, call.dtype, counts, in, mine)));
   if (on_rail()) LOCKSTEP_RETURN_IF_ERROR(FoldError(across_->AllReduce(call.name, part, call.dtype, own, mine, mine)));
   if (op == ReduceOp::kMean) Divide(call.dtype, size_, mine, own, mine);
-  return FoldError(local_->AllGatherV(call.name, {call.dtype, 1}, own, mine, [&](auto) { return out; }));
+  return FoldError(
+      local_->AllGatherV(call.name, {call.dtype, 1}, own, mine, lockstep::Expecting(call.name, counts, out)));
 }
 
 // Goes through the leaders: each has the sum of its host, and receives the other hosts' data for its ranks.
@@ -115,8 +117,10 @@ Status HierarchicalCommunicator::ReduceScatter(std::string_view name, ReduceOp o
           FoldError(across_->ReduceScatter(name, part, dtype, to_hosts, sums.data, for_host.data)));
       for (size_t l = 0; l < locals().size(); ++l) to_locals[l] = counts[locals()[l]];
     }
-    LOCKSTEP_RETURN_IF_ERROR(
-        FoldError(local_->AllToAllV(name, {dtype, 1}, to_locals, for_host.data, [&](auto) { return out; })));
+    std::vector<int64_t> from_leader(locals().size());
+    from_leader[0] = counts[rank_];
+    LOCKSTEP_RETURN_IF_ERROR(FoldError(
+        local_->AllToAllV(name, {dtype, 1}, to_locals, for_host.data, lockstep::Expecting(name, from_leader, out))));
     if (op == ReduceOp::kMean) Divide(dtype, size_, out, counts[rank_], out);
     return OkStatus();
   });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/strings.h"
+#include "core/comm/collective/arrivals.h"
 
 namespace lockstep {
 namespace {
@@ -16,6 +17,9 @@ constexpr std::string_view kName = "agreement on the collectives of a graph that
 // Bytes in rank order: operations end with '\n', a rank's list with '\0'.
 constexpr char kEndOfOperation = '\n';
 constexpr char kEndOfList = '\0';
+
+// The limit of a rank's list: more than any graph has, and little enough to be kept of all ranks.
+constexpr int64_t kMostListBytes = int64_t{16} << 20;
 
 using List = std::vector<std::string>;
 
@@ -72,20 +76,6 @@ std::string Difference(const std::vector<List>& lists) {
          ". Every rank has to build and run the same collectives; code that runs on only one rank must not contain any";
 }
 
-// Returns the bytes of all ranks, one after another.
-Result<std::string> Gather(Communicator& communicator, const void* data, Item item, int64_t count) {
-  std::string gathered;
-  const Status status = communicator.AllGatherV(kName, item, count, data,
-                                                [&gathered, item](std::span<const int64_t> counts) -> Result<void*> {
-                                                  int64_t items = 0;
-                                                  for (const int64_t c : counts) items += c;
-                                                  gathered.resize(static_cast<size_t>(items * item.bytes()));
-                                                  return static_cast<void*>(gathered.data());
-                                                });
-  LOCKSTEP_RETURN_IF_ERROR(status);
-  return gathered;
-}
-
 }  // namespace
 
 uint64_t RunAgreement::Fingerprint(std::span<const std::string> operations) {
@@ -105,21 +95,23 @@ bool RunAgreement::Holds(uint64_t fingerprint) const {
 Status RunAgreement::Reach(Communicator& communicator, std::span<const std::string> operations) {
   // The fingerprints come first: they are small, and usually no more has to be exchanged.
   const uint64_t mine = Fingerprint(operations);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string fingerprints, Gather(communicator, &mine, {DType::kInt64, 1}, 1));
-  const std::string_view own(reinterpret_cast<const char*>(&mine), sizeof(mine));
-  bool all_equal = true;
-  for (size_t i = 0; i < fingerprints.size(); i += sizeof(mine)) {
-    all_equal = all_equal && std::string_view(fingerprints).substr(i, sizeof(mine)) == own;
-  }
-  if (all_equal) {
+  const auto size = static_cast<size_t>(communicator.size());
+  const std::vector<int64_t> one_each(size, 1);
+  std::vector<uint64_t> fingerprints(size);
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.AllGatherV(kName, {DType::kInt64, 1}, 1, &mine, Expecting(kName, one_each, fingerprints.data())));
+  if (std::all_of(fingerprints.begin(), fingerprints.end(), [mine](uint64_t theirs) { return theirs == mine; })) {
     std::lock_guard lock(mutex_);
     agreed_.insert(mine);
     return OkStatus();
   }
   const std::string list = Serialize(operations);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string lists,
-                            Gather(communicator, list.data(), {DType::kUInt8, 1}, static_cast<int64_t>(list.size())));
-  return Disagreement(lists, communicator.size());
+  Arrivals lists(kName, kMostListBytes);
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllGatherV(kName, {DType::kUInt8, 1}, static_cast<int64_t>(list.size()),
+                                                   list.data(), lists.Into(1)));
+  std::string all;
+  for (int r = 0; r < communicator.size(); ++r) all += lists.From(r);
+  return Disagreement(all, communicator.size());
 }
 
 Status RunAgreement::Disagreement(std::string_view lists, int ranks) {

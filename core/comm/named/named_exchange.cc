@@ -10,6 +10,7 @@
 #include "core/base/float_mode.h"
 #include "core/base/strings.h"
 #include "core/comm/collective/adasum.h"
+#include "core/comm/collective/arrivals.h"
 #include "core/comm/collective/elementwise.h"
 
 namespace lockstep {
@@ -311,12 +312,13 @@ Status NamedExchange::Gather(std::span<Part> parts) {
   }
   // The bytes for each rank. A gather sends the same to all ranks, so it has one entry.
   std::vector<int64_t> sent(to_all ? 1 : ranks, 0);
-  int64_t incoming = 0;
+  std::vector<int64_t> from_ranks(ranks, 0);
   for (const Part& part : parts) {
     const int64_t row_bytes = RowBytes(part.entry.request);
     for (size_t r = 0; r < sent.size(); ++r) sent[r] += RowsBetween(part.entry, own, static_cast<int>(r)) * row_bytes;
-    for (int r = 0; r < ranks; ++r) incoming += RowsBetween(part.entry, r, own) * row_bytes;
+    for (int r = 0; r < ranks; ++r) from_ranks[r] += RowsBetween(part.entry, r, own) * row_bytes;
   }
+  const int64_t incoming = std::accumulate(from_ranks.begin(), from_ranks.end(), int64_t{0});
   const int64_t outgoing = std::accumulate(sent.begin(), sent.end(), int64_t{0});
   const bool alone = parts.size() == 1;
   char* const buffer = alone ? nullptr : Scratch(outgoing + incoming);
@@ -338,13 +340,10 @@ Status NamedExchange::Gather(std::span<Part> parts) {
   // If there is no memory for the result, the exchange continues without it; the error is returned then.
   const Status& no_memory = parts.front().status;
   const Allocate allocate = [&](std::span<const int64_t> counts) -> Result<void*> {
-    // The memory has the size that rank 0 gave.
-    const int64_t announced = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    if (announced != incoming) {
-      return DataLoss(StrCat("the ranks send ", announced, " bytes to rank ", own, ", wanted ", incoming));
-    }
+    // The memory has the sizes that rank 0 gave.
+    LOCKSTEP_ASSIGN_OR_RETURN(void* const memory, Expecting(name_, from_ranks, out)(counts));
     if (alone && !no_memory.ok()) return no_memory;
-    return static_cast<void*>(out);
+    return memory;
   };
   const Status exchanged = to_all ? communicator_.AllGatherV(name_, kBytes, outgoing, in, allocate)
                                   : communicator_.AllToAllV(name_, kBytes, sent, in, allocate);
