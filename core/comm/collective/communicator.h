@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/base/dtype.h"
+#include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/comm/collective/call_kind.h"
 #include "core/comm/collective/call_observer.h"
@@ -165,6 +166,9 @@ class Communicator {
   // communicator owns it. It has one user. If the implementation learns in another way that `rank` is lost, it ends its
   // link.
   virtual std::optional<int> Link(int rank) const = 0;
+  // Returns the key for proofs of what is sent over that link, known only to the ranks of the job. No value if the link
+  // stays inside of the machine, where the kernel transfers it.
+  virtual std::optional<Digest> LinkKey(int rank) const { return std::nullopt; }
   // Returns the reason why the link to `rank` has ended, if more is known than its end; else OK. It may wait one
   // second. Any thread.
   virtual Status WhyLinkEnded(int rank) { return OkStatus(); }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "core/base/bytes.h"
+#include "core/base/seal.h"
 #include "core/base/strings.h"
 #include "core/telemetry/clock.h"
 
@@ -54,16 +55,23 @@ Status Calls::Receive(LaneCounters* waits) {
   for (int i = 1; i < size; ++i) {
     const int peer = (streams_.index() + i) % size;
     const int64_t begin_ns = waits == nullptr ? 0 : SteadyNs();
-    LOCKSTEP_ASSIGN_OR_RETURN(received_[peer], streams_.Await(peer));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string_view message, streams_.Await(peer));
     if (waits != nullptr) waits->AddWait(streams_.ranks()[peer], begin_ns, SteadyNs() - begin_ns);
+    const auto bytes = static_cast<int64_t>(message.size()) - int64_t{sizeof(Head)};
+    if (bytes < 0) {
+      return streams_.Break(DataLoss(StrCat("rank ", streams_.ranks()[streams_.index()], ": rank ",
+                                            streams_.ranks()[peer], " sent a message of ", message.size(), " bytes in ",
+                                            streams_.Operation(), ", wanted ", sizeof(Head), " or more")));
+    }
+    received_[peer] = message.data();
     const Head& got = head(peer);
-    if (got.number != number_ || got.bytes < 0 || got.bytes > kMostBytes || got.count < 0) {
+    if (got.number != number_ || got.bytes != bytes || got.count < 0) {
       return streams_.Break(
           DataLoss(StrCat("rank ", streams_.ranks()[streams_.index()], ": rank ", streams_.ranks()[peer],
                           " sent a message of call ", got.number, " with ", got.bytes, " bytes for ", got.count,
                           " items in ", streams_.Operation(), ", which is call ", number_)));
     }
-    if (counters_ != nullptr) counters_->AddReceivedMessage(int64_t{sizeof(Head)} + got.bytes);
+    if (counters_ != nullptr) counters_->AddReceivedMessage(Seal::kBytes + int64_t{sizeof(Head)} + got.bytes);
   }
   return OkStatus();
 }

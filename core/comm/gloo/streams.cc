@@ -32,6 +32,9 @@ namespace tcp = ::gloo::transport::tcp;
 constexpr uint64_t kMessages = 0;
 constexpr uint64_t kMemory = 1;
 
+// A message with its seal.
+constexpr int64_t kFrameBytes = Seal::kBytes + Streams::kWindowBytes;
+
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 365);
 
 // Gloo writes to sockets whose other end may be closed, which raises SIGPIPE. While this object lives, the signal is
@@ -73,7 +76,11 @@ struct Streams::Engine {
 };
 
 struct Streams::Peer {
-  // A buffer and whether a transfer uses it. Its memory is not cleared: pages that no message has reached take none.
+  Peer(const Digest& key, int self, int peer) : to_peer(SealOf(key, self, peer)), from_peer(SealOf(key, peer, self)) {}
+
+  Seal to_peer, from_peer;
+  // A buffer and whether a transfer uses it. Its memory is not cleared: pages that no message has reached take none. A
+  // message lies after its seal.
   struct Window {
     std::unique_ptr<char[]> memory;
     std::unique_ptr<Memory> buffer;
@@ -225,7 +232,7 @@ Status Streams::Connect(const std::vector<std::string>& theirs, const Digest& ke
   if (!sockets.ok()) return Break(sockets.status());
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == index()) continue;
-    peers_[peer] = std::make_unique<Peer>();
+    peers_[peer] = std::make_unique<Peer>(key, options_.ranks[index()], options_.ranks[peer]);
     LOCKSTEP_RETURN_IF_ERROR(Guarded(peer, [&] {
       engine_->context->getPair(peer) = std::make_unique<Pair>(*engine_->context, *engine_->device, peer);
       engine_->pair(peer).Adopt(std::move((*sockets)[peer]));
@@ -242,13 +249,13 @@ std::unique_ptr<Memory> Streams::MakeBuffer(void* data, int64_t bytes) {
 Status Streams::OpenWindows(int peer) {
   return Guarded(peer, [&] {
     for (Peer::Window& window : peers_[peer]->out) {
-      window.memory = std::make_unique_for_overwrite<char[]>(kWindowBytes);
-      window.buffer = MakeBuffer(window.memory.get(), kWindowBytes);
+      window.memory = std::make_unique_for_overwrite<char[]>(kFrameBytes);
+      window.buffer = MakeBuffer(window.memory.get(), kFrameBytes);
     }
     for (Peer::Window& window : peers_[peer]->in) {
-      window.memory = std::make_unique_for_overwrite<char[]>(kWindowBytes);
-      window.buffer = MakeBuffer(window.memory.get(), kWindowBytes);
-      window.buffer->recv(peer, kMessages, 0, kWindowBytes);
+      window.memory = std::make_unique_for_overwrite<char[]>(kFrameBytes);
+      window.buffer = MakeBuffer(window.memory.get(), kFrameBytes);
+      window.buffer->recv(peer, kMessages, 0, kFrameBytes);
     }
   });
 }
@@ -276,20 +283,28 @@ Result<char*> Streams::Outgoing(int peer) {
     window.busy = false;
   }
   LOCKSTEP_RETURN_IF_ERROR(waiting_->error());
-  return window.memory.get();
+  return window.memory.get() + Seal::kBytes;
 }
 
 Status Streams::Send(int peer, int64_t bytes) {
   Peer::Window& window = peers_[peer]->out[peers_[peer]->sent++ & 1];
   window.busy = true;
-  if (counters_ != nullptr) counters_->AddSentMessage(bytes);
-  return Guarded(peer, [&] { window.buffer->send(peer, kMessages, 0, static_cast<size_t>(bytes)); });
+  if (counters_ != nullptr) counters_->AddSentMessage(Seal::kBytes + bytes);
+  return Guarded(peer, [&] {
+    peers_[peer]->to_peer.Close(window.memory.get(), bytes);
+    window.buffer->send(peer, kMessages, 0, static_cast<size_t>(Seal::kBytes + bytes));
+  });
 }
 
-Result<const char*> Streams::Await(int peer) {
+Result<std::string_view> Streams::Await(int peer) {
   Peer::Window& window = peers_[peer]->in[peers_[peer]->awaited++ & 1];
   LOCKSTEP_RETURN_IF_ERROR(Wait(*window.buffer, /*for_send=*/false, peer, options_.stall_timeout_s));
-  return window.memory.get();
+  Seal& seal = peers_[peer]->from_peer;
+  const std::optional<std::string_view> message = seal.Open(window.memory.get(), kWindowBytes);
+  if (message) return *message;
+  return Break(DataLoss(StrCat("rank ", options_.ranks[index()], ": message ", seal.count(), " from rank ",
+                               options_.ranks[peer], " is not what that rank sent, in ", Operation(),
+                               "; it was damaged, repeated or forged on its way")));
 }
 
 // A message that has arrived stays valid, even if its sender is gone by now; the next call notices that.
@@ -297,7 +312,7 @@ void Streams::Release(int peer) {
   Peer::Window& window = peers_[peer]->in[peers_[peer]->released++ & 1];
   try {
     const NoBrokenPipes quiet;
-    window.buffer->recv(peer, kMessages, 0, kWindowBytes);
+    window.buffer->recv(peer, kMessages, 0, kFrameBytes);
   } catch (const std::exception& error) {
     peers_[peer]->lost = error.what();
   }

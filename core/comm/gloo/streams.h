@@ -9,6 +9,7 @@
 
 #include "core/base/deadline.h"
 #include "core/base/fork_guard.h"
+#include "core/base/seal.h"
 #include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/comm/gloo/introductions.h"
@@ -37,7 +38,7 @@ struct StreamsOptions {
 //   LOCKSTEP_RETURN_IF_ERROR(streams->Connect(addresses, key, deadline));
 //
 //   std::memcpy(streams->Outgoing(peer), ...);  streams->Send(peer, bytes);      // a message
-//   LOCKSTEP_ASSIGN_OR_RETURN(const char* message, streams->Await(peer));  ...  streams->Release(peer);
+//   LOCKSTEP_ASSIGN_OR_RETURN(std::string_view message, streams->Await(peer));  ...  streams->Release(peer);
 //
 //   streams->Post(peer, memory, bytes);  ...  streams->AwaitPosted(peer);        // memory, without a copy
 //   streams->SendFrom(peer, memory, bytes);  ...  streams->AwaitSent(peer);
@@ -47,8 +48,9 @@ struct StreamsOptions {
 // delay for the receiver's notice and one for the data. This costs nothing if the message before it takes as long to
 // send. Messages of a pair arrive in order, and so does memory; between the two there is no order.
 //
-// Peers are authenticated before Gloo has the connection (introductions.h). Later data carries no proof;
-// docs/security.md describes the consequences.
+// Peers are authenticated before Gloo has the connection (introductions.h). Each message is sealed (core/base/seal.h):
+// one that was changed in its first kCoveredBytes, repeated, left out or sent by others ends the streams with
+// DATA_LOSS. Later bytes and memory carry no proof; docs/security.md describes the consequences.
 //
 // A wait ends with an error if the peer's connection ends, if it lasts longer than stall_timeout_s (Tick has to be
 // called meanwhile), or by Break. After an error all calls return that first one. Data that arrived before the error is
@@ -63,6 +65,11 @@ class Streams {
   // enough that the receiver's notice for memory arrives before a window is sent (0.4 ms at 10 Gbit/s; a notice takes
   // 0.05 to 0.3 ms).
   static constexpr int64_t kWindowBytes = int64_t{512} << 10;
+
+  // Returns the seal of the messages from one rank to another. It covers a message's first kCoveredBytes: a tag of
+  // 512 KiB would take as long as sending them.
+  static Seal SealOf(const Digest& key, int from, int to) { return {key, "stream", from, to, kCoveredBytes}; }
+  static constexpr uint64_t kCoveredBytes = uint64_t{64} << 10;
 
   // Opens a port. UNAVAILABLE if it cannot listen at the address.
   static Result<std::unique_ptr<Streams>> Listen(StreamsOptions options);
@@ -96,7 +103,7 @@ class Streams {
   // Sends the first `bytes` of Outgoing's memory.
   Status Send(int peer, int64_t bytes);
   // Returns the next message of a peer, of the sent size; valid until it is released. At most two are held.
-  Result<const char*> Await(int peer);
+  Result<std::string_view> Await(int peer);
   // Releases the oldest message that is held, so that the peer can send another.
   void Release(int peer);
 

@@ -2,20 +2,21 @@
 
 #include <sys/socket.h>
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <thread>
 
+#include "core/base/seal.h"
 #include "core/base/strings.h"
 #include "core/comm/gloo/pair.h"
 #include "core/comm/rendezvous/rendezvous_wire.h"
 #include "core/fuzzing/fuzz.h"
 
 // Gloo reads from a faulty peer that knows the key. A rank waits for two messages and some memory while the input
-// arrives over its connection. The first byte is the length of that memory; then come words. A byte above 4 is sent
-// unchanged; other bytes stand for 8 bytes of that number, so that mutations of few bytes give headers that Gloo
-// accepts.
+// arrives over its connection. The first byte is the length of that memory; then come words. A byte above 5 is sent
+// unchanged. Bytes below 5 stand for 8 bytes of that number, so that mutations of few bytes give headers that Gloo
+// accepts. A 5 stands for the peer's next message with its seal; the byte after it has its length.
 
 namespace lockstep::fuzzing {
 namespace {
@@ -28,11 +29,36 @@ constexpr double kPatience_s = 20;
 const Digest kKey = HmacSha256("secret", "fuzz");
 const std::vector<int> kRanks = {0, 10};
 
+void AppendMessage(Seal& seal, std::string_view message, std::string* words) {
+  std::string frame(Seal::kBytes, '\0');
+  frame += message;
+  seal.Close(frame.data(), static_cast<int64_t>(message.size()));
+  for (const size_t opcode : {size_t{Op::NOTIFY_SEND_READY}, size_t{Op::SEND_UNBOUND_BUFFER}}) {
+    Op op;
+    op.preamble = {};
+    op.preamble.nbytes = sizeof(op.preamble);
+    op.preamble.opcode = opcode;
+    op.preamble.length = frame.size();
+    words->append(reinterpret_cast<const char*>(&op.preamble), sizeof(op.preamble));
+  }
+  words->append(frame);
+}
+
 std::string Words(std::string_view bytes) {
   std::string words;
-  for (const char byte : bytes) {
+  Seal seal = Streams::SealOf(kKey, kRanks[1], kRanks[0]);
+  while (!bytes.empty()) {
+    const char byte = bytes.front();
+    bytes.remove_prefix(1);
+    if (byte == 5) {
+      const uint32_t length = Take(&bytes, 0x100);
+      const std::string_view message = bytes.substr(0, length);
+      bytes.remove_prefix(std::min(message.size(), bytes.size()));
+      AppendMessage(seal, message, &words);
+      continue;
+    }
     words += byte;
-    if (byte >= 0 && byte <= 4) words.append(7, '\0');
+    if (byte >= 0 && byte < 5) words.append(7, '\0');
   }
   return words;
 }
@@ -45,9 +71,11 @@ std::vector<std::string> Seeds() {
     return std::string({0, static_cast<char>(opcode), static_cast<char>(slot), 0, length, 0});
   };
   const std::string memory(1, '\4');
-  const std::string message = said(Op::NOTIFY_SEND_READY, 0, 3) + said(Op::SEND_UNBOUND_BUFFER, 0, 3) + "abc";
+  const std::string message("\5\3abc");
+  const std::string without_seal = said(Op::NOTIFY_SEND_READY, 0, 3) + said(Op::SEND_UNBOUND_BUFFER, 0, 3) + "abc";
   return {memory + message,
           memory + message + message,
+          memory + message + without_seal,
           memory + said(Op::SEND_UNBOUND_BUFFER, 1, 4) + "abcd" + message,
           memory + said(Op::SEND_UNBOUND_BUFFER, 0, 0) + said(Op::SEND_UNBOUND_BUFFER, 0, 0),
           memory + said(Op::NOTIFY_RECV_READY, 1, 4) + said(Op::NOTIFY_RECV_READY, 0, 4),
@@ -86,7 +114,8 @@ int Fuzz(const uint8_t* data, size_t size) {
       status = streams.AwaitPosted(1);
     }
   }
-  Require(status.code() == StatusCode::kUnavailable, "a connection that ends is the end, and the only one");
+  Require(status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDataLoss,
+          "a connection that ends is the end, and so is a message without a seal");
   (void)streams.Forget();
   made->reset();
   peer.join();

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/seal.h"
 #include "core/base/strings.h"
 #include "core/comm/gloo/pair.h"
 #include "core/comm/rendezvous/rendezvous_wire.h"
@@ -29,6 +30,7 @@ using Op = ::gloo::transport::tcp::Op;
 constexpr double kSoon_s = 60;
 // The time in which an end has to be noticed without a timeout, even on a busy machine.
 constexpr double kAtOnce_s = kSoon_s / 2;
+constexpr int64_t kFrameBytes = Seal::kBytes + Streams::kWindowBytes;
 
 std::unique_ptr<Streams> Listen(int index, int size, double stall_s = kSoon_s) {
   std::vector<int> ranks;
@@ -78,9 +80,22 @@ struct WithLiar {
     op.preamble.length = length;
     Say({reinterpret_cast<const char*>(&op.preamble), sizeof(op.preamble)});
   }
+  // Returns the next message of rank 10 as it does on its way.
+  std::string Sealed(std::string_view message) {
+    std::string frame(Seal::kBytes, '\0');
+    frame += message;
+    seal.Close(frame.data(), static_cast<int64_t>(message.size()));
+    return frame;
+  }
+  void SayMessage(std::string_view frame) {
+    Say(Op::NOTIFY_SEND_READY, 0, frame.size());
+    Say(Op::SEND_UNBOUND_BUFFER, 0, frame.size());
+    Say(frame);
+  }
 
   std::unique_ptr<Streams> streams;
   UniqueFd liar;
+  Seal seal = Streams::SealOf(Sha256("key"), 10, 0);
 };
 
 std::string Pattern(size_t bytes, int seed) {
@@ -97,9 +112,9 @@ void SendText(Streams& streams, int peer, const std::string& text) {
 }
 
 void ExpectText(Streams& streams, int peer, const std::string& text) {
-  const Result<const char*> window = streams.Await(peer);
-  ASSERT_TRUE(window.ok()) << window.status().ToString();
-  EXPECT_EQ(std::string_view(*window, text.size()), text);
+  const Result<std::string_view> message = streams.Await(peer);
+  ASSERT_TRUE(message.ok()) << message.status().ToString();
+  EXPECT_EQ(*message, text);
   streams.Release(peer);
 }
 
@@ -143,10 +158,10 @@ TEST(StreamsTest, WhatWasSentBeforeTheEndArrives) {
   all[0].reset();
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   ExpectText(*all[1], 0, "first");
-  const Result<const char*> last = all[1]->Await(0);
+  const Result<std::string_view> last = all[1]->Await(0);
   // The connection's end may have been seen with the first message, whose window could then not be released.
   if (last.ok()) {
-    EXPECT_EQ(std::string_view(*last, 4), "last");
+    EXPECT_EQ(*last, "last");
   } else {
     EXPECT_EQ(last.status().code(), StatusCode::kUnavailable);
   }
@@ -233,13 +248,13 @@ TEST(StreamsTest, APeerThatReadsNoMoreAndClosesIsNoticedAtOnce) {
 // Gloo reports some invalid input by exceptions on its own thread, which would end the process.
 TEST(StreamsTest, WhatNoStreamSaysEndsTheConnectionAndNotTheProcess) {
   const std::vector<std::function<void(WithLiar&)>> lies = {
-      [](WithLiar& with) { with.Say(Op::SEND_UNBOUND_BUFFER, 77, 10); },                        // an unknown slot
-      [](WithLiar& with) { with.Say(Op::SEND_UNBOUND_BUFFER, 0, Streams::kWindowBytes + 1); },  // more than fits
+      [](WithLiar& with) { with.Say(Op::SEND_UNBOUND_BUFFER, 77, 10); },              // an unknown slot
+      [](WithLiar& with) { with.Say(Op::SEND_UNBOUND_BUFFER, 0, kFrameBytes + 1); },  // more than fits
       [](WithLiar& with) { with.Say(Op::SEND_UNBOUND_BUFFER, 0, ~size_t{0}); },
       [](WithLiar& with) { with.Say(Op::SEND_BUFFER, 0, 10); },
       [](WithLiar& with) { with.Say(std::string(480, '\0')); },
       [](WithLiar& with) {
-        for (int i = 0; i < 3; ++i) with.Say(Op::SEND_UNBOUND_BUFFER, 0, 0);  // more messages than windows
+        for (int i = 0; i < 3; ++i) with.SayMessage(with.Sealed("x"));  // more messages than windows
       }};
   for (size_t i = 0; i < lies.size(); ++i) {
     WithLiar with;
@@ -253,6 +268,36 @@ TEST(StreamsTest, WhatNoStreamSaysEndsTheConnectionAndNotTheProcess) {
     }
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << i << ": " << status.ToString();
     EXPECT_LT(since.Elapsed(), kAtOnce_s) << i;
+  }
+}
+
+// As whoever is inside of the connection could do it.
+TEST(StreamsTest, AMessageThatIsChangedOrRepeatedOnItsWayIsRefused) {
+  enum class Attack { kNone, kChanged, kRepeated, kReflected, kShort };
+  for (const Attack attack : {Attack::kNone, Attack::kChanged, Attack::kRepeated, Attack::kReflected, Attack::kShort}) {
+    WithLiar with;
+    with.streams->SetOperation("alltoall", "rows");
+    const std::string first = with.Sealed("counts");
+    std::string second = with.Sealed("5");
+    if (attack == Attack::kChanged) second.back() = '6';
+    if (attack == Attack::kRepeated) second = first;
+    if (attack == Attack::kShort) second.resize(8);
+    if (attack == Attack::kReflected) {
+      with.seal = Streams::SealOf(Sha256("key"), 0, 10);
+      second = with.Sealed("counts");
+    }
+    with.SayMessage(first);
+    with.SayMessage(second);
+    ExpectText(*with.streams, 1, "counts");
+    const Result<std::string_view> got = with.streams->Await(1);
+    if (attack == Attack::kNone) {
+      EXPECT_EQ(*got, "5");
+      continue;
+    }
+    EXPECT_EQ(got.status(), DataLoss("rank 0: message 1 from rank 10 is not what that rank sent, in alltoall 'rows'; "
+                                     "it was damaged, repeated or forged on its way"))
+        << static_cast<int>(attack);
+    EXPECT_EQ(with.streams->Await(1).status(), got.status());
   }
 }
 
@@ -272,7 +317,9 @@ TEST(StreamsTest, RandomBytesBehindTheProofDoNoHarm) {
       status = with.streams->Await(1).status();
       if (status.ok()) with.streams->Release(1);
     }
-    EXPECT_EQ(status.code(), StatusCode::kUnavailable) << seed << ": " << status.ToString();
+    // Some bytes look like a message, without a seal.
+    EXPECT_TRUE(status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDataLoss)
+        << seed << ": " << status.ToString();
   }
 }
 

@@ -170,6 +170,7 @@ Status HierarchicalCommunicator::ConnectRail(const ContextOptions& options, cons
                                             .name = [this](int rank, auto) { return place_.names[rank]; },
                                             .keep_connections = true}));
   links_ = std::move(second.connections);
+  link_key_ = second.key;
   {
     const std::lock_guard lock(ends_->mutex);
     for (const UniqueFd& link : links_) ends_->links.push_back(link.borrowed());

@@ -81,6 +81,9 @@ class HierarchicalCommunicator final : public Communicator {
   void Abort(const Status& why) override;
   void Leave(std::string_view how) override;
   std::optional<int> Link(int rank) const override { return links_[rank].borrowed(); }
+  std::optional<Digest> LinkKey(int rank) const override {
+    return links_[rank].valid() ? std::optional(link_key_) : std::nullopt;
+  }
   Status WhyLinkEnded(int rank) override { return AskFate(rank); }
   // Stopped ranks of other hosts are silent, which the watch sees.
   Status StoppedPeer() override { return local_->StoppedPeer(); }
@@ -207,6 +210,7 @@ class HierarchicalCommunicator final : public Communicator {
   std::unique_ptr<shm::ShmCommunicator> local_;
   std::unique_ptr<gloo::GlooCommunicator> across_;  // null if this rank is on no rail
   std::vector<UniqueFd> links_;                     // [R]
+  Digest link_key_ = {};
   AfterLoss after_loss_;          // its Tick is called by the watch
   std::unique_ptr<Watch> watch_;  // destroyed first, because its thread calls into the others
 };

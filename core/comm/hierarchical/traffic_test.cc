@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/seal.h"
 #include "core/base/strings.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/gloo/calls.h"
@@ -34,9 +35,10 @@ namespace {
 
 constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
 // The page's numbers, and the code's.
-constexpr int64_t kHeadBytes = 32;
+constexpr int64_t kSealBytes = 32, kHeadBytes = 32;
 constexpr int64_t kFirstBytes = 512 * kKiB - kHeadBytes;  // the part of a contribution beside the head
 constexpr int64_t kPieceBytes = kMiB;
+static_assert(Seal::kBytes == kSealBytes);
 static_assert(sizeof(gloo::Calls::Head) == kHeadBytes);
 static_assert(gloo::Calls::kMostBytes == kFirstBytes);
 // Gloo announces each message with as many bytes, twice, and the receiver its memory for it.
@@ -113,7 +115,8 @@ class Traffic {
   void Exchange(int64_t bytes) {
     const int64_t more = bytes - std::min(bytes, kFirstBytes);
     for (int64_t* const messages : {&sent, &received}) *messages += (hosts_ - 1) * (more > 0 ? 2 : 1);
-    for (int64_t* const total : {&sent_bytes, &received_bytes}) *total += (hosts_ - 1) * (kHeadBytes + bytes);
+    for (int64_t* const total : {&sent_bytes, &received_bytes})
+      *total += (hosts_ - 1) * (kSealBytes + kHeadBytes + bytes);
   }
   void FromMemory(int64_t bytes) {
     Send(bytes, hosts_ - 1);

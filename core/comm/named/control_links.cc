@@ -32,10 +32,15 @@ int PollMs(std::optional<double> seconds) {
 }  // namespace
 
 ControlLinks::ControlLinks(const std::vector<std::optional<int>>& sockets,
-                           const std::vector<std::optional<int>>& deaths)
+                           const std::vector<std::optional<int>>& deaths,
+                           const std::vector<std::optional<Digest>>& keys, int self)
     : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (size_t rank = 0; rank < sockets.size(); ++rank) {
     links_.push_back({sockets[rank], rank < deaths.size() && sockets[rank] ? deaths[rank] : std::nullopt, "", ""});
+    if (rank >= keys.size() || !keys[rank]) continue;
+    const int peer = static_cast<int>(rank);
+    links_.back().from_peer.emplace(*keys[rank], kSealOfLinks, peer, self);
+    links_.back().to_peer.emplace(*keys[rank], kSealOfLinks, self, peer);
   }
 }
 
@@ -45,14 +50,18 @@ Status ControlLinks::Usable() const {
 
 void ControlLinks::Send(int rank, std::string_view message) {
   ByteWriter header;
-  header.Number(static_cast<uint32_t>(message.size()));
   bool left;
   {
     const std::lock_guard lock(mutex_);
     Link& link = links_[rank];
     if (!link.socket) return;
+    const size_t seal_bytes = link.to_peer ? size_t{Seal::kBytes} : 0;
+    header.Number(static_cast<uint32_t>(seal_bytes + message.size()));
     link.out += header.Take();
+    const size_t begin = link.out.size();
+    link.out.append(seal_bytes, '\0');
     link.out += message;
+    if (link.to_peer) link.to_peer->Close(link.out.data() + begin, static_cast<int64_t>(message.size()));
     Flush(link);
     left = !link.out.empty();
   }
@@ -125,24 +134,42 @@ void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
     failed = true;
   }
   closed = closed || failed || dead;
-  size_t done = 0;
-  while (link.in.size() - done >= kHeaderBytes) {
-    const uint32_t length = LengthOf(std::string_view(link.in).substr(done));
-    if (length > kMaxMessageBytes) {
-      closed = true;
-      break;
-    }
-    if (link.in.size() - done - kHeaderBytes < length) break;
-    events->push_back({rank, link.in.substr(done + kHeaderBytes, length)});
-    done += kHeaderBytes + length;
-  }
-  link.in.erase(0, done);
-  if (!closed) return;
+  const Status broken = TakeMessages(rank, link, events);
+  if (!closed && broken.ok()) return;
   {
     const std::lock_guard lock(mutex_);
     link = {};
   }
-  events->push_back({rank, "", true});
+  events->push_back({rank, "", true, broken});
+}
+
+Status ControlLinks::TakeMessages(int rank, Link& link, std::vector<Event>* events) {
+  const size_t seal_bytes = link.from_peer ? size_t{Seal::kBytes} : 0;
+  Status broken;
+  size_t done = 0;
+  while (link.in.size() - done >= kHeaderBytes) {
+    const size_t length = LengthOf(std::string_view(link.in).substr(done));
+    if (length < seal_bytes || length > seal_bytes + kMaxMessageBytes) {
+      broken = DataLoss(StrCat("rank ", rank, " announces a message of ", length, " bytes on its link, wanted ",
+                               seal_bytes, " to ", seal_bytes + kMaxMessageBytes));
+      break;
+    }
+    if (link.in.size() - done - kHeaderBytes < length) break;
+    std::string_view message = std::string_view(link.in).substr(done + kHeaderBytes, length);
+    if (link.from_peer) {
+      const auto got = link.from_peer->Open(message.data(), static_cast<int64_t>(length - seal_bytes));
+      if (!got || got->size() != length - seal_bytes) {
+        broken = DataLoss(StrCat("a message on the link from rank ", rank,
+                                 " is not what that rank sent; it was damaged, repeated or forged on its way"));
+        break;
+      }
+      message = *got;
+    }
+    events->push_back({rank, std::string(message)});
+    done += kHeaderBytes + length;
+  }
+  link.in.erase(0, done);
+  return broken;
 }
 
 bool ControlLinks::Push(double seconds) {

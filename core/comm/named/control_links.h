@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/seal.h"
+#include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 
@@ -23,6 +25,7 @@ namespace lockstep {
 //
 // Messages from a peer arrive whole and in order. On the wire, each is its length (4 bytes, little-endian) and its
 // bytes, in pieces of at most kPieceBytes. So the sockets may be streams or keep packet boundaries (SOCK_SEQPACKET).
+// If others can change them on their way, each message has a seal (core/base/seal.h), which counts for its length.
 // Await is for one thread; Send and Wake are for any thread.
 class ControlLinks {
  public:
@@ -35,8 +38,12 @@ class ControlLinks {
   // that becomes readable when its process ends. Without a value, only the end of the socket is seen. That is not
   // enough if a child of the peer has inherited the socket and keeps it open. The caller keeps all of them, and they
   // have to outlive this.
+  // keys: for each rank, the key of the seals, the same at both ends; no value: messages have none. self: this rank.
   explicit ControlLinks(const std::vector<std::optional<int>>& sockets,
-                        const std::vector<std::optional<int>>& deaths = {});
+                        const std::vector<std::optional<int>>& deaths = {},
+                        const std::vector<std::optional<Digest>>& keys = {}, int self = 0);
+  // The purpose of the seals.
+  static constexpr std::string_view kSealOfLinks = "link";
 
   // RESOURCE_EXHAUSTED if the system had no descriptor left for wake-ups: then these links are of no use.
   Status Usable() const;
@@ -49,6 +56,7 @@ class ControlLinks {
     int rank;
     std::string message;
     bool closed = false;  // the peer has closed, died, or broken the rules: nothing more comes from it
+    Status why = {};      // if it is closed: the rule that was broken
   };
   // The events that have arrived. If there are none, waits for a peer, for Wake, or for `seconds`; no value: without a
   // limit. Each rank is reported as closed only once.
@@ -73,8 +81,12 @@ class ControlLinks {
     std::optional<int> death;
     std::string in;   // what came and is not yet a whole message
     std::string out;  // guarded by mutex_: what the peer could not take
+    std::optional<Seal> from_peer = {};
+    std::optional<Seal> to_peer = {};  // guarded by mutex_
   };
 
+  // Moves the whole messages that have come to `events`. Returns an error if the peer has broken the rules.
+  static Status TakeMessages(int rank, Link& link, std::vector<Event>* events);
   // With mutex_ held.
   static void Flush(Link& link);
   void ForgetWakes();

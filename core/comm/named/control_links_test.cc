@@ -9,7 +9,10 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "core/base/bytes.h"
 #include "core/base/unique_fd.h"
 
 namespace lockstep {
@@ -49,6 +52,50 @@ TEST_P(ControlLinksOver, HandsOverWholeMessagesInOrder) {
   }
   EXPECT_EQ(got, (std::vector<std::string>{"one", "", large, "three"}));
   EXPECT_TRUE(here.flushed());
+}
+
+// As between hosts, where others may be inside of the connection.
+TEST_P(ControlLinksOver, SealedMessagesArriveAndChangedOnesCloseTheLink) {
+  const std::vector<std::optional<Digest>> keys = {Sha256("key"), Sha256("key")};
+  {
+    const Pair pair(GetParam());
+    ControlLinks here({std::nullopt, pair.first.get()}, {}, keys, 0);
+    ControlLinks there({pair.second.get(), std::nullopt}, {}, keys, 1);
+    for (const std::string message : {"one", "", "three"}) here.Send(1, message);
+    there.Send(0, "back");
+    std::vector<std::string> got;
+    while (got.size() < 3) {
+      for (const auto& event : there.Await(kLong_s)) got.push_back(event.message);
+    }
+    EXPECT_EQ(got, (std::vector<std::string>{"one", "", "three"}));
+    EXPECT_EQ(here.Await(kLong_s).at(0).message, "back");
+  }
+  Seal seal(Sha256("key"), ControlLinks::kSealOfLinks, 0, 1);
+  const auto sealed = [&seal](const std::string& message) {
+    std::string frame(Seal::kBytes, '\0');
+    frame += message;
+    seal.Close(frame.data(), static_cast<int64_t>(message.size()));
+    ByteWriter writer;
+    writer.String(frame);
+    return writer.Take();
+  };
+  const std::string first = sealed("one"), second = sealed("two");
+  std::string changed = first;
+  changed.back() = 'E';
+  ByteWriter bare;
+  bare.String("one");
+  for (const std::string& bytes : {changed, second, first + first, bare.Take()}) {
+    const Pair pair(GetParam());
+    ControlLinks there({pair.second.get(), std::nullopt}, {}, keys, 1);
+    ASSERT_EQ(send(pair.first.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+    std::vector<ControlLinks::Event> events;
+    while (events.empty() || !events.back().closed) {
+      for (auto& event : there.Await(kLong_s)) events.push_back(std::move(event));
+    }
+    EXPECT_EQ(events.size(), bytes == first + first ? 2u : 1u);
+    EXPECT_EQ(events.back().why.code(), StatusCode::kDataLoss);
+    EXPECT_NE(events.back().why.message().find("rank 0"), std::string::npos) << events.back().why.message();
+  }
 }
 
 // If a peer ends with unread messages, the system reports the error before the data that the peer sent.

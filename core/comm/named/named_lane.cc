@@ -19,10 +19,10 @@ constexpr char kJoinName[] = "join";
 
 double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// All ranks talk to rank 0, and rank 0 to all: the descriptor `of` each such rank, no value for the others.
+// All ranks talk to rank 0, and rank 0 to all: the descriptor or key `of` each such rank, no value for the others.
 template <typename Of>
-std::vector<std::optional<int>> OfPeers(const Communicator& communicator, const Of& of) {
-  std::vector<std::optional<int>> values(communicator.size());
+auto OfPeers(const Communicator& communicator, const Of& of) {
+  std::vector<decltype(of(0))> values(communicator.size());
   for (int rank = 0; rank < communicator.size(); ++rank) {
     if (rank != communicator.rank() && (rank == 0 || communicator.rank() == 0)) values[rank] = of(rank);
   }
@@ -54,7 +54,8 @@ NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_
       shared_bytes_(shared_bytes),
       options_(options),
       links_(OfPeers(*communicator_, [this](int rank) { return communicator_->Link(rank); }),
-             OfPeers(*communicator_, [this](int rank) { return communicator_->DeathFd(rank); })),
+             OfPeers(*communicator_, [this](int rank) { return communicator_->DeathFd(rank); }),
+             OfPeers(*communicator_, [this](int rank) { return communicator_->LinkKey(rank); }), communicator_->rank()),
       exchange_(*communicator_),
       stalls_({options.stall_warning_s, options.stall_timeout_s}),
       sequencer_({communicator_->size(), options.fusion_bytes}) {}

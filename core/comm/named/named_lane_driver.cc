@@ -158,6 +158,7 @@ void NamedLane::Run() {
 
 std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
   if (event.closed) {
+    if (!event.why.ok()) return event.why;
     const Status why = communicator_->WhyLinkEnded(event.rank);
     return why.ok() ? Unavailable(StrCat("rank ", event.rank, " died or closed its connection")) : why;
   }
