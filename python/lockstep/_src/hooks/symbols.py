@@ -530,7 +530,6 @@ KERAS_2_SAVE = _rows(
     ("save_model", "save_weights"),
     "(model, filepath, overwrite=True, ...)",
     _REPLACED,
-    only="one worker",
 )
 KERAS_2_MODEL = _row(
     "tensorflow:compat.v1.keras.Model class",

@@ -1,4 +1,4 @@
-"""Saving models of Keras 2 on one worker: files are replaced when the new ones are complete (`drafts.py`).
+"""Saving models of Keras 2: files are replaced when the new ones are complete (`drafts.py`).
 
 On several workers, eager models of Keras 2 are refused, and models of graphs save checkpoints.
 """
@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from lockstep._src.engine import whole_files
-from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
 from lockstep._src.keras.hooks import drafts
@@ -22,8 +21,6 @@ from lockstep._src.keras.hooks import drafts
 
 def intercept_saving(interception: Interception, keras: ModuleType) -> None:
     """Makes `model.save` and `model.save_weights` of a package of Keras 2 write drafts during the interception."""
-    if context.world_size > 1:
-        return
     for hook in symbols.KERAS_2_SAVE:
         interception.replace(hook.of(keras.__name__), around(functools.partial(_save, keras)))
 
