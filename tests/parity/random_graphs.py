@@ -181,7 +181,9 @@ def _gradients(program: Program, optimizer: Any, tables: list[Any], made: tuple[
         loss += tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients(loss, dense)])
     elif program.loss == "second order":
         squared = tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients(loss, dense)])
-        of_dense = [None if g is None else g for g in tf1.gradients(squared, dense)]
+        # Dense gradients of tf.gradients are each worker's own until they are applied (docs/design.md).
+        plainly = program.gradients == "plain"
+        of_dense = tf1.gradients(squared, dense) if plainly else gradients(squared, dense)
         return list(zip([*gradients(loss, tables), *of_dense], variables, strict=True))
     elif program.loss == "two tasks":
         of_tasks = [gradients(tf.reduce_mean(task)) for task in tasks]
