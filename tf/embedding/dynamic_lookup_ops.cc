@@ -23,6 +23,7 @@
 #include "tf/bridge/convert.h"
 #include "tf/bridge/parallel.h"
 #include "tf/embedding/lookup_counts.h"
+#include "tf/embedding/shard_rows.h"
 #include "tf/embedding/table_kernel.h"
 
 namespace lockstep {
@@ -170,6 +171,7 @@ REGISTER_OP("LockstepDynamicTableResolve")
     .Attr("is_counted: bool = false")
     .Attr("gradients_by: {'number', 'key'} = 'number'")
     .SetIsStateful()
+    .Attr(LOCKSTEP_SHARD_ROWS_ATTR ": bool = true")
     .SetShapeFn(ResolveShapes)
     .Doc(R"doc(
 Looks up keys in training: counts keys, inserts those that are admitted, and reads their rows.

@@ -45,6 +45,7 @@
 #include "tf/embedding/key_owners.h"
 #include "tf/embedding/lookup_counts.h"
 #include "tf/embedding/problems.h"
+#include "tf/embedding/shard_rows.h"
 #include "tf/embedding/stage.h"
 
 namespace lockstep {
@@ -630,6 +631,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRoute")
     .Attr("first_ranks: list(int)")
     .Attr(LOCKSTEP_KEY_OWNERS_ATTR)
     .Attr("tables: list(string) >= 1")
+    .Attr(LOCKSTEP_SHARD_ROWS_ATTR ": bool = true")
     .SetShapeFn(RouteShapes)
     .Doc(R"doc(
 Makes the first step of N lookups: sends each distinct id to the rank that owns its row. One exchange.
@@ -713,6 +715,7 @@ REGISTER_OP("LockstepDistinct")
     .Attr("num_rows: list(int)")
     .Attr("tables: list(string) >= 1")
     .Attr(LOCKSTEP_GROUP_ATTR ": bool = true")
+    .Attr(LOCKSTEP_SHARD_ROWS_ATTR ": bool = true")
     .SetShapeFn([](InferenceContext* c) { return DistinctShapes(c, c->num_outputs() / 2); })
     .Doc(R"doc(
 Drops the duplicates of N lookups whose rows are all on this rank, without an exchange.
@@ -729,6 +732,7 @@ REGISTER_OP("LockstepCheckIds")
     .Attr("Tids: {int32, int64}")
     .Attr("num_rows: int >= 0")
     .Attr("table: string")
+    .Attr(LOCKSTEP_SHARD_ROWS_ATTR ": bool = true")
     .SetShapeFn(tf::shape_inference::UnchangedShape)
     .Doc(R"doc(
 Returns the ids, or fails with InvalidArgument if one is not in [0, num_rows).

@@ -30,6 +30,7 @@
 #include "tf/embedding/key_owners.h"
 #include "tf/embedding/lookup_counts.h"
 #include "tf/embedding/problems.h"
+#include "tf/embedding/shard_rows.h"
 #include "tf/embedding/stage.h"
 
 namespace lockstep {
@@ -204,6 +205,7 @@ REGISTER_OP("LockstepDistinctStrings")
     .Output("times: int64")
     .Output("inverse: int32")
     .Attr("table: string")
+    .Attr(LOCKSTEP_SHARD_ROWS_ATTR ": bool = true")
     .SetShapeFn(DistinctStringsShapes)
     .Doc(R"doc(
 Drops duplicates among the strings of a lookup, on the only rank of a job.
@@ -232,6 +234,7 @@ LOCKSTEP_GROUPED_COLLECTIVE_OP("LockstepRouteStrings")
     .Attr(LOCKSTEP_STAGE_ATTR)
     .Attr(LOCKSTEP_KEY_OWNERS_ATTR)
     .Attr("tables: list(string) >= 1")
+    .Attr(LOCKSTEP_SHARD_ROWS_ATTR ": bool = true")
     .SetShapeFn(RouteStringsShapes)
     .Doc(R"doc(
 Makes the first step of N lookups by strings: sends each distinct string to the rank that owns it. One exchange.

@@ -19,8 +19,9 @@ from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.sharded import shard
 
-# The operations that compute the numbers of the shard's rows that a lookup reads and its gradient changes.
-_ROUTES = ("LockstepRoute", "LockstepCheckIds", "LockstepDynamicTableResolve")
+# The attribute of operations that compute the numbers of the shard's rows that a lookup reads and its gradient changes
+# (tf/embedding/shard_rows.h).
+_SHARD_ROWS = "lockstep_shard_rows"
 
 
 def are_rows_of_the_shard(indices: Any) -> bool:
@@ -31,8 +32,8 @@ def are_rows_of_the_shard(indices: Any) -> bool:
     if not hasattr(indices, "graph"):
         return False
     behind: set[tf.Operation] = set()
-    return ancestry.stems_from(indices.op, lambda op: op.type in _ROUTES, behind) or any(
-        node.op in _ROUTES for node in ancestry.nodes_of_functions(behind)
+    return ancestry.stems_from(indices.op, lambda op: _SHARD_ROWS in op.node_def.attr, behind) or any(
+        _SHARD_ROWS in node.attr for node in ancestry.nodes_of_functions(behind)
     )
 
 
