@@ -10,6 +10,7 @@ The outermost scope replaces the following in the whole process, and restores it
 | `variables_initializer` | gives worker 0's values to variables that were made outside (`replicas/replicated.py`) |
 | `assign`, `assign_add`, `assign_sub` | equal values on all workers (`replicas/assignments.py`) |
 | scatters to sharded tables | refuse ids where rows of the shard are meant (`tables/sharded/scatters.py`) |
+| `tf.gradients`, `tf.GradientTape.gradient` | return one slice for each row (`tables/sharded/seen_gradients.py`) |
 | `global_norm`, `clip_by_global_norm`, `clip_by_norm`, loss scales | include all shards (`gradients/norms.py`) |
 | losses of `tf.compat.v1.losses` with weights | count by their divisors (`gradients/loss_divisors.py`) |
 | `tf.nn.moments`, moving averages | cover the batches of all workers (`replicas/batch_statistics.py`) |
@@ -115,6 +116,7 @@ def _intercept(interception: Interception) -> None:
     checkpoint.intercept_savers(interception)
     session.intercept_sessions(interception)
     sync.intercept_iterators(interception)
+    sharded.intercept_gradients(interception)
     norms.intercept_norms(interception)
     loss_divisors.intercept_losses(interception)
     batch_statistics.intercept_batch_statistics(interception)

@@ -24,3 +24,31 @@ def summed_by_row(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     rows, position = tf.unique(slices.indices)
     values = tf.math.unsorted_segment_sum(slices.values, position, tf.size(rows))
     return tf.IndexedSlices(values, rows, slices.dense_shape)
+
+
+def with_unique_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
+    """Returns slices summed by row; in a graph, slices that `summed_by_row` has returned are not summed again."""
+    return slices if before_sum(slices.values, slices.indices) is not None else summed_by_row(slices)
+
+
+def before_sum(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:
+    """Returns the values and indices of which `summed_by_row` has made these in a graph; None if it has not.
+
+    An update that sums slices of one row by itself takes these. Then the graph does not compute the sums.
+    """
+    if not (hasattr(values, "graph") and hasattr(indices, "graph")):
+        return None
+    values, indices = _before_copies(values), _before_copies(indices)
+    total, unique = values.op, indices.op
+    if total.type != "UnsortedSegmentSum" or unique.type != "Unique" or indices.value_index != 0:
+        return None
+    position = total.inputs[1]
+    if position.op is not unique or position.value_index != 1:
+        return None
+    return total.inputs[0], unique.inputs[0]
+
+
+def _before_copies(tensor: tf.Tensor) -> tf.Tensor:
+    while tensor.op.type in ("Identity", "IdentityN"):
+        tensor = tensor.op.inputs[tensor.value_index]
+    return tensor

@@ -27,6 +27,7 @@ from lockstep._src.gradients.provenance import Origin
 from lockstep._src.gradients.settings import Exchange
 from lockstep._src.gradients.variable_sets import LocalVariableSet, VariableSet, gradient_is_sum, is_table
 from lockstep._src.graph import row_weights
+from lockstep._src.tables import sharded
 
 # Reductions whose result for equal values is this value, so that results may be reduced again.
 _IDEMPOTENT = ("mean", "min", "max", "adasum")
@@ -89,8 +90,10 @@ class GradientExchange:
             a graph when it runs.
         """
         how, lane = self.how, self.lane
-        if lane.is_alone() or (gradients and which is not None and not which):
+        if gradients and which is not None and not which:
             return list(gradients)
+        if lane.is_alone():
+            return self._seen(gradients, variables)
         lane.check(self.name)
         places = range(len(gradients)) if which is None else which
         given, of = [gradients[i] for i in places], [variables[i] for i in places]
@@ -124,7 +127,9 @@ class GradientExchange:
             # Only new tensors are marked. A gradient that is returned unchanged may also be that of another variable,
             # which is not exchanged yet.
             result = [_copy(g) if g is mine else g for g, mine in zip(result, given, strict=True)]
-        provenance.mark(result, is_alike=lane.reaches_all)
+            result = self._seen(result, of)
+        provenance.mark([result[i] for i in shared], is_alike=lane.reaches_all)
+        provenance.mark([result[i] for i in local])
         everything = list(gradients)
         _put(everything, places, result)
         return everything
@@ -168,6 +173,10 @@ class GradientExchange:
         missing = [i for i, gradient in enumerate(gradients) if gradient is None]
         return sorted([*fresh, *missing]) if fresh or len(missing) == len(gradients) else []
 
+    def _seen(self, gradients: Sequence[Gradient], variables: Sequence[Any]) -> list[Gradient]:
+        """Returns results as a program is to see them."""
+        return sharded.seen(gradients, variables) if self.how.unique_rows else list(gradients)
+
     def _may_repeat(self, variable: Any) -> bool:
         if self.local.among([variable])[0]:
             return not self._is_scaled(variable)
@@ -196,7 +205,7 @@ class GradientExchange:
             _make_others_skip([result[i] for i in local], shared, result)
         weight = row_weights.of(result[i] for i in shared) if self.how.weighs_rows else None
         if weight is not None:
-            _put(result, shared, [weight.times(result[i]) for i in shared])
+            _put(result, shared, [weight.times_gradient(result[i]) for i in shared])
 
     def _scale(self, result: list[Gradient], scaled: Sequence[int]) -> None:
         """Divides gradients of local variables by the number of ranks."""

@@ -3,7 +3,7 @@
 The mean is weighted by each worker's rows (`graph/row_weights.py`). So R workers compute the same as one worker with
 the batches of all, if the loss is a mean over the batch. A gradient that was accumulated in a variable cannot be
 distinguished from one that was never exchanged. It may be exchanged a second time, because the mean of equal values is
-this value.
+this value. So it may be if it cannot be excluded that it differs between workers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from lockstep._src.gradients import provenance
 from lockstep._src.gradients.agreed_variables import Gradient
 from lockstep._src.gradients.exchange import GradientExchange
 from lockstep._src.gradients.settings import Exchange
-from lockstep._src.gradients.variable_sets import is_table
 from lockstep._src.replicas import replicated
+from lockstep._src.tables.sharded import is_table
 
 
 class _ShardedVariables:
@@ -38,6 +38,7 @@ def exchange() -> GradientExchange:
         compression=None if wire.gradient_dtype() == tf.float32 else wire.GradientCompressor(),
         buckets=context.options.grad_nbuckets,
         weighs_rows=True,
+        unique_rows=True,
         scale_local=False,
     )
     return GradientExchange(how, "lockstep_gradients", _ShardedVariables())
@@ -66,10 +67,15 @@ class ScopeUpdates:
         apply: Callable[[list[Gradient]], Any],
         skip: Callable[[], Any],
     ) -> Any:
-        """Applies gradients; in a graph, gradients from elsewhere, such as `tf.gradients`, are exchanged first."""
+        """Applies gradients; in a graph, those that may differ between workers are exchanged first.
+
+        Such are gradients from elsewhere, for instance of `tf.gradients`, and gradients of exchanged gradients.
+        """
         del skip  # every pass completes a step
         is_left_out = tf.executing_eagerly() or self.steps.lane.is_alone()
-        which = [] if is_left_out else provenance.local_in_graph(gradients)
+        # A table's gradient needs no exchange.
+        replicated_ones = [None if is_table(v) else g for g, v in zip(gradients, variables, strict=True)]
+        which = [] if is_left_out else provenance.differing_in_graph(replicated_ones)
         applied = apply(self.steps.exchange(gradients, variables, which))
         replicated.initialize_all_from_worker_0()
         return applied

@@ -4,7 +4,8 @@
 
 `origin`: where does this gradient come from? In a graph, the gradient may be computed from marked ones, for example by
 clipping. It counts as exchanged if everything else from which it is computed is the same on every rank: constants,
-variables, results of collectives. Eager tensors have no history: only the tensor's own mark counts.
+variables, results of collectives. The gradient of an exchanged gradient is a rank's own. Eager tensors have no history:
+only the tensor's own mark counts.
 
 `Watch`: was anything exchanged inside of a call?
 
@@ -23,14 +24,20 @@ import tensorflow as tf
 
 from lockstep._src.collectives.slices import values_of
 from lockstep._src.gradients.variable_sets import VariableSet
-from lockstep._src.graph import alike, ancestry
+from lockstep._src.graph import alike, ancestry, parts
 
 _MARK = "_lockstep_exchanged"
 # Operations with the same result on all ranks; for resources, their values are the same.
 _SAME_ON_ALL = frozenset(
     ("Const", "ReadVariableOp", "VarHandleOp", "VariableV2", "Variable", "IsVariableInitializedOp", "NoOp")
 )
-_COLLECTIVES = "LockstepNamed"
+_COLLECTIVES = (
+    "LockstepNamed",
+    "LockstepAllReduce",
+    "LockstepAllGather",
+    "LockstepBroadcast",
+    "LockstepGatherTable",
+)
 # These operations have a state if the functions that they call have one; only their inputs are considered.
 _CALLS = frozenset(("PartitionedCall", "StatefulPartitionedCall", "If", "While", "Case"))
 
@@ -115,11 +122,21 @@ def origin(gradient: Any, unrelated: set[Any]) -> Origin:
     return Origin.MIXED if has_local else Origin.EXCHANGED
 
 
-def local_in_graph(gradients: Iterable[Any]) -> list[int]:
-    """Returns the places of a graph's gradients that are not computed from exchanged ones; None is skipped."""
-    unrelated: set[Any] = set()
+def differing_in_graph(gradients: Iterable[Any]) -> list[int]:
+    """Returns the places of a graph's gradients that may differ between workers; None is skipped.
+
+    All may that are not computed from exchanged gradients alone. Examples are gradients of exchanged gradients, which
+    this rank's batch affects, and gradients clipped by a norm that the program computes of this rank's part of a table.
+    """
+    unmarked: set[Any] = set()
+    same: set[Any] = set()
     tensors = [(i, values_of(gradient)) for i, gradient in enumerate(gradients) if gradient is not None]
-    return [i for i, tensor in tensors if not ancestry.stems_from(tensor.op, _is_marked, unrelated)]
+    return [
+        i
+        for i, tensor in tensors
+        if not ancestry.stems_from(tensor.op, _is_marked, unmarked)
+        or ancestry.stems_from(tensor.op, lambda op: parts.has_part(op) or _is_local(op), same, passed=_is_alike)
+    ]
 
 
 def _is_marked(op: tf.Operation) -> bool:
@@ -135,6 +152,8 @@ def _is_local(op: tf.Operation) -> bool:
     """Returns whether an operation has a result of this rank, whatever its inputs are."""
     if _is_alike(op):
         return False
+    if alike.is_own(op):
+        return True
     if op.type == "Placeholder":
         outer = ancestry.captured(op)
         return outer is None or not (_has_graph(outer) or outer.dtype in (tf.resource, tf.variant))

@@ -40,6 +40,7 @@ class Exchange:
         other variable is a group of its own. None: each gradient by itself.
       buckets: in place of groups, the number of buckets of about equal size for dense gradients.
       weighs_rows: whether gradients are weighted by this worker's rows of the batches from which they are computed.
+      unique_rows: whether slices are returned as a program is to see them in a scope: summed by row.
       scale_local: whether gradients of local variables are divided by the number of ranks. They are then those of the
         mean of all ranks' losses, if the variables' inputs come from all ranks. Gradients of tables are divided only if
         they are sums and the reduction is "mean".
@@ -62,6 +63,7 @@ class Exchange:
     device_sparse: str = ""
     buckets: int | None = None
     weighs_rows: bool = False
+    unique_rows: bool = False
 
     def __post_init__(self) -> None:
         if self.reduction not in named.REDUCTIONS:

@@ -8,22 +8,12 @@ from typing import Any
 
 from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
-from lockstep._src.tables import sharded
+from lockstep._src.tables.sharded import is_table
 
 
 def key(variable: Any) -> int:
     """Returns the identity of a variable; a `keras.Variable` has that of the TensorFlow variable that it holds."""
     return id(getattr(variable, "_value", variable))
-
-
-def is_table(variable: Any) -> bool:
-    """Returns whether a variable's rows are distributed over the workers: a sharded or a dynamic table.
-
-    A rank has rows of its own, and gets their gradient from all ranks in the backward pass.
-    """
-    value = getattr(variable, "_value", variable)
-    # One of SOK's dynamic variables is an ordinary variable for some time, of rows that this rank alone has.
-    return sharded.is_sharded(value) or getattr(value, "sums_gradients", False)
 
 
 def gradient_is_sum(table: Any) -> bool:

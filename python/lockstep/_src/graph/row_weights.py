@@ -22,7 +22,7 @@ import tensorflow as tf
 from lockstep._src.collectives import ordered
 from lockstep._src.collectives.slices import values_of, with_values
 from lockstep._src.engine.context import context
-from lockstep._src.graph import ancestry
+from lockstep._src.graph import ancestry, gradient_scale
 
 # The batches of a graph. A collection whose key is no string stays out of exported graphs.
 _BATCHES = ("lockstep", "batches")
@@ -50,6 +50,10 @@ class RowWeight:
         """Returns a tensor or `tf.IndexedSlices` times the weight; zeros if the weight is 0, even for NaN."""
         values = tf.math.multiply_no_nan(values_of(value), tf.cast(self.weight, value.dtype))
         return with_values(value, values)
+
+    def times_gradient(self, gradient: Any) -> Any:
+        """Returns what `times` does, for a gradient that is exchanged next: see `gradient_scale`."""
+        return gradient_scale.scaled(gradient, tf.cast(self.weight, gradient.dtype), omits_nan=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +150,12 @@ def _any_stems_from(ops: list[tf.Operation], source: tf.Operation) -> bool:
 
 
 def weighted(value: Any) -> Any:
-    """Returns a gradient times the weight of the batches from which it is computed."""
+    """Returns a tensor times the weight of the batches from which it is computed."""
     weight = of([value])
     return value if weight is None else weight.times(value)
+
+
+def weighted_gradient(gradient: Any) -> Any:
+    """Returns a gradient that is exchanged next, times the weight of the batches from which it is computed."""
+    weight = of([gradient])
+    return gradient if weight is None else weight.times_gradient(gradient)

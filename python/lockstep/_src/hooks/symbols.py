@@ -170,8 +170,14 @@ GRAPH_INIT = _row(
     {SEED: "Graphs that are made inside draw random numbers from the scope's seed."},
 )
 
-# Norms of gradients, and statistics of a batch.
+# Gradients and their norms, and statistics of a batch.
 
+_SEEN = {
+    SCOPE: "A gradient has one slice for each row; that of a table is noted as a part of the whole.",
+    TABLES: "A table's gradient has one slice for each row, the sum over the workers.",
+}
+GRADIENTS = _row("tensorflow.python.ops.gradients_util:_GradientsHelper(ys, xs, ...)", _SEEN)
+TAPE_GRADIENT = _row("tensorflow.python.eager.backprop:GradientTape.gradient(self, target, sources, ...)", _SEEN)
 _SPREAD = "A gradient of a sharded table is spread over the workers, and its norm is that of all parts."
 GLOBAL_NORM = _row(
     "tensorflow.python.ops.clip_ops:global_norm(t_list, name=None)",
@@ -183,6 +189,11 @@ CLIP_BY_NORM = _row(
     "tensorflow.python.ops.clip_ops:clip_by_norm(t, clip_norm, axes=None, name=None)",
     _SPREAD,
     also=("tensorflow:clip_by_norm", _V1 + "clip_by_norm", "tensorflow:compat.v2.clip_by_norm"),
+)
+CLIP_BY_AVERAGE_NORM = _row(
+    "tensorflow.python.ops.clip_ops:clip_by_average_norm(t, clip_norm, name=None)",
+    _SPREAD,
+    also=(_V1 + "clip_by_average_norm",),
 )
 IS_ALL_FINITE = _row(
     "tensorflow.python.training.experimental.loss_scale:_is_all_finite(grads)",
@@ -324,7 +335,10 @@ KERAS_BACKEND_APPLY = _row(
 )
 KERAS_CLIP = _row(
     _TF_OPTIMIZER + "_clip_gradients(self, grads)",
-    {TABLES: "Gradients of dynamic tables are clipped as slices; Keras would make them dense."},
+    {
+        SCOPE: "Gradients of tables are noted as parts, also those that Keras has summed over several passes.",
+        TABLES: "Gradients of dynamic tables are clipped as slices; Keras would make them dense.",
+    },
 )
 _OPTIMIZERS = "keras.src.optimizers."
 _SCALES = _OPTIMIZERS + "loss_scale_optimizer:LossScaleOptimizer."
@@ -346,7 +360,7 @@ KERAS_UPDATE_STEPS = {
 _BASE_OPTIMIZER = _OPTIMIZERS + "base_optimizer:"
 KERAS_APPLY = _row(
     _BASE_OPTIMIZER + "BaseOptimizer.apply(self, grads, trainable_variables=None)",
-    "Gradients are exchanged before they are applied, and slices of one row are summed.",
+    "Gradients are exchanged before they are applied.",
     subclasses=True,
 )
 KERAS_APPLY_GRADIENTS = _row(

@@ -8,6 +8,9 @@ stays the same on all workers. As in TensorFlow's own strategies, the variable's
 - SUM, and NONE if the value is added to or subtracted from another type: the sum, so that each row counts once.
 - ONLY_FIRST_REPLICA, and NONE if a value of another type is assigned: the value of worker 0.
 
+A part of a table's gradient is assigned unchanged, and the variable is known to hold a part from then on. Gradients may
+be summed over several steps so.
+
 A value that was already exchanged, such as a gradient or a moment of the batch, is assigned unchanged. So is a value
 that does not depend on a batch of an iterator of the scope. Variables that are local to a worker, and sharded tables,
 are not affected.
@@ -23,7 +26,7 @@ import tensorflow as tf
 
 from lockstep._src.collectives import ordered
 from lockstep._src.engine.context import context
-from lockstep._src.graph import alike, row_weights
+from lockstep._src.graph import alike, parts, row_weights
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables import sharded
@@ -47,9 +50,15 @@ def _wrap(name: str, assign: Callable[..., Any]) -> Callable[..., Any]:
 
 def _exchanged(variable: Any, value: Any, adds: bool) -> Any:
     """Returns the value to assign; it is exchanged if this worker's value may differ from the others'."""
-    if context.world_size == 1 or context.options.mode != "train" or tf.executing_eagerly():
+    if context.world_size == 1 or not isinstance(value, tf.Tensor):
         return value
-    if not isinstance(value, tf.Tensor) or not _is_held_by_all(variable):
+    if parts.is_part(value):
+        # Each worker keeps its part, of a table's gradient for instance.
+        parts.note_variable(variable)
+        return value
+    if context.options.mode != "train" or tf.executing_eagerly():
+        return value
+    if not _is_held_by_all(variable):
         return value
     if row_weights.of([value]) is None or not alike.differs(value):
         return value

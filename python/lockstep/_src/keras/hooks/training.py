@@ -5,7 +5,7 @@
 | batches | all workers take a batch, or none does: each first sends the number of rows of its next batch |
 | the loss's gradient | is weighted by rows, so that the mean over workers is the mean over all rows |
 | the gradient of a loss with a mask or `mean_with_sample_weight` | is weighted by what the loss is divided by |
-| `optimizer.apply` | exchanges gradients first (`in_scope.py`), and sums slices of one row, also on one worker |
+| `optimizer.apply` | exchanges gradients first (`in_scope.py`) |
 | whether gradients are finite, for loss scales | is the same on all workers |
 | moments of batch normalization | are those of the rows of all workers |
 | results of metrics, at the end of an epoch or evaluation | are those of the counts of all workers |
@@ -33,13 +33,12 @@ from lockstep._src.collectives import ordered
 from lockstep._src.data import sharing, sync
 from lockstep._src.engine import file_errors, program_end
 from lockstep._src.engine.context import context
-from lockstep._src.gradients import in_scope, loss_divisors, norms
+from lockstep._src.gradients import in_scope, loss_divisors
 from lockstep._src.gradients.keras_optimizers import apply_keras3
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception, around
-from lockstep._src.keras.hooks import outside, resuming, stopping, table_optimizers, uneven
+from lockstep._src.keras.hooks import clipping, outside, resuming, stopping, table_optimizers, uneven
 from lockstep._src.tables import sharded as sharding
-from lockstep._src.tables.updates import keras3 as updates
 
 
 def intercept_training(interception: Interception) -> None:
@@ -47,6 +46,7 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(symbols.KERAS_APPLY, around(_apply))
     interception.replace(symbols.SUPPORTS_JIT, around(_supports_jit))
     interception.replace(symbols.KERAS_CHECK_FINITE, around(_check_finite))
+    clipping.intercept_clipping(interception)
     file_errors.intercept_callbacks(interception, symbols.KERAS_CALLBACKS)
     if context.world_size == 1:
         interception.replace(symbols.ENUMERATE_BATCHES, around(resuming.enumerate_alone))
@@ -68,7 +68,6 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(symbols.EPOCH_END, around(step.passes.end_epoch))
     interception.replace(symbols.METRICS_RESULT, around(_results))
     interception.replace(symbols.BATCH_MOMENTS, lambda _: _moments_of_all)
-    interception.replace(symbols.KERAS_GLOBAL_NORM, around(_global_norm))
 
 
 # Stands for "no batch" among the numbers of rows that workers send: the exchanged tensor has numbers only.
@@ -361,16 +360,13 @@ def _apply(apply: Callable[..., Any], optimizer: Any, grads: Any, trainable_vari
     def update(gradients: list[Any], variables: list[Any], apply_all: Callable[..., Any]) -> Any:
         made = variables
         variables = [getattr(v, "_value", v) for v in variables]
-        optimizers = [table_optimizers.own_optimizer(v) or optimizer for v in variables]
         if context.world_size > 1:
+            optimizers = [table_optimizers.own_optimizer(v) or optimizer for v in variables]
             sharded = {id(o): o for o, v in zip(optimizers, variables, strict=True) if sharding.is_sharded(v)}
             for applying in sharded.values():
                 _check_can_shard(applying)
             outside.begin_as_worker_0s([*made, *optimizer.variables])
-        exchanged = [
-            g if updates.sums_slices(o, g, v) else updates.summed(g)
-            for o, g, v in zip(optimizers, in_scope.exchange().exchange(gradients, variables), variables, strict=True)
-        ]
+        exchanged = in_scope.exchange().exchange(gradients, variables)
         program_end.counts_steps(optimizer)
         with outside.exchanging.holding(True):
             return apply_all(exchanged)
@@ -394,11 +390,6 @@ def _check_can_shard(optimizer: Any) -> None:
         )
     if getattr(optimizer, "use_ema", False):
         raise NotImplementedError(f"{optimizer.name}: use_ema is not implemented for sharded tables")
-    if tf.executing_eagerly() and (optimizer.clipnorm or optimizer.global_clipnorm):
-        raise NotImplementedError(
-            f"{optimizer.name}: clipping by norm is not implemented for sharded tables outside of graphs; use "
-            "run_eagerly=False, or tf.function"
-        )
 
 
 def _check_finite(check_finite: Callable[..., Any], optimizer: Any, grads: Any) -> tf.Tensor:
@@ -407,14 +398,3 @@ def _check_finite(check_finite: Callable[..., Any], optimizer: Any, grads: Any) 
     if context.world_size == 1:
         return finite
     return tf.cast(ordered.allreduce(tf.cast(finite, tf.int32), op="min", name="all_finite"), tf.bool)
-
-
-def _global_norm(global_norm: Callable[..., Any], value_list: Any) -> Any:
-    """Returns the norm over all gradients; those of sharded tables are spread over the workers."""
-    sharded = [v for v in value_list if v is not None and norms.is_sharded_gradient(v)]
-    if not sharded:
-        return global_norm(value_list)
-    ids = set(map(id, sharded))
-    rest = [v for v in value_list if v is not None and id(v) not in ids]
-    squared = norms.squared_norm(sharded)
-    return tf.sqrt(squared + (tf.square(tf.cast(global_norm(rest), squared.dtype)) if rest else 0.0))

@@ -20,7 +20,9 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.collectives import ordered
 from lockstep._src.collectives.slices import summed_by_row
+from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
+from lockstep._src.graph import parts
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception
@@ -185,14 +187,15 @@ def _wrap_clip(clip_gradients: Callable[..., Any]) -> Callable[..., Any]:
         tables = [i for i, g in enumerate(grads) if isinstance(g, tf.IndexedSlices) and g.dense_shape is None]
         if not tables or not (self.clipnorm or self.global_clipnorm or self.clipvalue):
             return clip_gradients(self, grads)
-        if context.world_size > 1 and not self.clipvalue:
+        if context.world_size > 1 and not self.clipvalue and not apart.is_scope_open():
             raise NotImplementedError(
-                f"{self.name}: clipping by norm is not implemented for dynamic tables on several workers, because each "
-                "worker has a part of the gradient; use clipvalue"
+                f"{self.name}: clipping by norm is not implemented for dynamic tables on several workers outside of a "
+                "scope, because each worker has a part of the gradient; use clipvalue"
             )
         numbers, summed = {}, list(grads)
         for i in tables:
             numbers[i], summed[i] = standins.touched(grads[i])
+            parts.note(summed[i])
         clipped = list(clip_gradients(self, summed))
         for i in tables:
             clipped[i] = tf.IndexedSlices(clipped[i], numbers[i][:-1])

@@ -10,6 +10,7 @@ long as there are tables. For other variables they do the same as before:
 | `Optimizer.apply_gradients` | ends the step in the table when all updates have been made |
 | an optimizer's `_create_slots`, while it applies | makes no slots if there is a rule: they are columns of the table |
 | `embedding_lookup_sparse_impl` | gives a table the ids before duplicates were dropped |
+| `tf.gradients`, `tf.GradientTape.gradient` | return one slice for each row (`tables/sharded/seen_gradients.py`) |
 | `gen_resource_variable_ops.variable_shape` | returns the shape in a table's handle, [0, D], without an operation |
 """
 
@@ -29,7 +30,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
 from lockstep._src.hooks.interception import Interception, around, attribute_replaced
-from lockstep._src.tables import updates
+from lockstep._src.tables import sharded, updates
 from lockstep._src.tables.dynamic import keras_adapter, local_lookup, standins
 from lockstep._src.tables.dynamic.variable import DynamicVariable, is_dynamic, shapes_of_one_row
 
@@ -49,6 +50,7 @@ def _intercept(interception: Interception) -> None:
     interception.replace(symbols.END_STEP, _wrap_apply)
     interception.replace(symbols.POOLING, _wrap_pooling)
     interception.replace(symbols.VARIABLE_SHAPE, _wrap_variable_shape)
+    sharded.intercept_gradients(interception)
 
 
 # Modules above this one add the symbols that they replace for tables; savers do.

@@ -6,10 +6,12 @@ lookups then work on them unchanged.
 
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded.lookup_steps import gather_table
-from lockstep._src.tables.sharded.scatters import are_rows_of_the_shard, intercept_scatters
+from lockstep._src.tables.sharded.scatters import intercept_scatters
+from lockstep._src.tables.sharded.seen_gradients import intercept_gradients, seen
 from lockstep._src.tables.sharded.shard import (
     is_named_as_slot,
     is_sharded,
+    is_table,
     note,
     register,
     shard_of,
@@ -23,14 +25,16 @@ __all__ = [
     "RowShardedTable",
     "Shard",
     "ShardingRules",
-    "are_rows_of_the_shard",
     "gather_table",
     "intercept_creation",
+    "intercept_gradients",
     "intercept_scatters",
     "is_named_as_slot",
     "is_sharded",
+    "is_table",
     "note",
     "register",
+    "seen",
     "shard_of",
     "shard_of_slot",
     "sharding_scope",

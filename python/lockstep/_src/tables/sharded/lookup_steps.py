@@ -16,7 +16,7 @@ from lockstep._src.collectives import named_job, wire
 from lockstep._src.collectives.ordered import Priority
 from lockstep._src.engine import apart, library
 from lockstep._src.engine.context import context
-from lockstep._src.graph import row_weights
+from lockstep._src.graph import gradient_scale, row_weights
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded.row_reads import read_rows
 
@@ -340,7 +340,7 @@ def _exchange_gradient(grad: tf.Tensor, exchange: Callable[[tf.Tensor], tf.Tenso
 
 def _weighted(grad: Any) -> tf.Tensor:
     """Returns a gradient times the weight of this worker's rows of the batch."""
-    return row_weights.weighted(tf.convert_to_tensor(grad))
+    return row_weights.weighted_gradient(tf.convert_to_tensor(grad))
 
 
 def _mean(summed: tf.Tensor) -> tf.Tensor:
@@ -351,7 +351,7 @@ def _mean(summed: tf.Tensor) -> tf.Tensor:
     """
     if context.options.embedding_gradient == "sum":
         return summed
-    return summed * tf.cast(1.0 / context.world_size, summed.dtype)
+    return gradient_scale.scaled(summed, tf.cast(1.0 / context.world_size, summed.dtype))
 
 
 def _stages_of(op: tf.Operation) -> Iterator[tuple[Stage, str]]:

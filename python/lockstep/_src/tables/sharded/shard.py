@@ -77,6 +77,16 @@ def is_named_as_slot(variable: Any) -> bool:
     )
 
 
+def is_table(variable: Any) -> bool:
+    """Returns whether a variable's rows are distributed over the workers: a sharded or a dynamic table.
+
+    A rank has rows of its own, and gets their gradient from all ranks in the backward pass.
+    """
+    value = getattr(variable, "_value", variable)
+    # One of SOK's dynamic variables is an ordinary variable for some time, of rows that this rank alone has.
+    return is_sharded(value) or getattr(value, "sums_gradients", False)
+
+
 def is_sharded(variable: Any) -> bool:
     """Returns whether a variable is a sharded table, an optimizer's slot for one, or a dynamic table."""
     return shard_of(variable) is not None or getattr(variable, "is_dynamic", False)

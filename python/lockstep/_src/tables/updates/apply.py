@@ -9,6 +9,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
+from lockstep._src.collectives.slices import before_sum
 from lockstep._src.engine import library
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.updates.owners import slot_names
@@ -38,6 +39,8 @@ def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor)
     if not dynamic and not all(map(is_fit, [variable, *slots])):
         return None
     names = [slot.name for slot in rule.slots]
+    # The operation sums slices of one row itself.
+    values, indices = before_sum(values, indices) or (values, indices)
     hyperparameters = rule.hyperparameters()
     applied = library.ops.lockstep_sparse_update(
         [variable.handle],

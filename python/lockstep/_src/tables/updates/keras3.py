@@ -10,14 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from keras.src.optimizers import adagrad, adam, base_optimizer, ftrl, rmsprop, sgd
+from keras.src.optimizers import adagrad, adam, ftrl, rmsprop, sgd
 
 from lockstep._src.collectives.slices import summed_by_row
 from lockstep._src.engine.context import context
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.updates import keras_rules
-from lockstep._src.tables.updates.apply import apply_rule, is_fit
+from lockstep._src.tables.updates.apply import apply_rule
 from lockstep._src.tables.updates.lazy_adam_keras import LazyAdam
 from lockstep._src.tables.updates.rules import Rule, has_method_of
 
@@ -54,18 +54,6 @@ def summed(gradient: Any) -> Any:
     over workers, and differ from that of the same gradient in dense form.
     """
     return summed_by_row(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
-
-
-def sums_slices(optimizer: Any, gradient: Any, variable: Any) -> bool:
-    """Returns whether `optimizer.apply` only makes a fused update of a gradient, which sums slices of one row."""
-    if not context.options.fused_updates or not isinstance(gradient, tf.IndexedSlices) or not is_fit(variable):
-        return False
-    clips = optimizer.clipnorm or optimizer.clipvalue or optimizer.global_clipnorm
-    if clips or optimizer.gradient_accumulation_steps:
-        return False
-    describe = _description_of(optimizer)
-    own_apply = has_method_of(optimizer, base_optimizer.BaseOptimizer, "apply")
-    return own_apply and describe is not None and describe(optimizer, None) is not None
 
 
 def intercept_updates(interception: Interception) -> None:

@@ -1,0 +1,46 @@
+"""Factors by which the exchange of gradients multiplies them.
+
+A program may compute a loss from exchanged gradients, such as a penalty, and take its gradient. This second gradient is
+exchanged as well, and multiplied by the same factors. So they must not be in it already: the derivative of an exchanged
+gradient passes them over. Then the workers compute what one worker computes with the batches of all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import func_graph
+
+from lockstep._src.collectives.slices import values_of, with_values
+
+_PASSED = "LockstepPassed"
+
+
+@tf.RegisterGradient(_PASSED)
+def _passed(op: tf.Operation, grad: Any) -> list[Any]:
+    del op
+    return [grad, None]
+
+
+def scaled(gradient: Any, factor: tf.Tensor, omits_nan: bool = False) -> Any:
+    """Returns a gradient times a factor over which derivatives of the result pass.
+
+    Args:
+      gradient: a tensor or `tf.IndexedSlices`.
+      factor: a scalar of the gradient's type.
+      omits_nan: whether the result is zero for a factor of zero, even for NaN.
+    """
+    multiply = tf.math.multiply_no_nan if omits_nan else tf.multiply
+    values = values_of(gradient)
+    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is not None and not isinstance(graph, func_graph.FuncGraph):
+        # This costs no operation. A tape does not see it.
+        with graph.gradient_override_map({"Mul": _PASSED, "MulNoNan": _PASSED}):
+            return with_values(gradient, multiply(values, factor))
+
+    @tf.custom_gradient
+    def passing(values: tf.Tensor) -> Any:
+        return multiply(values, factor), lambda grad: grad
+
+    return with_values(gradient, passing(values))
