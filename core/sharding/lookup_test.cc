@@ -461,7 +461,7 @@ void ExpectKeysAtTheirOwners(const KeyPlacement& placement) {
       std::vector<int64_t> rows = {5, 4, 5};
       std::vector<int32_t> inverse(asked[rank].size()), inverse_of_rows(rows.size());
       const LookupIds lookups[] = {
-          {"keys", std::nullopt, DType::kInt64, asked[rank].data(), 200, inverse.data(), {}, nullptr, true, placement},
+          {"keys", std::nullopt, DType::kInt64, asked[rank].data(), 200, inverse.data(), {}, {}, true, placement},
           {"rows", 6, DType::kInt64, rows.data(), 3, inverse_of_rows.data()},
       };
       const Result<RoutePlan> plan = PlanRoute(size, lookups);
