@@ -152,7 +152,7 @@ SCATTERS = (
 _EMBEDDING = "tensorflow.python.ops.embedding_ops:"
 LOOKUP = _row(
     _EMBEDDING + "_embedding_lookup_and_transform(params, ids, partition_strategy='mod', ...)",
-    "A list of sharded tables is looked up by `mod` alone; other strategies would read other rows.",
+    "A list of sharded tables is looked up only by `mod`; other strategies would read other rows.",
 )
 POOLING = _row(
     _EMBEDDING + "embedding_lookup_sparse_impl(params, segment_ids, sp_weights, ids, ...)",
@@ -173,12 +173,12 @@ GRAPH_INIT = _row(
 # Gradients and their norms, and statistics of a batch.
 
 _SEEN = {
-    SCOPE: "A gradient has one slice for each row; that of a table is noted as a part of the whole.",
+    SCOPE: "A gradient has one slice for each row; a table's gradient is noted as a part of the whole.",
     TABLES: "A table's gradient has one slice for each row, the sum over the workers.",
 }
 GRADIENTS = _row("tensorflow.python.ops.gradients_util:_GradientsHelper(ys, xs, ...)", _SEEN)
 TAPE_GRADIENT = _row("tensorflow.python.eager.backprop:GradientTape.gradient(self, target, sources, ...)", _SEEN)
-_SPREAD = "A gradient of a sharded table is spread over the workers, and its norm is that of all parts."
+_SPREAD = "A gradient of a sharded table is spread over the workers, and its norm is the norm of all parts."
 GLOBAL_NORM = _row(
     "tensorflow.python.ops.clip_ops:global_norm(t_list, name=None)",
     _SPREAD,
@@ -460,7 +460,7 @@ SAVED_FILES = _rows(
     ":file_utils module",
     "Worker 0 writes and deletes files for the job. A file is replaced when the new one is complete.",
 )
-_ALONE = "Worker 0 alone has these files."
+_ALONE = "Only worker 0 has these files."
 DROPPED_FILES = _rows_of_others(_CALLBACKS, ("csv_logger", "tensorboard"), ":file_utils module", _ALONE)
 _RESTORED = "All workers restore a backup, or none."
 _BACKUP = _CALLBACKS + "backup_and_restore:BackupAndRestore."
@@ -479,7 +479,7 @@ BEST_WEIGHTS = _rows(
     _CALLBACKS + "early_stopping:EarlyStopping.",
     ("on_epoch_end(self, epoch, logs=None)", "on_train_end(self, logs=None)"),
     "",
-    "The best weights include those of dynamic tables.",
+    "The best weights include dynamic tables.",
 )
 _TENSORBOARD = _CALLBACKS + "tensorboard:TensorBoard."
 LOG_WEIGHTS = _row_of_several(_TENSORBOARD + "_log_weights(self, epoch)", "Histograms are of whole sharded tables.")
