@@ -55,7 +55,7 @@ Status CheckSizes(const StringLookup& lookup) {
   return OkStatus();
 }
 
-// Reads the strings that `source` sends for one lookup, and appends them to those of the ranks before.
+// Reads the strings that `source` sends for one lookup, and appends them to the strings of the ranks before.
 Status ReadLookup(MessageReader& reader, int source, ServedStrings::Lookup* lookup) {
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count, reader.Number("numbers of strings"));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string_view heads, reader.Take(count, sizeof(Head), "heads of strings"));

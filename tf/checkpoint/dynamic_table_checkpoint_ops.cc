@@ -198,7 +198,7 @@ class RestoreTablesKernel : public TablesKernel {
     LOCKSTEP_RETURN_IF_ERROR(
         Damage(FromTensorFlow(file.status())).WithPrefix(absl::StrCat("checkpoint ", prefix, ": ")));
     return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
-      // The state of an empty table is fully known: the rows that are restored now are no changes.
+      // The state of an empty table is fully known: the rows that are restored now do not count as changes.
       if (track_) table.table().TrackChanges();
       return Damage(TableReader(&file, &table, names_[t], changes_, rank_, world_size_, part_).Restore())
           .WithPrefix(absl::StrCat("checkpoint ", prefix, ", table '", names_[t], "': "));

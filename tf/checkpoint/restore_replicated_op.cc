@@ -3,7 +3,7 @@
 //
 // The number of workers decides whether a small table is divided, and it may have been another one when the increment
 // was saved. So an increment has a variable of this job either whole, or as the rows that have changed (saved_table.h).
-// Changed rows take the place of those of the present value, which is the one of the checkpoint before.
+// Changed rows replace rows of the present value, which came from the checkpoint before.
 #include <cstring>
 #include <memory>
 #include <string>

@@ -29,10 +29,10 @@ namespace lockstep {
 // For one thread; file and table outlive it.
 class TableReader {
  public:
-  // What is restored of a table.
+  // The parts of a table that are restored.
   enum class Part {
-    kAll,           // the table goes on as in the checkpoint
-    kRows,          // keys and rows, as initial values of another training: steps, counts and slots begin anew
+    kAll,           // the table continues as in the checkpoint
+    kRows,          // keys and rows, as initial values of another training, without steps, counts and slots
     kRowsAndSlots,  // the same, with the optimizer's slots
   };
 

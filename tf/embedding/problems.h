@@ -9,7 +9,7 @@
 
 // Errors that a lookup's steps before its exchange find in the data of this rank. If such a step failed, the peers
 // would wait in the exchange for a rank that does not come. So before an exchange, the step succeeds and its output
-// `problem` has the error's text; the route takes the text as an input and declines, and all ranks raise the error.
+// `problem` has the error's text. The route takes the text as an input and declines. Then all ranks raise the error.
 //
 //   indices --> LockstepSplits --splits, problem--> LockstepValidIds --ids, problem--> LockstepRoute
 //

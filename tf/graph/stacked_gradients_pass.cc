@@ -53,7 +53,7 @@ absl::Status ReadStacks(tf::Graph* graph, tf::Node* node) {
     // made the node.
     graph->RemoveEdge(edge);
     graph->AddEdge(stack->src(), stack->src_output(), node, static_cast<int>(i));
-    // What the copies wait for, the reader waits for.
+    // The reader waits for everything that the copies wait for.
     for (const tf::Edge* before : unstack->in_edges()) {
       if (before->IsControlEdge() && !before->src()->IsSource()) controls.emplace(before->src());
     }

@@ -1,6 +1,6 @@
 // This file compares nothing itself. Values become Arrow's scalars of the types that pyarrow gives them, so that the
-// same filter keeps the same rows here and there. Also the parsing and the comparison of floating-point numbers depend
-// on the thread: those of TensorFlow, and threads that these start, treat denormal numbers as zero.
+// same filter keeps the same rows here and there. The parsing and the comparison of floating-point numbers also depend
+// on the thread: TensorFlow's threads, and threads that they start, treat denormal numbers as zero.
 #include "core/columnar/arrow/filter.h"
 
 #include <arrow/array/builder_base.h>

@@ -12,7 +12,7 @@
 #include "core/comm/collective/communicator.h"
 
 // The checks of everything that peers announce and send in collectives. A peer may run another program, or may be
-// damaged, so no number of a message is used before it was compared with a limit. Each way to receive has one reader:
+// damaged, so each number in a message is compared with a limit before it is used. Each way to receive has one reader:
 //
 //   all ranks know the sizes                       Expecting
 //   only the sender knows the size                 Arrivals, and a MessageReader if the message has parts

@@ -41,7 +41,7 @@ class BackgroundLane {
   // the lane does without it.
   static Place Reserve(const ContextOptions& options);
 
-  // options: those of the job.
+  // options: the job's options.
   BackgroundLane(const ContextOptions& options, Place place);
   // Like Leave; waits until the running work has ended.
   ~BackgroundLane();

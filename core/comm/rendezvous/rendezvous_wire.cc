@@ -59,7 +59,7 @@ UniqueFd MakeSocket(const addrinfo& address, bool reuse = true) {
   UniqueFd fd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, address.ai_protocol));
   const int one = 1, no = 0;
   if (fd.valid() && reuse) setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-  // "[::]" means every address, also those of IPv4, whatever this machine's default is.
+  // "[::]" means every address, also IPv4 addresses, regardless of this machine's default.
   if (fd.valid() && IsAnyV6(address)) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
   return fd;
 }

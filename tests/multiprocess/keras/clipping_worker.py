@@ -15,7 +15,7 @@ ROWS, STEPS, BATCH = 10, 4, 16
 IDS = np.arange(STEPS * BATCH) % ROWS
 LABELS = (IDS % 3).astype(np.float32)[:, None]
 CLIPS = ({"clipnorm": 0.1}, {"global_clipnorm": 0.1}, {"clipvalue": 0.05})
-# A regularizer makes the table's gradient dense, and so do sums over several steps.
+# A regularizer or sums over several steps make the table's gradient dense.
 KINDS = ("regularized", "accumulated", "eager", "dynamic")
 
 

@@ -48,7 +48,7 @@ def test_any_number_of_workers_begins_with_its_rows(saved, workers):
     outcomes = call_workers(worker.begun, workers, str(folder), timeout_s=120)
     for name in worker.TABLES:
         begun, wanted = by_key([found for found, _ in outcomes], name), by_key(held, name)
-        # Rows and slots; versions and frequencies begin anew.
+        # Rows and slots are restored; versions and frequencies are not.
         assert {key: [row, *slots] for key, (row, _, _, *slots) in begun.items()} == {
             key: [row, *slots] for key, (row, _, _, *slots) in wanted.items()
         }

@@ -128,7 +128,7 @@ def resumed(folder, steps):
 
 
 def begun(folder):
-    """Returns the worker's values if all variables and tables begin with those of the checkpoint in `folder`."""
+    """Returns the worker's values if all variables and tables begin with the values of the checkpoint in `folder`."""
     tf.disable_v2_behavior()
     with tf.Graph().as_default(), hb.scope(seed=3):
         tables, static, *_ = build()

@@ -1,4 +1,4 @@
-"""Gradients that a program changes before they are applied are those of plain TensorFlow, on any number of workers."""
+"""Gradients that a program changes before they are applied equal plain TensorFlow's, on any number of workers."""
 
 import functools
 

@@ -62,7 +62,7 @@ class _PlainLookups:
 
 
 class _Lookups:
-    """The lookups of a table by the functions under test: TensorFlow's, or those of SOK."""
+    """The lookups of a table by the functions under test: TensorFlow's or SOK's."""
 
     def __init__(self, table, is_of_sok):
         self.table, self._is_of_sok = table, is_of_sok
@@ -102,7 +102,7 @@ def _by_norm_in_a_branch(gradients):
     return [_on_values(clipped, g) for g in gradients]
 
 
-# What a program does with a list of gradients.
+# The changes that a program makes to a list of gradients.
 CHANGES = {
     "nothing": lambda gradients: gradients,
     "clip_by_value": _each(_limited),

@@ -82,7 +82,7 @@ def port(number: int, host: str = "", what: str = "--port", proc: Path = Path("/
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, number))
             probe.listen()
-    except (OverflowError, ValueError) as error:  # a port out of range; a host that is no name
+    except (OverflowError, ValueError) as error:  # a port out of range; a host that is not a name
         return Finding(name, "problem", f"of {what}: {error}", "name a host, and a port from 1024 to 65535")
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:

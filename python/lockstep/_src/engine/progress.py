@@ -15,7 +15,7 @@ _log = logging.getLogger("lockstep")
 
 
 def info(message: str, *values: Any) -> None:
-    """Logs a line; the arguments are those of Python's `Logger.info`."""
+    """Logs a line; takes the arguments of Python's `Logger.info`."""
     if _log.isEnabledFor(logging.INFO):
         _log.info(message, *values)
     else:

@@ -6,8 +6,8 @@ writes a draft beside its target, in a hidden folder of its own:
     m.keras                                            the target: the file of the last save, or none
     .m.keras.saving-0b7f31c2a96e-4711-0/m.keras        the draft of process 4711
 
-A complete draft is synced, and then renamed to its target. The rename replaces a file at once, and so does the
-exchange of two folders. A process that is killed leaves its draft behind; the next save in that folder removes it.
+A complete draft is synced, and then renamed to its target. The rename replaces a file at once. Two folders are also
+exchanged at once. A process that is killed leaves its draft behind; the next save in that folder removes it.
 
 Remote paths (s3://, gs://) have neither syncs nor drafts: such a file is complete when it is closed.
 """
@@ -42,7 +42,7 @@ def is_local(path: str) -> bool:
 
 
 def is_replaceable(path: str) -> bool:
-    """Returns whether a rename can give a draft this name: it is no remote path, no device, pipe or mount point."""
+    """Returns whether a rename can give a draft this name: it is not a remote path, device, pipe or mount point."""
     if not is_local(path):
         return False
     return not os.path.exists(path) or os.path.isfile(path) or (os.path.isdir(path) and not os.path.ismount(path))
@@ -110,7 +110,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def link(source: str, target: str) -> None:
-    """Makes a second name for a file, or for all files of a folder; copies where there are no links."""
+    """Makes a second name for a file, or for all files of a folder; copies if links are not possible."""
     if os.path.isdir(source) and not os.path.islink(source):
         shutil.copytree(source, target, symlinks=True, copy_function=link)
         return

@@ -197,7 +197,7 @@ def test_a_warm_start_gives_dynamic_tables_their_rows(tmp_path, meant):
     row, accumulated, seen = 1.0, 0.1, []
     for folder, source in (("first", None), ("second", WarmStartSettings(f"{tmp_path}/first", meant))):
         model = make(tmp_path / folder, keyed_model_fn, warm_start_from=source).train(keys_fn)
-        accumulated = 0.1 + (2 * row) ** 2  # the accumulators begin anew
+        accumulated = 0.1 + (2 * row) ** 2  # accumulators are not restored
         row -= RATE * 2 * row / np.sqrt(accumulated)
         seen.append((list(model.predict(keys_fn)), row))
     for predicted, wanted in seen:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from lockstep._src.graph import ancestry
 
-# The collection of operations. A collection whose key is no string stays out of exported graphs.
+# The collection of operations. A collection whose key is not a string stays out of exported graphs.
 _ALIKE = ("lockstep", "alike")
 # An attribute of a graph: the operations whose results are this worker's own.
 _OWN = "_lockstep_own"

@@ -110,7 +110,7 @@ def describe(path: str, checksums: bool = False) -> Description:
 
 
 def _is_special(path: str) -> bool:
-    """Returns whether the path is that of a pipe, a device or a socket."""
+    """Returns whether the path names a pipe, a device or a socket."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 

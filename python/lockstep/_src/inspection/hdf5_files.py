@@ -15,7 +15,7 @@ from lockstep._src.inspection import isolated
 from lockstep._src.inspection.description import InspectError
 
 VARS, OPTIMIZER = "vars", "optimizer"
-# The files of a dynamic table in its layer's group, and those of a checkpoint.
+# The files of a dynamic table: their names in its layer's group, and in a checkpoint.
 TABLE_FILES = {"table_index": "table.index", "table_data": "table.data-00000-of-00001"}
 _CHUNK_BYTES = 16 << 20
 # A file of Keras has far less. Links may make a file of any size look larger.

@@ -183,7 +183,7 @@ def _layers(read: list[dict[str, Any]], classes: dict[str, str], folder: str) ->
         name = hdf5_files.OPTIMIZER if one["at"] == hdf5_files.OPTIMIZER else one["name"]
         table = os.path.join(folder, str(number))
         weights = {weight: _Weight(*about) for weight, about in one["weights"].items()}
-        # Without a configuration, Keras' name of the group is that of the class: `embedding_1`.
+        # Without a configuration, the name is the group's name, which Keras derives from the class: `embedding_1`.
         yield _Layer(name, kind, one["at"], weights, table if os.path.isdir(table) else "")
 
 

@@ -131,7 +131,7 @@ def _checked_spec(spec: Any) -> Any:
 
 
 def _names(model: keras.Model, signature: Any) -> list[str]:
-    """Returns the names of the inputs: those of the model, or else the keys in the signature's structure."""
+    """Returns the names of the inputs: the model's names, or else the keys in the signature's structure."""
     count = len(keras.tree.flatten(signature))
     inputs = keras.tree.flatten(getattr(model, "_inputs_struct", None)) if isinstance(model, Functional) else []
     if len(inputs) == count:

@@ -24,8 +24,8 @@ LISTS = [[1, 2], [], [3], [4, 4, 99]]
 WORDS = [[b"2"], [b"3", b"none"], [], [b"1", b"1", b"5"]]
 AGES = np.array([[0.5], [1.0], [2.0], [-1.0]], np.float32)
 
-# A program that serves by all functions of both of TensorFlow's loaders: the first argument is the folder, the second
-# one the components of the inputs by name, the third one the form of the inputs.
+# A program that serves by all functions of both of TensorFlow's loaders. Its arguments are the folder, the components
+# of the inputs by name, and the form of the inputs.
 _SERVE = """
 import json, sys
 import numpy as np, tensorflow as tf
@@ -150,7 +150,7 @@ def test_a_subclass_says_the_form_of_its_inputs_or_is_refused(tmp_path):
         fed[f"{name}_values"], fed[f"{name}_row_splits"] = inputs[name].values, inputs[name].row_splits
     (served,) = loaded.signatures["serving_default"](**fed).values()
     np.testing.assert_allclose(served, _expected(), rtol=1e-6)
-    # Whoever gives a dense signature means it: without padding it serves the same.
+    # A dense signature that is given is not refused: without padding it serves the same.
     dense = [
         {
             "ids": tf.TensorSpec([None, 2], tf.int64),

@@ -186,7 +186,7 @@ def _by_kind(saveables: Iterable[Any]) -> tuple[list[dynamic_tables.TableSaveabl
     return tables, shards, others
 
 
-# The types of variables of which an increment may have the changed rows alone.
+# The types of variables of which an increment may have only the changed rows.
 _TYPES_OF_ROWS = (
     *(tf.float32, tf.float64, tf.bfloat16),
     *(tf.int8, tf.int16, tf.int32, tf.int64, tf.uint8, tf.uint16, tf.uint32, tf.uint64),

@@ -1,16 +1,16 @@
-"""Dynamic tables whose initial rows are those of a checkpoint: `tf.compat.v1.train.init_from_checkpoint`, warm starts.
+"""Dynamic tables with initial rows from a checkpoint: `tf.compat.v1.train.init_from_checkpoint`, warm starts.
 
-TensorFlow's function looks in a graph's store of variables, in which there are no dynamic tables, and looks for tensors
-by the names of variables, while a table has several tensors (tf/checkpoint/table_layout.h). It is wrapped while there
-are tables. Its map may name a table in all of TensorFlow's forms:
+TensorFlow's function looks in a graph's store of variables, which has no dynamic tables. It looks for tensors by the
+names of variables, while a table has several tensors (tf/checkpoint/table_layout.h). It is wrapped while there are
+tables. Its map may name a table in all of TensorFlow's forms:
 
 | map | initial values |
 | --- | --- |
 | `'scope/': 'other/'`, `'/': '/'` | of all tables in the scope: rows, and slots if the table has been trained before |
 | `'name': 'other'`, `'name': table`, `'name': [table]` | of one table: rows |
 
-So it is with variables: a scope has the slots that optimizers have already made. Counts, steps and filters begin anew,
-because they belong to the training that has ended.
+The same holds for variables: a scope has the slots that optimizers have already made. Counts, steps and filters are
+not restored, because they belong to the training that has ended.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def _graph():
         yield
 
 
-# Of each form: the scope of the program, and the map.
+# The scope of the program and the map, for each form.
 FORMS = {
     "root": ("old", lambda p: {"/": "/"}),
     "root to scope": ("new/old", lambda p: {"/": "new/"}),

@@ -79,7 +79,7 @@ class StockTable(dynamic.DynamicVariable):
     """
 
     fuses_lookups = False
-    # Its rows are those of the export's checkpoint, whatever the model says of initial values.
+    # Its rows come from the export's checkpoint, regardless of the model's initial values.
     is_initialized_here = False
 
     def __init__(

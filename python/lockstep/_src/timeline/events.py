@@ -22,7 +22,7 @@ _KINDS = {
 _HEAD = {"rank": "count", "size": "count", "job": "text", "host": "text", "boot": "text", "unix_s": "count"}
 _END = {"dropped": "count", "full": "flag"}
 _SPAN = {"name": "text", "cat": "text", "tid": "count", "ts": "time", "dur": "duration"}
-# The arguments of spans by their category. Those of other categories are not used.
+# The arguments of spans by their category. Arguments of other categories are not used.
 _ARGUMENTS: Mapping[str, Mapping[str, str]] = {
     "collective": {"number": "count", "sent_bytes": "count", "received_bytes": "count", "wait_us": "duration"},
     "step": {"step": "count"},

@@ -37,7 +37,7 @@ def print_text(text: str) -> None:
     try:
         print(printable(text, lines=True).encode(encoding, "backslashreplace").decode(encoding), flush=True)
     except BrokenPipeError:
-        # The interpreter flushes the output once more at its end.
+        # The interpreter flushes the output once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

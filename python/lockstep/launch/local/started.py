@@ -1,7 +1,7 @@
 """Ends the processes that workers started, also those that left their worker's process group.
 
 A process that calls setsid, as a daemon does, gets a process group of its own, and signals to the worker's group do not
-reach it. It keeps the environment that it was started with. There the value of LOCKSTEP_NOTES is that of its worker:
+reach it. It keeps the environment that it was started with. There LOCKSTEP_NOTES has the value of its worker:
 the number of a pipe, which no other worker of the machine has.
 
 A process that was started without the worker's environment, such as by `env -i`, is not found in this way.

@@ -84,7 +84,7 @@ def _pooled(table: Any, ids: Any, weights: Any, combiner: str, filtering: bool) 
 
 
 class _Table(NamedTuple):
-    """What errors of a lookup need of a table."""
+    """The properties of a table that errors of a lookup need."""
 
     logical_name: str
     has_route: bool

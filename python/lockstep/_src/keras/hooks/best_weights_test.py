@@ -85,7 +85,7 @@ def stop_early(folder):
         stopping.best_weights = None
         gc.collect()
         left = [name for name in os.listdir(folder) if str(os.getpid()) in name or context.world_size == 1]
-        model.fit(dataset(), epochs=1, callbacks=[records], **fitting)  # training goes on
+        model.fit(dataset(), epochs=1, callbacks=[records], **fitting)  # training continues
     return records.states, restored, kept, left
 
 

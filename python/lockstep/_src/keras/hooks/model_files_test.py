@@ -161,7 +161,7 @@ def killed_in_second_save(folder):
 
 
 def between_two_files(folder):
-    """Resumes from a backup whose second file is still that of the epoch before. Returns the epochs."""
+    """Resumes from a backup whose second file is still from the epoch before. Returns the epochs."""
     epochs = []
 
     class Stops(tf.keras.callbacks.Callback):

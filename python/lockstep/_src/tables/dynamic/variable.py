@@ -421,7 +421,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
 
     @property
     def creation(self) -> tf.Operation | None:
-        """In a graph, the operation that creates the table without keys, whatever its initializer does."""
+        """In a graph, the operation that creates the table without keys, regardless of its initializer."""
         return self._creation
 
     def begin_with(self, initializer: tf.Operation) -> None:
@@ -479,7 +479,7 @@ def checked_key_type(owner: str, key_dtype: Any) -> tf.DType:
 
 
 def wrong_keys(owner: str, got: tf.DType, wanted: tf.DType) -> str:
-    """Returns the message for keys of another kind than those of a table or layer: strings for integers, or reverse."""
+    """Returns the message for keys of another kind than a table or layer has: strings for integers, or the reverse."""
     kind = "string" if got == tf.string else "integer"
     return f"{owner}: keys are {got.name}, wanted {wanted.name}; for {kind} keys create it with another key_dtype"
 

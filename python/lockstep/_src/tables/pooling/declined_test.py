@@ -1,4 +1,4 @@
-"""Errors in the data of one worker: all workers raise them, and the job goes on."""
+"""Errors in the data of one worker: all workers raise them, and the job continues."""
 
 from __future__ import annotations
 

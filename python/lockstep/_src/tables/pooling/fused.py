@@ -205,7 +205,8 @@ def _gradient_of_pool(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
 
 @tf.RegisterGradient("LockstepPoolGradient")
 def _gradient_of_pool_gradient(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
-    # The inner product of row gradients with `given` is that of the examples' gradients with the pooled `given`.
+    # The inner product of row gradients with `given` equals the inner product of the examples' gradients with the
+    # pooled `given`.
     of_gradients, of_weights = [], []
     for (grad, _, places, splits, weights, combiner, table), given in zip(_lookups_of(op, 2), grads, strict=True):
         given = tf.convert_to_tensor(given)

@@ -368,7 +368,7 @@ def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None
     for (stage, rows_of), gradients, grad in zip(_stages_of(op), op.get_attr("gradients"), grads, strict=True):
         values, is_sum = grad, tf.compat.as_str(gradients) == _SUM
         # A gather may have followed the lookup. Its slices are the gradients of the ids that it selected, or of places
-        # among the distinct ids. Of the row of a scalar id, it selected elements: then the gradient is made dense.
+        # among the distinct ids. For a scalar id, it selected elements of the row: then the gradient is made dense.
         if isinstance(grad, tf.IndexedSlices) and (rows_of == "distinct_ids" or stage.inverse.shape.rank):
             places = tf.cast(grad.indices, tf.int32) if rows_of == "distinct_ids" else None
             stage = stage._replace(inverse=tf.gather(stage.inverse, grad.indices) if places is None else places)

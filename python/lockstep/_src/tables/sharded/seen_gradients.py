@@ -7,11 +7,11 @@
 
 In a scope, the `tf.IndexedSlices` of every variable have one slice for each row. For a table, that is the sum over all
 workers. So norms, clipping and functions of each element give what they give for the gradient in dense form. Outside of
-scopes this holds for tables alone. A fused update takes the slices before this sum (`before_sum`), which is then not
+scopes this holds only for tables. A fused update takes the slices before this sum (`before_sum`), which is then not
 computed.
 
 A table's gradient is spread over the workers like the table's rows, in slices or dense: it is noted as a part. All
-gradients are noted as this worker's own, also those of exchanged gradients.
+gradients are noted as this worker's own, also gradients of exchanged gradients.
 """
 
 from __future__ import annotations

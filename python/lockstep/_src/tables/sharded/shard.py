@@ -83,7 +83,7 @@ def is_table(variable: Any) -> bool:
     A rank has rows of its own, and gets their gradient from all ranks in the backward pass.
     """
     value = getattr(variable, "_value", variable)
-    # One of SOK's dynamic variables is an ordinary variable for some time, of rows that this rank alone has.
+    # One of SOK's dynamic variables is an ordinary variable for some time, of rows that only this rank has.
     return is_sharded(value) or getattr(value, "sums_gradients", False)
 
 

@@ -53,7 +53,7 @@ class ShardingRules:
     def from_options(cls) -> ShardingRules | None:
         """Returns the rules of the context's options; None if the options say that nothing is sharded."""
         options = context.options
-        # No other worker runs a graph that one worker builds alone, whatever scopes the program opens in it.
+        # If only one worker builds a graph, no other runs it, regardless of the scopes that the program opens in it.
         if not options.sharding or options.mode == "infer" or context.is_detached:
             return None
         return cls(max(context.world_size, options.batch_size or 0), placement=options.placement)

@@ -95,7 +95,7 @@ TABLE_ROWS = 20
 
 
 def stacks(lookup, rank):
-    """Yields stacks on every axis, and on one that is counted from the end; `rank` is that of a lookup's rows."""
+    """Yields stacks on every axis, and on one that is counted from the end; `rank` is the rank of a lookup's rows."""
     for axis in [*range(rank + 1), -rank]:
         yield tf.stack([lookup(), lookup(), lookup() * 2.0], axis=axis)
 
