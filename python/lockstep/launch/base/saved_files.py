@@ -6,7 +6,7 @@ A file that was cut off, or that a full disk has left in the middle, has none of
 | --- | --- |
 | `.keras` | a zip file with a directory, whose entries lie inside the file, and with weights |
 | `.h5`, `.hdf5` | an HDF5 file that is as long as its own header says |
-| `.json` | JSON |
+| `.json` | it begins with a whole value of JSON; one of more than 64 MiB is not read |
 | `<prefix>.index` | TensorFlow's table of a checkpoint with its footer, beside all data files of one number |
 | a folder | it has files, and all of these kinds in it are complete, or a copy `.bkp` beside them is |
 
@@ -35,7 +35,7 @@ def is_complete(path: str) -> bool:
             names = [name for name in os.listdir(path) if not name.startswith(".")]
             return bool(names) and all(_is_complete_in(os.path.join(path, name)) for name in names)
         return _is_complete_file(path, path)
-    except (OSError, ValueError, struct.error, RecursionError, zipfile.BadZipFile, NotImplementedError):
+    except (OSError, ValueError, LookupError, struct.error, RecursionError, zipfile.BadZipFile, NotImplementedError):
         return False
 
 
@@ -79,8 +79,9 @@ def _is_whole_hdf5(path: str) -> bool:
 
 
 def _is_json(path: str) -> bool:
-    with open(path, "rb") as file:
-        json.loads(file.read(_MOST_JSON_BYTES))
+    if os.path.getsize(path) <= _MOST_JSON_BYTES:
+        with open(path, encoding="utf-8") as file:
+            json.JSONDecoder().raw_decode(file.read().lstrip())
     return True
 
 

@@ -46,7 +46,7 @@ def test_a_file_that_was_cut_off_anywhere_is_not_complete(tmp_path, name, write)
     write(path)
     assert is_complete(path)
     whole = Path(path).read_bytes()
-    for size in {0, 1, 96, len(whole) // 2, len(whole) - 1} - {len(whole)}:
+    for size in {0, 1, 8, 9, 96, len(whole) // 2, len(whole) - 1} - {len(whole)}:
         with open(path, "wb") as file:
             file.write(whole[:size])
         assert not is_complete(path), size

@@ -8,9 +8,11 @@ A process that was started without the worker's environment, such as by `env -i`
 """
 
 import contextlib
+import errno
+import functools
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from lockstep.launch.base import notes
 
@@ -41,16 +43,12 @@ def signal_started(workers: Mapping[int, str], signum: int) -> int:
     for name in os.listdir("/proc") if groups else ():
         if not name.isdecimal():
             continue
-        with contextlib.suppress(OSError):  # It has ended, or belongs to another user.
-            # The handle keeps naming this process; its number may soon name another one.
-            handle = os.pidfd_open(int(name))
-            try:
-                group = next((groups[entry] for entry in _environment(name) if entry in groups), None)
-                if group is not None and os.getpgid(int(name)) != group:
-                    signal.pidfd_send_signal(handle, signum)
-                    sent += 1
-            finally:
-                os.close(handle)
+        # An error: it has ended, or belongs to another user.
+        with contextlib.suppress(OSError), _handle_of(int(name)) as send:
+            group = next((groups[entry] for entry in _environment(name) if entry in groups), None)
+            if group is not None and os.getpgid(int(name)) != group:
+                send(signum)
+                sent += 1
     return sent
 
 
@@ -65,6 +63,26 @@ def kill_started(workers: Mapping[int, str]) -> None:
     for _ in range(_MOST_READS):
         if not signal_started(workers, signal.SIGKILL):
             return
+
+
+@contextlib.contextmanager
+def _handle_of(process: int) -> Iterator[Callable[[int], None]]:
+    """Yields a function that sends a signal to a process.
+
+    A handle keeps naming the process, whose number may soon name another one. Old kernels, some containers and some
+    builds of Python have no handles; then the number has to do.
+    """
+    try:
+        handle = os.pidfd_open(process)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        yield functools.partial(os.kill, process)
+        return
+    try:
+        yield functools.partial(signal.pidfd_send_signal, handle)
+    finally:
+        os.close(handle)
 
 
 def _environment(process: str) -> list[bytes]:
