@@ -150,7 +150,8 @@ def test_a_changed_configuration_of_keras_is_described_or_refused(tmp_path, caps
 def _refusal(path, capsys):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     error = run_tool(command.main, [str(path)], capsys)
-    assert max(before, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) < 1 << 20  # KiB
+    # In KiB; other tests of this process may have had larger children before.
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 1 << 20)
     assert error.startswith(f"lockstep inspect: {path}")
     return error
 

@@ -43,7 +43,7 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
     `default_value_no_permission` of the table's options (0 by default), or the constant with which all rows begin.
 
     Inputs that were declared `ragged` or `sparse` stay so in the SavedModel's function `serve`. Its signature
-    `serving_default` takes their components by name (`composite_inputs.py`). Inputs of a subclass are not declared; its
+    `serving_default` takes their components by name. Inputs of a subclass are not declared; its
     `input_signature` has `tf.RaggedTensorSpec` and `tf.SparseTensorSpec` for them.
 
     In a job all workers call this, and worker 0 writes the files. Its memory must hold the whole tables.

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
+from lockstep._src.collectives.slices import with_unique_rows
 from lockstep._src.engine import progress
 from lockstep._src.engine.context import context
 from lockstep._src.keras.models.passes import Loss
@@ -51,12 +52,14 @@ class Compiled:
     clipvalue: float | None
 
     def clipped(self, gradients: Sequence[tuple[Any, tf.Variable]]) -> list[tuple[Any, tf.Variable]]:
-        """Returns the gradients, clipped to the bounds."""
+        """Returns the gradients, clipped to the bounds. The slices of a row count as their sum."""
         if self.clipnorm is None and self.clipvalue is None:
             return list(gradients)
         return [(None if g is None else self._clipped(g), variable) for g, variable in gradients]
 
     def _clipped(self, gradient: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            gradient = with_unique_rows(gradient)
         if self.clipnorm is not None:
             gradient = tf.clip_by_norm(gradient, self.clipnorm)
         if self.clipvalue is not None:
