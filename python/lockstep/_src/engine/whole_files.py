@@ -105,7 +105,7 @@ def publish(draft: str, target: str) -> None:
     """Makes a complete draft durable, and gives it its name. Before the rename, the target is as it was.
 
     Files of a folder that the draft does not have stay in the target: a save into a folder of the user deletes
-    nothing. A symbolic link stays a link, and the file to which it leads is replaced. Files and folders keep their mode.
+    nothing. A symbolic link stays a link, and the file to which it leads is replaced. Files and folders keep modes.
 
     The working directory of this process, and a folder that contains it, stay the same folder: their files are replaced
     one by one. A target that cannot be renamed to is written directly.

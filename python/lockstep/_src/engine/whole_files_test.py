@@ -178,13 +178,11 @@ def test_the_working_directory_stays_the_same_folder(tmp_path, monkeypatch, inne
     (target / "notes.txt").write_text("the user's")
     monkeypatch.chdir(target / inner)
     number = target.stat().st_ino
-    monkeypatch.setattr(
-        os, "replace", lambda one, other: (replaced.append(os.path.basename(other)), replace(one, other))
-    )
+    monkeypatch.setattr(os, "replace", lambda one, other: (replaced.append(other), replace(one, other)))
     _replace(os.curdir if not inner else target, {"saved_model.pb": "2", "variables/index": "2", "assets/words": "2"})
     wanted = {"saved_model.pb": "2", "variables/index": "2", "assets/words": "2", "notes.txt": "the user's"}
     assert _tree(target) == wanted and target.stat().st_ino == number and os.listdir(tmp_path) == ["model"]
-    assert replaced[-1] == "saved_model.pb" and os.getcwd() == str(target / inner)
+    assert replaced[-1] == str(target / "saved_model.pb") and os.getcwd() == str(target / inner)
 
 
 def _fails(number, *paths):

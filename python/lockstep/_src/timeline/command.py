@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import re
 from collections.abc import Sequence
 
+from lockstep._src.engine import whole_files
 from lockstep._src.timeline import merging, picture, summary, traces
 from lockstep.launch.base.printing import print_error, print_text
 
@@ -70,17 +70,9 @@ def _tell(options: argparse.Namespace, text: str) -> None:
 
 
 def _write(path: str, text: str) -> None:
-    """Writes a file, which is replaced when the new one is complete; a device or a pipe is written directly."""
-    draft = path if os.path.exists(path) and not os.path.isfile(path) else f"{path}.{os.getpid()}.new"
+    if not whole_files.is_local(path):
+        raise traces.TimelineError(f"{path}: got a remote path, wanted a file of this machine")
     try:
-        try:
-            with open(draft, "w", encoding="utf-8") as file:
-                file.write(text)
-            if draft != path:
-                os.replace(draft, path)
-        finally:
-            if draft != path:
-                with contextlib.suppress(OSError):
-                    os.remove(draft)
+        whole_files.write_text(path, text)
     except OSError as error:
-        raise traces.TimelineError(f"{path}: {error.strerror or error}") from None
+        raise traces.TimelineError(f"{path}: {os.strerror(error.errno) if error.errno else error}") from None

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,21 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.C
     _job(tmp_path)
     assert command.main([str(tmp_path), "-o", str(tmp_path / "none" / "x.json")]) == 1
     assert "x.json: No such file or directory" in capsys.readouterr().err
+
+
+def test_a_file_keeps_its_link_and_its_mode_and_a_device_is_written_directly(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    _job(tmp_path / "job")
+    target, link = tmp_path / "x.json", tmp_path / "link.json"
+    target.write_text("before")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    assert command.main([str(tmp_path / "job"), "-o", str(link)]) == 0
+    assert link.is_symlink() and target.stat().st_mode & 0o777 == 0o600
+    assert json.loads(target.read_text())
+    assert sorted(os.listdir(tmp_path)) == ["job", "link.json", "x.json"]
+    assert command.main([str(tmp_path / "job"), "-o", "/dev/null"]) == 0
+    assert not os.path.isfile("/dev/null")
 
 
 def test_without_steps_the_summary_comes_before_the_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
