@@ -26,6 +26,8 @@ import keras
 import tensorflow as tf
 from keras.src.models.functional import Functional
 
+from lockstep._src.keras.hooks import model_files
+
 _Specs = dict[str, tf.TensorSpec]
 
 
@@ -90,7 +92,8 @@ def export(
         serving_default = _traced(call_by_components, [components])
     archive.add_endpoint("serve", serve)
     archive.add_endpoint("serving_default", serving_default)
-    archive.write_out(os.fspath(filepath), verbose=verbose)
+    with model_files.export_draft(filepath) as draft:
+        archive.write_out(draft, verbose=verbose)
 
 
 def _tracked(model: keras.Model) -> Iterator[Any]:

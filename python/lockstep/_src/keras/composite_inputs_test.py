@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -129,7 +130,7 @@ class Undeclared(keras.Model):
         return self.join([self.ids(inputs["ids"]), self.words(inputs["words"]), inputs["age"]])
 
 
-def test_a_subclass_says_the_form_of_its_inputs_or_is_refused(tmp_path):
+def test_a_subclass_says_the_form_of_its_inputs_or_is_refused(tmp_path, monkeypatch):
     model, inputs = Undeclared(), _inputs("ragged")
     model(inputs)
     _fill(model.ids, model.words)
@@ -143,6 +144,15 @@ def test_a_subclass_says_the_form_of_its_inputs_or_is_refused(tmp_path):
         "age": keras.InputSpec(shape=[None, 1], dtype="float32"),
     }
     export(model, tmp_path / "model", input_signature=[signature], verbose=False)
+
+    def fails(archive, path, *args, **kwargs):
+        (pathlib.Path(path) / "variables").mkdir(parents=True)
+        (pathlib.Path(path) / "saved_model.pb").write_text("a part")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(tf.saved_model, "save", fails)
+        export(model, tmp_path / "model", input_signature=[signature], verbose=False)
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     np.testing.assert_allclose(loaded.serve(inputs), _expected(), rtol=1e-6)
     fed = {"age": inputs["age"]}

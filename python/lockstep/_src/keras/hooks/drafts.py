@@ -26,29 +26,40 @@ _REMOTE = re.compile(r"(/cns|/cfs|/gcs|/hdfs|/readahead|/placer|/tfhub|.*://)")
 
 
 @contextlib.contextmanager
-def replacing(path: str, several: bool = False, finish: Callable[[str], None] = lambda draft: None) -> Iterator[str]:
+def replacing(
+    path: str,
+    several: bool = False,
+    finish: Callable[[str], None] = lambda draft: None,
+    makes_parents: bool = False,
+) -> Iterator[str]:
     """Yields the path to write in place of `path`. At the end of the block, what was written takes the place of `path`.
 
-    The yielded path is `path` itself if it is remote, a device or a mount point.
+    The yielded path is `path` itself if it is remote, a device or a mount point, or lies in a read-only folder.
 
     Args:
       path: a file, a folder, or the prefix of a checkpoint.
       several: whether the block writes several files of weights, and one that lists them.
       finish: called with the complete draft of a file before it takes its place.
+      makes_parents: whether Keras makes the folders above `path` if there are none.
 
     Raises:
-      OSError: the block, or the rename, raised an error of files. `path` is as it was.
+      OSError: the block, or the rename, raised an error of files. `path` is as it was, unless it is written directly.
     """
     if not whole_files.is_replaceable(path) or _REMOTE.match(path):
         yield path
         return
-    if path.endswith((".h5", ".hdf5")) and os.path.dirname(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)  # Keras makes the folders of these files
-    folder, place = "", os.path.join(os.path.dirname(path), "")
+    is_direct, folder, place = False, "", os.path.join(os.path.dirname(path), "")
     try:
+        if (makes_parents or path.endswith((".h5", ".hdf5"))) and os.path.dirname(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
         with whole_files.draft_of(path) as draft:
-            folder = os.path.dirname(draft)
-            if several:
+            is_direct = draft == path
+            folder = "" if is_direct else os.path.dirname(draft)
+            if is_direct:
+                yield path
+                if os.path.isfile(path) and not several:
+                    finish(path)
+            elif several:
                 yield _with_another_name(draft) if os.path.exists(_listing(path)) else draft
                 _publish_several(folder, _listing(path))
             else:
@@ -61,9 +72,11 @@ def replacing(path: str, several: bool = False, finish: Callable[[str], None] = 
             raise
         number, text = reason
         remains = "the file of the last save is unchanged" if os.path.exists(path) else "no file was written"
+        if is_direct:
+            remains = "it was written directly and may be damaged"
         raise OSError(number, f"{path} cannot be saved: {text}; {remains}") from None
     except tf.errors.OpError as error:  # of an export
-        text = file_errors.cause_of(error).replace(f"{folder}/", place)
+        text = file_errors.cause_of(error).replace(f"{folder}/", place) if folder else file_errors.cause_of(error)
         raise file_errors.named(error, f"{path} cannot be saved: {text}") from None
     except Exception as error:
         error.args = tuple(a.replace(f"{folder}/", place) if folder and isinstance(a, str) else a for a in error.args)

@@ -8,9 +8,10 @@ This module imports Keras; a scope imports it if the program has Keras 3.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras.src.utils import io_utils
@@ -66,7 +67,8 @@ def _save_alone(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
             return
         call.arguments["overwrite"] = True
     several = call.arguments.get("max_shard_size") is not None
-    with drafts.replacing(path, several, lambda draft: resuming.stamp(draft, path)) as draft:
+    makes_parents = call.arguments.get("zipped") is False  # a folder, with those above it
+    with drafts.replacing(path, several, lambda draft: resuming.stamp(draft, path), makes_parents) as draft:
         call.arguments["filepath"] = draft
         save(*call.args, **call.kwargs)
     if context.world_size > 1:
@@ -75,12 +77,19 @@ def _save_alone(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
 
 def _export(export: Callable[..., Any], model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
     """Exports a model; the files appear together."""
+    with export_draft(filepath) as draft:
+        return export(model, draft, *args, **kwargs)
+
+
+@contextlib.contextmanager
+def export_draft(filepath: str | os.PathLike[str]) -> Iterator[str]:
+    """Yields the folder to export a model to; at the end of the block, it takes the place of `filepath`."""
     path = os.fspath(filepath)
-    with drafts.replacing(path) as draft:
+    with drafts.replacing(path, makes_parents=True) as draft:
 
         def naming_path(show: Callable[..., Any]) -> Callable[..., Any]:
             return lambda text, *args, **kwargs: show(text.replace(draft, path), *args, **kwargs)
 
         # Keras prints where it has written to.
         with attribute_replaced(io_utils, "print_msg", naming_path):
-            return export(model, draft, *args, **kwargs)
+            yield draft

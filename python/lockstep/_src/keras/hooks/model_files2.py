@@ -35,7 +35,8 @@ def _save(keras: ModuleType, save: Callable[..., Any], model: Any, *args: Any, *
         if not sys.modules[f"{keras.__name__}.src.utils.io_utils"].ask_to_proceed_with_overwrite(path):
             return None
         call.arguments["overwrite"] = True
-    with drafts.replacing(path) as draft:
+    # Of its formats, only this one needs a folder that exists.
+    with drafts.replacing(path, makes_parents=not path.endswith(".keras")) as draft:
         call.arguments["filepath"] = draft
         return save(*call.args, **call.kwargs)
 

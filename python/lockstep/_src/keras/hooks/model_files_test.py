@@ -82,8 +82,9 @@ SAVES = {
 }
 
 
-def load(name, folder, model):
-    path = f"{folder}/{name}"
+def load(name, folder, model, place=None):
+    """Returns the number in a save of the kind `name`, which has another name if `place` is given."""
+    path = f"{folder}/{place or name}"
     if name in ("several.weights.json", "one.weights.h5", "backup"):
         model.load_weights(path if name != "backup" else f"{path}/latest.weights.h5")
         return kernel_of(model)
@@ -136,6 +137,52 @@ def saves_that_are_refused(folder):
                 save()
             texts.append(str(raised.value))
     return asked, texts, content_of(folder) == before
+
+
+def saves_into_places_of_other_kinds(folder):
+    """Saves into new folders, the working directory and read-only folders. Returns what was found, by name."""
+    found = {}
+    with scope():
+        model = model_of()
+        fill(model, 1)
+        export(model, f"{folder}/new/exports/1", verbose=False)
+        model.save(f"{folder}/new/folders/1", zipped=False)
+        model.save_weights(f"{folder}/new/weights/1.weights.h5")
+        with pytest.raises(OSError) as raised:
+            model.save(f"{folder}/new/files/1.keras")
+        found["file"] = str(raised.value)
+
+        os.makedirs(f"{folder}/here/inner")
+        os.chdir(f"{folder}/here/inner")
+        for number, path in ((1, "."), (2, "."), (3, f"{folder}/here")):
+            fill(model, number)
+            export(model, path, verbose=False)
+            found[f"cwd {number}"] = (os.getcwd(), sorted(os.listdir(".")))
+
+        os.makedirs(f"{folder}/fixed/export")
+        model.save(f"{folder}/fixed/a.keras")
+        model.save(f"{folder}/fixed/b.keras")
+        mkdir, access = os.mkdir, os.access
+
+        def refused(path, *args, **kwargs):
+            if os.path.dirname(path) == f"{folder}/fixed":
+                raise PermissionError(13, "Permission denied", path)
+            mkdir(path, *args, **kwargs)
+
+        # As root may write everywhere, the system's answers are replaced.
+        os.mkdir, os.access = refused, lambda path, *args: not str(path).endswith("b.keras") and access(path, *args)
+        fill(model, 4)
+        model.save(f"{folder}/fixed/a.keras")
+        export(model, f"{folder}/fixed/export", verbose=False)
+        with pytest.raises(OSError) as raised:
+            model.save(f"{folder}/fixed/c.keras")
+        found["new file"] = str(raised.value)
+        before = content_of(f"{folder}/fixed")
+        with pytest.raises(PermissionError) as raised:
+            model.save(f"{folder}/fixed/b.keras")
+        found["read-only"] = (str(raised.value), content_of(f"{folder}/fixed") == before)
+        os.mkdir, os.access = mkdir, access
+    return found
 
 
 def killed_in_second_save(folder):
@@ -209,6 +256,25 @@ def test_a_save_that_is_refused_names_the_path_of_the_call_and_asks_before_it_re
     assert asked == [f"{tmp_path}/a.keras"] and unchanged
     for text, name in zip(texts, ("a.h5", "nowhere/a.keras", "a.other"), strict=True):
         assert f"{tmp_path}/{name}" in text and ".saving" not in text
+
+
+def test_saves_into_new_folders_the_working_directory_and_read_only_folders_do_as_without_a_scope(tmp_path):
+    folder = str(tmp_path)
+    (found,) = call_workers(saves_into_places_of_other_kinds, 1, folder, timeout_s=120)
+    assert load("export", f"{folder}/new/exports", None, "1") == 1
+    assert load("folder", f"{folder}/new/folders", None, "1") == 1
+    assert os.path.isfile(f"{folder}/new/weights/1.weights.h5")
+    assert not os.path.exists(f"{folder}/new/files") and "No such file" in found["file"]
+    for number in (1, 2, 3):
+        place, names = found[f"cwd {number}"]
+        assert place == f"{folder}/here/inner" and "saved_model.pb" in names
+    assert load("export", f"{folder}/here", None, "inner") == 2
+    assert load("export", folder, None, "here") == 3
+    assert load("a.keras", f"{folder}/fixed", None) == 4 and load("export", f"{folder}/fixed", None) == 4
+    assert "Permission denied; no file was written" in found["new file"]
+    text, unchanged = found["read-only"]
+    assert unchanged and "b.keras cannot be saved: Permission denied; the file of the last save is unchanged" in text
+    assert not [name for name in content_of(folder) if ".saving-" in name]
 
 
 def test_a_job_that_is_killed_in_a_save_leaves_the_last_backup(tmp_path):
