@@ -46,7 +46,9 @@ def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Any = None) ->
     attempt.on_all(_make_folder, path)
     with_slots = optimizer is not None and _agree_on_slots(attempt, optimizer, variables)
     draft, number = together.gather_values([whole_files.draft_name("dump"), files.new_number()], "sok_draft")[0]
-    of_dump = files.Dump(number, len(variables) * (2 + (len(slots.names(optimizer)) if with_slots else 0)))
+    files_of_each = 2 + (len(slots.names(optimizer)) if with_slots else 0)
+    names = files.filter_of(files.table_name(variable.name) for variable in variables)
+    of_dump = files.Dump(number, len(variables) * files_of_each, names)
     with files.StagedFiles(path, draft) as staged, together.GatherToChief() as exchange:
         for variable in variables:
             table = _TableDump(path, variable, attempt, staged, exchange, of_dump)
@@ -56,7 +58,7 @@ def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Any = None) ->
         attempt.on_all(staged.sync)
         # Rank 0 publishes the files of all ranks, unless they are on other file systems.
         attempt.on_all(lambda: staged.publish() if job.rank() == 0 else None)
-        attempt.on_all(staged.publish)
+        attempt.on_all(staged.publish, True)
     if job.rank() == 0:
         print("[SOK INFO] SOK dump weight in path:", path, " success!", flush=True)
 

@@ -17,9 +17,10 @@ Every file begins with a header of 296 bytes. The values follow, little-endian a
     292     4      the number of the values' type, big-endian; see `TYPES`
 
 The original leaves the first field blank. Readers therefore ignore the name, and files may be renamed. The dump has a
-number, which is later for later dumps, and the number of its files; earlier versions did not write it. A load refuses
-files of two dumps (`check_one_dump`). A file has no checksum and does not say how many values it has; the checks here
-find the damage that lengths and keys show.
+number, which is later for later dumps, and the number of its files. A filter of its tables follows after another "/":
+64 hexadecimal digits, in which each table has set two bits (`filter_of`). Earlier versions wrote less of this. A load
+refuses files of two dumps (`check_one_dump`). A file has no checksum and does not say how many values it has; the
+checks here find the damage that lengths and keys show.
 
 The files of a dump are written to a folder beside that of the dump, which then takes its place at once
 (engine/whole_files.py). It keeps the files of other tables.
@@ -30,6 +31,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
+import errno
+import hashlib
 import os
 import re
 import shutil
@@ -49,7 +52,8 @@ HEADER_BYTES = 296
 # Files are read and written in parts of about this size, because a table may be larger than a rank's memory.
 CHUNK_BYTES = 64 << 20
 
-_DUMP = re.compile(r"dump=([0-9a-f]{16})/(\d+)")
+_DUMP = re.compile(r"dump=([0-9a-f]{16})/(\d+)(?:/([0-9a-f]{64}))?")
+_FILTER_BITS = 256
 _TABLE_BYTES, _SLOT_BYTES, _NUMBER_BYTES = 256, 32, 4
 _UNDERSCORES = str.maketrans(string.punctuation, "_" * len(string.punctuation))
 
@@ -115,14 +119,33 @@ class Dump:
     Attributes:
       number: 16 hexadecimal digits, later for later dumps; "" in files of the original and of earlier versions.
       count: the number of the dump's files.
+      tables: the filter of its tables; "" in files of earlier versions.
     """
 
     number: str = ""
     count: int = 0
+    tables: str = ""
 
     def __str__(self) -> str:
-        """Returns the text in headers and messages."""
+        """Returns the text in messages."""
         return f"dump={self.number}/{self.count}" if self.number else ""
+
+    def encode(self) -> bytes:
+        """Returns the bytes in headers."""
+        return (f"{self}/{self.tables}" if self.tables else str(self)).encode()
+
+    def may_have(self, table: str) -> bool:
+        """Returns False if the dump has not written a table; True if it has, or, rarely, if it has not."""
+        return not self.tables or not int(filter_of([table]), 16) & ~int(self.tables, 16)
+
+
+def filter_of(tables: Iterable[str]) -> str:
+    """Returns a filter of the names of tables, in 64 hexadecimal digits: each name sets two of 256 bits."""
+    bits = 0
+    for table in tables:
+        for byte in hashlib.blake2b(table.encode(), digest_size=2).digest():
+            bits |= 1 << byte
+    return f"{bits:0{_FILTER_BITS // 4}x}"
 
 
 def new_number() -> str:
@@ -155,7 +178,7 @@ class Header:
           TypeError: the format has no number for this type.
           ValueError: a name is too long.
         """
-        name, dump = _padded("table", self.table, _TABLE_BYTES), str(self.dump).encode()
+        name, dump = _padded("table", self.table, _TABLE_BYTES), self.dump.encode()
         parts = (
             dump + name[len(dump) :],  # of a very long name, which readers ignore, the end
             int(self.file_type).to_bytes(_NUMBER_BYTES, "big"),
@@ -185,7 +208,7 @@ class Header:
             raise DumpFileError(path, f"values of type number {number}", f"a number below {len(TYPES)}")
         table, dump = _text(data[:_TABLE_BYTES]), Dump()
         if match := _DUMP.match(table):
-            table, dump = table[match.end() :].strip(), Dump(match[1], int(match[2]))
+            table, dump = table[match.end() :].strip(), Dump(match[1], int(match[2]), match[3] or "")
         return cls(FileType(file_type), TYPES[number], table, _text(data[slot_at:dtype_at]), dump)
 
 
@@ -249,6 +272,7 @@ class TableFiles:
       slots: the names of the slots to read.
 
     Attributes:
+      table: the name of the table in its files.
       num_keys: the number N of keys.
       keys: the file of keys.
       weights: the file of weights.
@@ -260,6 +284,7 @@ class TableFiles:
     """
 
     def __init__(self, folder: str, table: str, dimension: int, optimizer: str = "", slots: Sequence[str] = ()) -> None:
+        self.table = table
         self.keys = ValuesFile(key_path(folder, table), FileType.KEY)
         if self.keys.dtype.kind not in "iu":
             raise DumpFileError(self.keys.path, f"keys of type {self.keys.dtype.name}", "keys of a type of integers")
@@ -296,23 +321,30 @@ class TableFiles:
 
 
 def check_one_dump(folder: str, tables: Iterable[TableFiles]) -> None:
-    """Checks that no table is of an earlier dump than the last one, unless the last one was of other tables.
+    """Checks that no table is of an earlier dump than one that has written it as well.
 
-    Where a folder cannot be replaced at once, a dump that ended between two of its files leaves some of the last one.
+    Where a folder cannot be replaced at once, a dump that ended between two of its files leaves some of an earlier one.
 
     Raises:
-      DumpFileError: the folder lacks files of the last dump, and has files of another one in their place.
+      DumpFileError: the folder lacks files of a dump, and has files of an earlier one in their place.
     """
-    newest = max((table.keys for table in tables), key=lambda file: file.dump)
-    others = [table.keys for table in tables if table.keys.dump != newest.dump]
-    if not others:
-        return
+    loaded = list(tables)
+    newest = max(one.keys.dump for one in loaded)
+    for dump in {one.keys.dump for one in loaded}:
+        if not dump.tables and dump != newest:
+            continue  # of an earlier version, which does not say its tables
+        earlier = [one.keys for one in loaded if one.keys.dump < dump and dump.may_have(one.table)]
+        if earlier and not _is_complete(folder, dump):
+            raise _of_two_dumps(earlier[0], next(one.keys for one in loaded if one.keys.dump == dump))
+
+
+def _is_complete(folder: str, dump: Dump) -> bool:
+    """Returns whether a folder has all files of a dump."""
     there = 0
     for name in os.listdir(folder):
         with contextlib.suppress(OSError, DumpFileError):
-            there += Header.read(os.path.join(folder, name)).dump == newest.dump
-    if there < newest.dump.count:
-        raise _of_two_dumps(others[0], newest)
+            there += Header.read(os.path.join(folder, name)).dump == dump
+    return there >= dump.count
 
 
 def _of_two_dumps(one: ValuesFile, other: ValuesFile) -> DumpFileError:
@@ -327,8 +359,8 @@ class StagedFiles:
 
     They are written to a draft of the folder. `sync` makes their content durable, and `publish` gives the draft the
     folder's name; other files of the folder are kept. A draft that is not published is removed when the context ends;
-    the next dump removes the draft of a killed process. A folder that is a mount point cannot be replaced: its files
-    are then renamed one by one.
+    the next dump removes the draft of a killed process. A folder that is a mount point, or whose parent is
+    read-only, cannot be replaced: its files are then renamed one by one.
 
     Args:
       folder: the folder.
@@ -337,7 +369,7 @@ class StagedFiles:
 
     def __init__(self, folder: str, draft: str) -> None:
         self._folder = os.path.realpath(folder)
-        self._is_whole = whole_files.is_replaceable(self._folder)
+        self._is_whole = whole_files.is_replaceable(self._folder) and os.access(os.path.dirname(self._folder), os.W_OK)
         place = os.path.dirname(self._folder) if self._is_whole else self._folder
         whole_files.remove_abandoned(place)
         self._root = os.path.join(place, draft)
@@ -365,6 +397,7 @@ class StagedFiles:
           ValueError: a name does not fit the header.
         """
         first = header.encode()
+        whole_files.refuse_read_only(path)
         draft = os.path.join(self._draft, os.path.relpath(os.path.realpath(path), self._folder))
         os.makedirs(os.path.dirname(draft), exist_ok=True)
         self._files[path] = open(draft, "wb")  # noqa: SIM115  closed at the end of the context
@@ -385,15 +418,29 @@ class StagedFiles:
             file.flush()
             os.fsync(file.fileno())
 
-    def publish(self) -> None:
+    def publish(self, after_another: bool = False) -> None:
         """Gives all files of the draft their names, also files of other ranks; `sync` must come first on all ranks.
 
         It does nothing if there is no draft, since another rank has published it.
+
+        Args:
+          after_another: whether another rank has called this before. A file server (NFS) may still show its draft.
+
+        Raises:
+          OSError: the files cannot be renamed.
         """
         for file in self._files.values():
             file.close()
         if not os.path.isdir(self._draft):
             return
+        try:
+            self._rename()
+        except OSError as error:
+            if not after_another or error.errno not in (errno.ENOENT, errno.ESTALE) or not os.path.isdir(self._folder):
+                raise
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _rename(self) -> None:
         if self._is_whole:
             whole_files.publish(self._draft, self._folder)
         else:
@@ -403,7 +450,6 @@ class StagedFiles:
                 for name in names:
                     os.replace(os.path.join(place, name), os.path.join(target, name))
                 whole_files.sync(target)
-        shutil.rmtree(self._root, ignore_errors=True)
 
 
 def chunks(count: int, item_bytes: int) -> Iterator[tuple[int, int]]:

@@ -28,7 +28,7 @@ def raw_file(file_type, dtype, values, table="", slot=""):
 
 def without_dump(data):
     """Returns the bytes of a file with blanks in place of its dump, as the original writes them."""
-    match = re.match(rb"dump=[0-9a-f]{16}/\d+", data)
+    match = re.match(rb"dump=[0-9a-f]{16}/\d+(/[0-9a-f]{64})?", data)
     return data if match is None else b" " * match.end() + data[match.end() :]
 
 
@@ -65,6 +65,18 @@ def test_header_has_the_dump_before_the_name():
     assert encoded[:256] == b"dump=18a1f0c3b2d4e5f6/12" + b" " * 231 + b"t"
     long = Header(FileType.KEY, np.dtype("i8"), "n" * 256, dump=files.Dump("18a1f0c3b2d4e5f6", 12)).encode()
     assert long[:256] == b"dump=18a1f0c3b2d4e5f6/12" + b"n" * 232
+
+
+def test_header_has_a_filter_of_the_tables_of_its_dump(tmp_path):
+    dump = files.Dump("18a1f0c3b2d4e5f6", 12, files.filter_of(["t", "u"]))
+    encoded = Header(FileType.KEY, np.dtype("i8"), "t", dump=dump).encode()
+    assert re.fullmatch(rb"dump=18a1f0c3b2d4e5f6/12/[0-9a-f]{64} {166}t", encoded[:256])
+    (tmp_path / "file").write_bytes(encoded)
+    header = Header.read(str(tmp_path / "file"))
+    assert header.dump == dump and header.table == "t" and str(dump) == "dump=18a1f0c3b2d4e5f6/12"
+    assert dump.may_have("t") and dump.may_have("u")
+    assert sum(dump.may_have(f"table {number}") for number in range(1000)) < 10
+    assert files.Dump("18a1f0c3b2d4e5f6", 12).may_have("other")  # of an earlier version, which does not say
 
 
 def test_header_counts_bytes_and_refuses_names_that_do_not_fit():
@@ -229,3 +241,37 @@ def test_files_appear_together_or_not_at_all(tmp_path):
     write(fails=False)
     assert old.read_bytes() == header.encode() and len(new.read_bytes()) == 296 + 24
     assert sorted(os.listdir(tmp_path)) == ["new", "old"]
+
+
+def test_a_draft_that_another_rank_has_published_is_no_error_if_a_file_server_still_shows_it(tmp_path, monkeypatch):
+    folder, is_folder, listed = tmp_path / "dump", os.path.isdir, os.listdir
+    folder.mkdir()
+    header = Header(FileType.KEY, np.dtype("i8"))
+    with files.StagedFiles(str(folder), ".draft") as first, files.StagedFiles(str(folder), ".draft") as second:
+        first.create(str(folder / "a"), header)
+        second.create(str(folder / "b"), header)
+        first.sync()
+        second.sync()
+        first.publish()
+        monkeypatch.setattr(os.path, "isdir", lambda path: str(path) == second._draft or is_folder(path))
+        with pytest.raises(FileNotFoundError):
+            second.publish()
+        second.publish(after_another=True)
+    assert sorted(listed(folder)) == ["a", "b"] and listed(tmp_path) == ["dump"]
+
+
+def test_files_are_renamed_one_by_one_in_a_read_only_parent_and_read_only_files_are_refused(tmp_path, monkeypatch):
+    folder, access = tmp_path / "dump", os.access
+    folder.mkdir()
+    (folder / "b").write_bytes(b"old")
+    refused = {str(tmp_path), str(folder / "b")}  # root may write to all
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) not in refused and access(path, mode))
+    header, number = Header(FileType.KEY, np.dtype("i8")), folder.stat().st_ino
+    with files.StagedFiles(str(folder), ".draft") as staged:
+        staged.create(str(folder / "a"), header)
+        with pytest.raises(PermissionError, match="dump/b"):
+            staged.create(str(folder / "b"), header)
+        staged.sync()
+        staged.publish()
+    assert folder.stat().st_ino == number and sorted(os.listdir(folder)) == ["a", "b"]
+    assert (folder / "b").read_bytes() == b"old" and (folder / "a").read_bytes() == header.encode()
