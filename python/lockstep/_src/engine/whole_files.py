@@ -40,7 +40,7 @@ _ABANDONED_AFTER_S = 24 * 3600.0
 _NO_RENAME = (errno.EACCES, errno.EPERM, errno.EBUSY, errno.EROFS)
 # The name of a folder in its draft's place, until the draft has its name.
 _BEFORE = ".before"
-# The file that makes a folder a SavedModel for its readers, so it is written last.
+# Readers take a folder with this file for a SavedModel. It is written last.
 _LAST = "saved_model.pb"
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _numbers = itertools.count()

@@ -35,7 +35,7 @@ def _save(keras: ModuleType, save: Callable[..., Any], model: Any, *args: Any, *
         if not sys.modules[f"{keras.__name__}.src.utils.io_utils"].ask_to_proceed_with_overwrite(path):
             return None
         call.arguments["overwrite"] = True
-    # Of its formats, only this one needs a folder that exists.
+    # Keras 2 makes the folders above a save in its other formats.
     with drafts.replacing(path, makes_parents=not path.endswith(".keras")) as draft:
         call.arguments["filepath"] = draft
         return save(*call.args, **call.kwargs)
