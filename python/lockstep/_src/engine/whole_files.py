@@ -75,15 +75,15 @@ def draft_of(target: str) -> Iterator[str]:
     refuse_read_only(target)
     name, place = os.path.basename(os.path.abspath(target)), os.path.dirname(os.path.realpath(target))
     remove_abandoned(place)
-    folder: str | None = os.path.join(place, draft_name(name))
+    folder, refused = os.path.join(place, draft_name(name)), ""
     try:
         os.mkdir(folder)
     except OSError as error:
         if error.errno not in _NO_RENAME or not os.path.exists(target):
             raise
-        _warn_direct(target, os.strerror(error.errno))
-        folder = None
-    if folder is None:
+        refused = os.strerror(error.errno)
+    if refused:
+        _warn_direct(target, refused)
         yield target
         return
     try:
