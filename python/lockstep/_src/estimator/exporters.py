@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from lockstep._src.engine import arguments
@@ -75,13 +76,18 @@ def build_raw_serving_input_receiver_fn(
 
 def _spec_of(tensor: Any, rows: int | None) -> Any:
     """Returns the specification of tensors of this kind with a number of rows."""
-    shape = tf.TensorShape([rows]).concatenate(tensor.shape[1:])
-    if isinstance(tensor, tf.RaggedTensor):
-        return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank)
     if isinstance(tensor, (tf.SparseTensor, _tf1.SparseTensorValue)):
-        # Batches have lists of other lengths.
-        return tf.SparseTensorSpec([rows, *[None] * (len(shape) - 1)], tf.as_dtype(tensor.values.dtype))
+        # A value has no attribute `shape`, and its parts may be lists. Batches have lists of other lengths.
+        rank = len(tensor.shape if isinstance(tensor, tf.SparseTensor) else tensor.dense_shape)
+        return tf.SparseTensorSpec([rows, *[None] * (rank - 1)], _dtype_of(tensor.values))
+    shape = tf.TensorShape([rows]).concatenate(tensor.shape[1:])
+    if isinstance(tensor, (tf.RaggedTensor, _tf1.ragged.RaggedTensorValue)):
+        return tf.RaggedTensorSpec(shape, tf.as_dtype(tensor.dtype), tensor.ragged_rank)
     return tf.TensorSpec(shape, tensor.dtype)
+
+
+def _dtype_of(values: Any) -> tf.DType:
+    return tf.as_dtype(values.dtype if hasattr(values, "dtype") else np.asarray(values).dtype)
 
 
 def _placeholder(spec: Any, name: str) -> Any:

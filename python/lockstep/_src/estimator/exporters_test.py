@@ -160,6 +160,27 @@ def test_raw_inputs_of_lists_have_no_padding():
     assert [values.tolist() for values in served] == [[3.0, 0.0, pytest.approx(7 / 3)], [6, 0, 7]]
 
 
+def test_raw_inputs_of_values_are_those_of_tensors():
+    lists = [[5, 1], [], [2, 2, 3]]
+    ragged = tf.ragged.constant(lists, tf.int64)
+    indices, values = [[0, 0], [0, 1], [2, 0], [2, 1], [2, 2]], [5, 1, 2, 2, 3]
+    tensors = {"s": ragged.to_sparse(), "l": ragged.to_sparse(), "r": ragged}
+    of_numpy = _tf1.SparseTensorValue(np.array(indices), np.array(values), np.array([3, 3]))
+    features = {
+        "s": of_numpy,
+        "l": _tf1.SparseTensorValue(indices, values, [3, 3]),
+        "r": _tf1.ragged.constant_value(lists, np.int64),
+    }
+    wanted = exporters.build_raw_serving_input_receiver_fn(tensors, 3)().features
+    got = exporters.build_raw_serving_input_receiver_fn(features, 3)().features
+    for name, tensor in wanted.items():
+        assert type(got[name]) is type(tensor)
+        assert (got[name].dtype, got[name].shape.as_list()) == (tensor.dtype, tensor.shape.as_list())
+    with _tf1.Session() as session:
+        sums = session.run(tf.sparse.reduce_sum(got["s"], 1), {got["s"]: of_numpy})
+    assert sums.tolist() == [6, 0, 7]
+
+
 def test_parsed_inputs_are_examples():
     spec = {"x": tf.io.FixedLenFeature([2], tf.float32)}
     receiver = exporters.build_parsing_serving_input_receiver_fn(spec)()
