@@ -9,6 +9,9 @@ A work has these parts on each worker. The workers meet after each, and go on on
     the engine's work    it writes the checkpoint
     `then`               makes the result valid: the state file
     functions            of `when_done`, which rely on the result: a report, an entry in a chain of checkpoints
+
+A function that comes while the workers meet for the last time waits for that meeting, as another worker's functions may
+have failed. It is called after it.
 """
 
 from __future__ import annotations
@@ -92,8 +95,8 @@ def begin(what: str, start: Callable[[], None], then: Callable[[], None]) -> Non
 def when_done(function: Callable[[], None]) -> None:
     """Calls a function on a thread when the present work has succeeded on all workers, at once if there is none.
 
-    If the work fails on any worker, or has failed, the function is not called. An error of the function is an error of
-    the work.
+    If the work fails on any worker, or has failed, the function is not called. An error of the function on the thread
+    is an error of the work.
     """
     with _lock:
         if _work is not None:
@@ -177,7 +180,8 @@ def _watch(work: _Work) -> None:
         else:
             _await_engine(work)
             _do_on_all(work, work.then)
-            _do_on_all(work, lambda: _call_functions(work))
+            _do_on_all(work, lambda: _call_functions(work, is_last=False))
+            _call_functions(work, is_last=True)
     except BaseException as raised:
         error = raised
     with _lock:
@@ -203,8 +207,8 @@ def _do_on_all(work: _Work, part: Callable[[], None]) -> None:
             raise error
 
 
-def _call_functions(work: _Work) -> None:
-    while function := _next(work):
+def _call_functions(work: _Work, is_last: bool) -> None:
+    while function := _next(work, is_last):
         function()
 
 
@@ -213,10 +217,11 @@ def _await_engine(work: _Work) -> None:
         pass
 
 
-def _next(work: _Work) -> Callable[[], None] | None:
-    """Returns the next function to call. After the last one, `when_done` calls functions at once."""
+def _next(work: _Work, is_last: bool) -> Callable[[], None] | None:
+    """Returns the next function to call, or None. `is_last`: `when_done` then calls later functions at once."""
     with _lock:
         if work.functions:
             return work.functions.pop(0)
-        work.functions = None
+        if is_last:
+            work.functions = None
         return None

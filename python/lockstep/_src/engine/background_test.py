@@ -92,6 +92,34 @@ def test_a_save_that_another_worker_failed_is_not_reported(engine):
     assert reports == []
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_function_that_comes_during_the_last_meeting_waits_for_it(engine, monkeypatch, fails):
+    reports, meets = [], threading.Event()
+
+    def barrier(number, error):
+        engine.barrier(number, error)
+        if len(engine.barriers) == 2:
+            engine.work_ends.clear()
+            meets.set()
+
+    monkeypatch.setattr(library, "barrier_in_background", barrier)
+    if fails:
+        engine.error_of_other[2] = "rank 1: save: no chain"
+    background.begin("save", engine.begin, lambda: None)
+    background.when_done(lambda: reports.append("early"))
+    engine.work_ends.set()
+    assert meets.wait(_DEADLINE_S)
+    background.when_done(lambda: reports.append("late"))
+    assert reports == ["early"]
+    engine.work_ends.set()
+    if fails:
+        with pytest.raises(tf.errors.CancelledError, match="no chain"):
+            _within_deadline(background.finish)
+    else:
+        _within_deadline(background.finish)
+    assert reports == (["early"] if fails else ["early", "late"])
+
+
 def test_an_error_of_a_function_reaches_the_other_workers(engine):
     def fail():
         raise OSError("no chain")
