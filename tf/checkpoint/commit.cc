@@ -23,6 +23,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -45,21 +46,31 @@ bool IsLocal(const std::string& path) { return path.find("://") == std::string::
 
 std::string DataSuffix(int64_t file, int64_t files) { return absl::StrFormat(".data-%05d-of-%05d", file, files); }
 
-// The names of the data files of a prefix, by the number of files that they name.
-std::map<int64_t, std::set<std::string>> DataFiles(tf::Env* env, const std::string& prefix) {
-  std::map<int64_t, std::set<std::string>> found;
+// Paths of data files, by the number of files that their names name.
+using DataFiles = std::map<int64_t, std::set<std::string>>;
+
+// Finds the data files of a prefix. A folder that is not there has none. With any other error nothing is known.
+absl::Status FindDataFiles(tf::Env* env, const std::string& prefix, DataFiles* found) {
   std::vector<std::string> names;
   const std::string folder(tf::io::Dirname(prefix));
-  if (!env->GetChildren(folder.empty() ? "." : folder, &names).ok()) return found;
+  const absl::Status listed = env->GetChildren(folder.empty() ? "." : folder, &names);
+  if (absl::IsNotFound(listed)) return absl::OkStatus();
+  TF_RETURN_IF_ERROR(listed);
   const std::string begin(tf::io::Basename(prefix));
   for (const std::string& name : names) {
     int file = 0, files = 0;
     if (!absl::StartsWith(name, begin) || sscanf(name.c_str() + begin.size(), ".data-%5d-of-%5d", &file, &files) != 2) {
       continue;
     }
-    if (name == begin + DataSuffix(file, files)) found[files].insert(tf::io::JoinPath(folder, name));
+    if (name == begin + DataSuffix(file, files)) (*found)[files].insert(tf::io::JoinPath(folder, name));
   }
-  return found;
+  return absl::OkStatus();
+}
+
+absl::Status FindFile(tf::Env* env, const std::string& path, bool* exists) {
+  const absl::Status found = env->FileExists(path);
+  *exists = found.ok();
+  return absl::IsNotFound(found) ? absl::OkStatus() : found;
 }
 
 // Writes a checkpoint's index again, with another number of data files.
@@ -112,11 +123,13 @@ absl::Status Sync(const std::string& path, Status (*sync)(const std::string&)) {
 
 absl::Status CommitCheckpoint(tf::Env* env, const std::string& aside, const std::string& prefix, int64_t files) {
   const std::string folder(tf::io::Dirname(prefix));
-  const auto before = DataFiles(env, prefix);
+  // An error here must not count as an empty place: new data would replace data that the present index names.
+  DataFiles before;
+  bool exists = false;
+  TF_RETURN_IF_ERROR(FindDataFiles(env, prefix, &before));
+  TF_RETURN_IF_ERROR(FindFile(env, prefix + ".index", &exists));
   int64_t count = files;
-  if (env->FileExists(prefix + ".index").ok()) {
-    while (before.contains(count)) ++count;
-  }
+  while (exists && before.contains(count)) ++count;
   PassCrashPoint("commit: merged");
   std::string index = aside + ".index";
   if (count != files) {

@@ -17,7 +17,6 @@ table in LevelDB's format (doc/table_format.md of LevelDB), which TensorFlow wri
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import struct
@@ -82,14 +81,14 @@ def publish(draft: str, prefix: str) -> None:
 
     Raises:
       ValueError: the index is damaged.
-      OSError: a file cannot be renamed.
+      OSError: the folder cannot be read, or a file cannot be renamed.
     """
     entries = _read_table(f"{draft}.index")
     header = tensor_bundle_pb2.BundleHeaderProto.FromString(entries[b""])
-    written, before = header.num_shards, _data_files(prefix)
-    if os.path.exists(f"{prefix}.index"):
-        while header.num_shards in before:
-            header.num_shards += 1
+    written = header.num_shards
+    exists, before = _present(prefix)
+    while exists and header.num_shards in before:
+        header.num_shards += 1
     if header.num_shards != written:
         entries[b""] = header.SerializeToString()
         with open(f"{draft}.index", "wb") as file:
@@ -105,13 +104,22 @@ def publish(draft: str, prefix: str) -> None:
             os.remove(path)
 
 
-def _data_files(prefix: str) -> dict[int, list[str]]:
-    """Returns the paths of the data files of a prefix, by the number of files that they name."""
+def _present(prefix: str) -> tuple[bool, dict[int, list[str]]]:
+    """Returns whether a prefix has an index, and the paths of its data files by the number of files that they name.
+
+    Raises:
+      OSError: the folder cannot be read. Its files are then unknown: it must not count as empty.
+    """
+    folder, begin = os.path.split(prefix)
     found: dict[int, list[str]] = {}
-    for path in glob.glob(f"{glob.escape(prefix)}.data-*"):
-        if match := re.fullmatch(r"\.data-\d{5}-of-(\d{5})", path[len(prefix) :]):
-            found.setdefault(int(match[1]), []).append(path)
-    return found
+    try:
+        names = os.listdir(folder or ".")
+    except FileNotFoundError:
+        return False, found
+    for name in names:
+        if name.startswith(begin) and (match := re.fullmatch(r"\.data-\d{5}-of-(\d{5})", name[len(begin) :])):
+            found.setdefault(int(match[1]), []).append(os.path.join(folder, name))
+    return f"{begin}.index" in names, found
 
 
 def read_index(

@@ -1,6 +1,8 @@
 """Copies of checkpoints, read by TensorFlow."""
 
+import errno
 import glob
+import os
 import subprocess
 import sys
 
@@ -97,6 +99,29 @@ def test_damaged_checkpoints_are_refused(checkpoint, tmp_path):
         file.truncate(100)
     with pytest.raises(ValueError, match="no index of a checkpoint"):
         bundle.copy_tensors(checkpoint, {"table"}, f"{tmp_path}/copy")
+
+
+def test_a_folder_that_cannot_be_read_does_not_count_as_empty(tmp_path, monkeypatch):
+    place, draft = f"{tmp_path}/model.ckpt", f"{tmp_path}/draft/model.ckpt"
+    write(place, [("x", np.int64(1))])
+    write(draft, [("x", np.int64(2))])
+
+    def fail(*_):
+        raise OSError(errno.EIO, "the file server is away")
+
+    with monkeypatch.context() as patch:
+        for name in ("listdir", "scandir", "stat"):
+            patch.setattr(os, name, fail)
+        with pytest.raises(OSError, match="the file server is away"):
+            bundle.publish(draft, place)
+    assert tf.train.load_checkpoint(place).get_tensor("x") == 1
+    bundle.publish(draft, place)
+    assert tf.train.load_checkpoint(place).get_tensor("x") == 2
+    assert sorted(os.listdir(tmp_path)) == [
+        "draft",
+        *(f"model.ckpt.data-0000{i}-of-00002" for i in range(2)),
+        "model.ckpt.index",
+    ]
 
 
 def test_tensor_that_exceeds_memory_is_copied(tmp_path):
