@@ -3,9 +3,11 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "core/base/status.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_slice.h"
+#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf/bridge/convert.h"
 
@@ -25,6 +27,13 @@ inline Status AddRows(tensorflow::BundleWriter* file, const std::string& name, i
   slice.set_start(0, begin);
   slice.set_length(0, count);
   return FromTensorFlow(file->AddSlice(name, whole, slice, rows));
+}
+
+// Returns RESOURCE_EXHAUSTED if TensorFlow had no memory for a tensor that is to be read; its data is then null.
+inline Status CheckAllocated(const tensorflow::Tensor& tensor) {
+  if (tensor.IsInitialized()) return OkStatus();
+  return ResourceExhausted(absl::StrCat("no memory for a tensor ", tensorflow::DataTypeString(tensor.dtype()),
+                                        tensor.shape().DebugString(), " of the checkpoint"));
 }
 
 // Returns the status of reading a checkpoint. A truncated file gives the code that training loops take for the end of

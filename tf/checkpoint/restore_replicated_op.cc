@@ -52,9 +52,12 @@ Status ReadChanges(tf::BundleReader* file, const std::string& prefix, const std:
                                         " in the checkpoint, wanted a list of ids"));
   }
   const int64_t changed = stored.dim_size(0);
+  LOCKSTEP_RETURN_IF_ERROR(CheckChanges(ids_name, changed, total));
   tf::TensorShape shape = rows->shape();
   shape.set_dim(0, changed);
   tf::Tensor ids(tf::DT_INT64, {changed}), values(rows->dtype(), shape);
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllocated(ids));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllocated(values));
   LOCKSTEP_RETURN_IF_ERROR(ReadRows(file, prefix, ids_name, changed, 0, &ids));
   LOCKSTEP_RETURN_IF_ERROR(ReadRows(file, prefix, ChangedValues(name), changed, 0, &values));
   if (values.NumElements() == 0) return OkStatus();

@@ -156,6 +156,7 @@ class RestoreShardsKernel : public CollectiveKernel {
       return InvalidArgument(absl::StrCat("tensor '", ChangedIds(table.name), "' is ", tf::DataTypeString(type),
                                           stored.DebugString(), " in the checkpoint, wanted a list of ids"));
     }
+    LOCKSTEP_RETURN_IF_ERROR(CheckChanges(ChangedIds(table.name), count, table.placement.rows));
     LOCKSTEP_ASSIGN_OR_RETURN(source->changed_ids, open(ChangedIds(table.name), tf::DT_INT64, {count}));
     LOCKSTEP_ASSIGN_OR_RETURN(source->changed_rows, open(ChangedValues(table.name), table.dtype, table.With(count)));
     return OkStatus();

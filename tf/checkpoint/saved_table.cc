@@ -38,6 +38,12 @@ int64_t SavedTable::PieceBytes(int64_t wanted, int workers) const {
   return std::max(kTableStepBytes, placement.LocalRows(placement.first, workers) * row_bytes() / kMostSlices);
 }
 
+Status CheckChanges(const std::string& ids, int64_t changed, int64_t rows) {
+  if (changed >= 0 && changed <= rows) return OkStatus();
+  return DataLoss(absl::StrCat("tensor '", ids, "' has ", changed, " ids in the checkpoint, wanted at most ", rows,
+                               ", the rows of the table"));
+}
+
 Result<std::vector<SavedTable>> SavedTablesOf(tf::OpKernelConstruction* construction) {
   std::vector<std::string> names;
   std::vector<tf::DataType> dtypes;

@@ -38,6 +38,10 @@ struct SavedTable {
 inline std::string ChangedIds(const std::string& table) { return table + "-changed-ids"; }
 inline std::string ChangedValues(const std::string& table) { return table + "-changed-values"; }
 
+// Returns DATA_LOSS unless a file's number of changed rows fits to a table of `rows` rows. Shapes are made of it only
+// afterwards: TensorFlow ends the process for a shape with too many elements.
+Status CheckChanges(const std::string& ids, int64_t changed, int64_t rows);
+
 // Returns the tables of an op's attributes: shard_names, shard_dtypes, shard_shapes, blocks and first_ranks.
 Result<std::vector<SavedTable>> SavedTablesOf(tensorflow::OpKernelConstruction* construction);
 

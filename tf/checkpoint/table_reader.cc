@@ -9,6 +9,7 @@
 #include "core/sharding/placement.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tf/bridge/convert.h"
+#include "tf/checkpoint/bundle_rows.h"
 #include "tf/embedding/table_rows.h"
 
 namespace lockstep {
@@ -302,6 +303,7 @@ Result<tf::Tensor> TableReader::Read(const std::string& name, tf::DataType dtype
         absl::StrCat("tensor '", name, "' is ", tf::DataTypeString(type), ", wanted ", tf::DataTypeString(dtype)));
   }
   tf::Tensor tensor(type, shape);
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllocated(tensor));
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->Lookup(name, &tensor)));
   return read_.emplace(name, tensor).first->second;
 }
@@ -336,6 +338,7 @@ Result<tf::Tensor> TableReader::ReadRows(const std::string& name, tf::DataType d
   slice.set_length(0, end - begin);
   shape.set_dim(0, end - begin);
   tf::Tensor rows(type, shape);
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllocated(rows));
   LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->LookupSlice(name, slice, &rows)));
   return rows;
 }

@@ -6,7 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf import tensor_bundle_pb2
 
+from lockstep._src.saving import bundle
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.tables.placement import planner
@@ -163,6 +165,16 @@ def _change(path, tensors):
         file.rename(f"{path}{file.suffix}")
 
 
+def _claim(path, name, shape):
+    """Gives a tensor another shape in the index of a checkpoint."""
+    entries = bundle._read_table(f"{path}.index")
+    entry = tensor_bundle_pb2.BundleEntryProto.FromString(entries[name.encode()])
+    del entry.shape.dim[:]
+    for size in shape:
+        entry.shape.dim.add().size = size
+    Path(f"{path}.index").write_bytes(bundle._table({**entries, name.encode(): entry.SerializeToString()}))
+
+
 _IDS = np.array([2, ROWS], np.int64)
 
 
@@ -174,6 +186,7 @@ _IDS = np.array([2, ROWS], np.int64)
         ({"user_changed_values": None}, "user-changed-values' not found"),
         ({"user_changed_ids": _IDS[:, None]}, "user-changed-ids' is int64.2,1. in the checkpoint, wanted a list"),
         ({"user_changed_ids": _IDS.astype(np.int32)}, "user-changed-ids' is int32"),
+        ({"user_changed_ids": np.zeros(ROWS + 1, np.int64)}, "user-changed-ids' has 51 ids in the .* at most 50"),
         ({"user_changed_ids": None}, "user' not found"),
         ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint number 6"),
     ],
@@ -255,11 +268,23 @@ def test_increments_do_not_depend_on_the_placement(before, after, partitioner, t
         np.testing.assert_array_equal(value, wanted)
 
 
+def _increment(tmp_path):
+    """Saves sharded tables and an increment of them; returns the paths of both."""
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Placed("rows")
+        session.run(tf.global_variables_initializer())
+        program.saver.track(session)
+        base = _save(session, program, tmp_path)
+        session.run(program.train)
+        return base, _save(session, program, tmp_path)
+
+
 _REPLICATED = [
     ({"float32_changed_ids": np.array([2, ROWS], np.int64)}, "has the id 50, wanted one"),
     ({"float32_changed_values": np.ones([2, DIM + 1], np.float32)}, "float32-changed-values' is float.2,4. in the"),
     ({"float32_changed_values": None}, "float32-changed-values' not found"),
     ({"float32_changed_ids": np.array([[2], [3]])}, "float32-changed-ids' is int64.2,1. in the checkpoint"),
+    ({"float32_changed_ids": np.zeros(ROWS + 1, np.int64)}, "float32-changed-ids' has 51 ids in the .* at most 50"),
     ({"float32_changed_ids": None}, "variable 'float32': tensor 'float32' not found"),
     ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint number 6, and the one before it"),
 ]
@@ -267,17 +292,21 @@ _REPLICATED = [
 
 @pytest.mark.parametrize(("tensors", "message"), _REPLICATED)
 def test_increments_that_do_not_fit_replicated_tables_are_named(tensors, message, tmp_path):
-    with tf.Graph().as_default(), scope(), tf.Session() as session:
-        program = Placed("rows")
-        session.run(tf.global_variables_initializer())
-        program.saver.track(session)
-        base = _save(session, program, tmp_path)
-        session.run(program.train)
-        increment = _save(session, program, tmp_path)
+    base, increment = _increment(tmp_path)
     _change(increment, tensors)
     with tf.Graph().as_default(), scope(), tf.Session() as session:
         program = Placed("replicated")
         with pytest.raises(tf.errors.OpError, match=f"model.ckpt-0-to-1.*{message}"):
+            program.saver.restore(session, base)
+
+
+@pytest.mark.parametrize("placement", ["rows", "replicated"])
+def test_an_increment_that_claims_more_changes_than_a_shape_can_have_is_damage(placement, tmp_path):
+    base, increment = _increment(tmp_path)
+    _claim(increment, "float32-changed-ids", [1 << 62])
+    with tf.Graph().as_default(), scope(), tf.Session() as session:
+        program = Placed(placement)
+        with pytest.raises(tf.errors.DataLossError, match=f"has {1 << 62} ids in the checkpoint, wanted at most 50"):
             program.saver.restore(session, base)
 
 
