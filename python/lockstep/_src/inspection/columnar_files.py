@@ -18,6 +18,8 @@ from lockstep._src.inspection import isolated
 from lockstep._src.inspection.description import Description, InspectError
 
 _CHUNK_BYTES = 1 << 20
+# The time of the processor that a file may take; footers take little.
+_SECONDS = 60
 
 
 def describe(paths: Sequence[str], checksums: bool = False) -> Description:
@@ -30,9 +32,7 @@ def describe(paths: Sequence[str], checksums: bool = False) -> Description:
     Raises:
       InspectError: a file is damaged, or is neither Parquet nor ORC.
     """
-    # Footers take little time. A checksum takes some seconds for each GiB.
-    seconds = 60 + len(paths) + (sum(map(os.path.getsize, paths)) >> 26 if checksums else 0)
-    return isolated.call(__name__, [list(paths), checksums], seconds, paths[0], "pyarrow cannot read its footer")
+    return isolated.call(__name__, [list(paths), checksums], _SECONDS, paths[0], "pyarrow cannot read its footer")
 
 
 def _describe(paths: Sequence[str], checksums: bool) -> Description:
@@ -50,10 +50,12 @@ def _describe(paths: Sequence[str], checksums: bool) -> Description:
     columns: list[dict[str, Any]] = []
     groups: list[dict[str, Any]] = []
     for path in paths:
-        isolated.progress(path)
         try:
+            # A checksum takes some seconds for each GiB.
+            isolated.progress(path, os.path.getsize(path) >> 26 if checksums else 0)
             found, its_schema, its_columns, its_groups = (_orc if _is_orc(path) else _parquet)(path)
         except Exception as error:  # pyarrow may raise anything for a damaged footer
+            isolated.check_memory(error)
             text = str(error) or type(error).__name__
             raise InspectError(f"{path} is damaged, or is no Parquet or ORC file: {text}") from None
         schema, columns = (its_schema, its_columns) if schema is None else (schema, columns)

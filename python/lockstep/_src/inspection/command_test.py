@@ -12,7 +12,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from pyarrow import orc, parquet
 
-from lockstep._src.inspection import command
+from lockstep._src.inspection import columnar_files, command
 from lockstep._src.inspection.description import lines_of
 from lockstep._src.saving.incremental import IncrementalSaver
 from lockstep._src.saving.saved_models import export
@@ -280,6 +280,42 @@ def test_a_footer_that_ends_pyarrows_process_is_an_error_that_names_the_file(dat
     monkeypatch.setenv("PYTHONPATH", str(data))
     assert command.main([str(data)]) == 1
     assert f"{data}/a.parquet is damaged: pyarrow cannot read its footer" in capsys.readouterr().err
+
+
+def _read_with(folder, monkeypatch, lines):
+    """Makes the processes that read files do some lines before they open a Parquet file."""
+    lines = "".join(f"    {line}\n" for line in lines)
+    (folder / "sitecustomize.py").write_text(
+        "import os, sys, time\nimport pyarrow.parquet as p\nopened = p.ParquetFile\n"
+        f"def open_(path):\n{lines}    return opened(path)\np.ParquetFile = open_\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setattr(columnar_files, "_SECONDS", 2)
+
+
+def test_the_limit_of_time_is_one_of_each_file(data, monkeypatch):
+    for name in "cdef":
+        shutil.copy(data / "a.parquet", data / f"{name}.parquet")
+    burn = ["end = time.process_time() + 0.8", "while time.process_time() < end: pass"]
+    _read_with(data, monkeypatch, burn)
+    assert command.describe(str(data))["rows"] == 60
+
+
+@pytest.mark.parametrize(
+    ("lines", "limit"),
+    [
+        (["while True: pass"], "it takes more than 2 s of the processor, the limit"),
+        (["bytearray(5 << 30)"], "it takes more than 4 GiB of memory, the limit"),
+        (["raise OSError('ORC: std::bad_alloc')"], "it takes more than 4 GiB of memory, the limit"),
+        (['os.write(2, b"what(): std::bad_alloc")', "os.abort()"], "it takes more than 4 GiB of memory, the limit"),
+        (["os.kill(os.getpid(), 9)"], "its process was killed from outside"),
+    ],
+)
+def test_a_file_that_reaches_a_limit_is_not_called_damaged(data, monkeypatch, capsys, lines, limit):
+    _read_with(data, monkeypatch, lines)
+    assert command.main([str(data)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"lockstep inspect: {data}/a.parquet: ") and limit in said and "damaged" not in said
 
 
 def test_other_files_and_folders_are_refused(tmp_path, capsys):

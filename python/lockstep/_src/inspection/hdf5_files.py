@@ -85,6 +85,7 @@ def _answer(request: list[Any]) -> dict[str, Any]:
     except InspectError as error:
         raise InspectError(f"{path} {error}") from None
     except Exception as error:  # h5py has no class for the errors of damaged files
+        isolated.check_memory(error)
         raise InspectError(f"{path} is damaged, or is no file of Keras 3: {error or type(error).__name__}") from None
 
 
