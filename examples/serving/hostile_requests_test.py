@@ -122,6 +122,54 @@ def test_a_client_that_sends_nothing_more_holds_no_thread(port, request_bytes):
     assert ask(port, post(inputs())).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (server._MOST_BYTES + 1, (), 413),
+        (32 << 20, ("Transfer-Encoding: chunked",), 411),
+        (32 << 20, ("Content-Length: x",), 400),
+    ],
+)
+def test_a_client_that_sends_all_of_a_refused_body_gets_its_answer(port, body, headers, status):
+    assert ask(port, post(b" " * body, *headers), ends=False).startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_client_that_sends_a_refused_body_without_end_holds_no_thread(port, monkeypatch, is_fast):
+    monkeypatch.setattr(server, "_DRAINED_BYTES", (16 << 20) if is_fast else server._DRAINED_BYTES)
+    begin = time.monotonic()
+    with socket.create_connection(("localhost", port), MOST_SECONDS) as connection:
+        connection.sendall(post(b"", f"Content-Length: {10**15}"))
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            while time.monotonic() - begin < MOST_SECONDS:
+                connection.sendall(b" " * (1 << 20) if is_fast else b" ")
+                time.sleep(0 if is_fast else 0.1)
+
+
+GET = b"GET /v1/models/model HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Content-Length: %d",
+        "content-length: 0%d",
+        "Content-Length : %d",
+        "Content-Length: 0\r\nContent-Length: %d",
+        "no colon\r\nContent-Length: %d",
+        "Transfer-Encoding: chunked",
+    ],
+)
+def test_the_body_of_a_get_is_no_second_request(port, header):
+    body = GET + b"\r\n"
+    header = header % len(body) if "%" in header else header
+    assert ask(port, GET + header.encode() + b"\r\n\r\n" + body).count(b"HTTP/1.1 ") == 1
+
+
+def test_a_connection_is_kept_after_a_get_without_a_body(port):
+    assert ask(port, 2 * (GET + b"\r\n") + GET + b"Content-Length: 0\r\n\r\n").count(b"HTTP/1.1 200 ") == 3
+
+
 def test_a_client_that_sends_a_body_byte_by_byte_gets_an_error(port):
     with socket.create_connection(("localhost", port), MOST_SECONDS) as connection:
         connection.sendall(post(b"", "Content-Length: 1000"))

@@ -21,11 +21,13 @@ import json
 import logging
 import os
 import re
+import socket
 import sys
 import threading
 import time
 import zlib
 from collections.abc import Iterator
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,9 @@ _SIGNATURE = "serving_default"
 _CHUNK_BYTES = 16 << 20
 # The longest body of a request.
 _MOST_BYTES = 64 << 20
+# The most bytes that are read after the last answer of a connection, and the seconds in which the next ones must come.
+_DRAINED_BYTES = 4 * _MOST_BYTES
+_DRAIN_SECONDS = 5.0
 # The errors of inputs that the model cannot take.
 _WRONG_INPUTS = (
     ValueError,
@@ -273,12 +278,31 @@ class Handler(BaseHTTPRequestHandler):
     """Answers one request. The server has the reloader."""
 
     protocol_version = "HTTP/1.1"
-    # Seconds in which a client must send the next bytes of its headers, and all of a body.
+    # Seconds in which a client must send the next bytes of its headers, all of a body, and all that nobody reads.
     timeout = 30.0
     server: Server
 
+    def finish(self) -> None:
+        """Ends the connection so that the client gets its last answer.
+
+        Many clients send all of a body before they read. If a connection is closed with unread bytes, the system resets
+        it, and such a client gets an error instead of its answer.
+        """
+        super().finish()
+        left, deadline = _DRAINED_BYTES, time.monotonic() + self.timeout
+        with contextlib.suppress(OSError):  # the client has gone, or is too slow
+            self.connection.shutdown(socket.SHUT_WR)
+            while left > 0 and (seconds := deadline - time.monotonic()) > 0:
+                self.connection.settimeout(min(seconds, _DRAIN_SECONDS))
+                part = self.connection.recv(min(left, 1 << 16))
+                if not part:
+                    break
+                left -= len(part)
+
     def do_GET(self) -> None:
         """Answers which version is served."""
+        if _may_have_body(self.headers):
+            self.close_connection = True  # nobody reads the body, which must not count as the next request
         reloader = self.server.reloader
         with reloader.lock.shared():
             model = reloader.model
@@ -346,6 +370,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *args: Any) -> None:
         """Logs no requests."""
+
+
+def _may_have_body(headers: Message) -> bool:
+    """Returns whether bytes may follow the headers of a request that has no body as a rule."""
+    named = [(name.strip().lower(), value.strip()) for name, value in headers.items()]
+    lengths = [value for name, value in named if name == "content-length"]
+    # After a line without a colon, the parser takes the other headers for text.
+    is_cut = bool(headers.get_payload())
+    return is_cut or any(length != "0" for length in lengths) or any(name == "transfer-encoding" for name, _ in named)
 
 
 def _with_bytes(value: dict[str, Any]) -> Any:
