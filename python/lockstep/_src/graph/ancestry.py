@@ -9,6 +9,17 @@ import tensorflow as tf
 
 # The attribute that every communicating op has, and no other op (tf/comm/collective_op.h).
 _COLLECTIVE_ATTR = "lockstep_priority"
+# The attributes of operations that hold the functions whose outputs are the operations' results.
+_RESULTS = {
+    "PartitionedCall": ("f",),
+    "StatefulPartitionedCall": ("f",),
+    "If": ("then_branch", "else_branch"),
+    "StatelessIf": ("then_branch", "else_branch"),
+    "Case": ("branches",),
+    "StatelessCase": ("branches",),
+    "While": ("body",),
+    "StatelessWhile": ("body",),
+}
 
 
 def ancestors(elements: Iterable[Any], fed: Collection[str] = ()) -> Iterator[tf.Operation]:
@@ -62,6 +73,26 @@ def _functions_of(node: Any) -> set[str]:
     return {value.func.name for value in values if value.HasField("func")} | {
         function.name for value in values for function in value.list.func
     }
+
+
+def graphs_of_results(op: tf.Operation) -> list[tf.Graph]:
+    """Returns the graphs whose outputs are an operation's results: of a function, of branches, or of a loop's body.
+
+    The inputs of these graphs are the operation's last inputs.
+    """
+    values = [op.node_def.attr[name] for name in _RESULTS.get(op.type, ())]
+    names = [function.name for value in values for function in (value.list.func or [value.func])]
+    return [graph for name in names if (graph := _graph_of_function(op.graph, name)) is not None]
+
+
+def _graph_of_function(graph: Any, name: str) -> tf.Graph | None:
+    """Returns the graph of a function that is known in `graph` or in a graph around it; None for one without graph."""
+    while graph is not None:
+        function = graph._get_function(name)
+        if function is not None:
+            return getattr(function, "graph", None)
+        graph = getattr(graph, "outer_graph", None)
+    return None
 
 
 def stems_from(

@@ -14,14 +14,10 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
-from lockstep._src.graph import ancestry
+from lockstep._src.graph import ancestry, parts
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.tables.sharded import shard
-
-# The attribute of operations that compute the numbers of the shard's rows that a lookup reads and its gradient changes
-# (tf/embedding/shard_rows.h).
-_SHARD_ROWS = "lockstep_shard_rows"
 
 
 def are_rows_of_the_shard(indices: Any) -> bool:
@@ -32,8 +28,8 @@ def are_rows_of_the_shard(indices: Any) -> bool:
     if not hasattr(indices, "graph"):
         return False
     behind: set[tf.Operation] = set()
-    return ancestry.stems_from(indices.op, lambda op: _SHARD_ROWS in op.node_def.attr, behind) or any(
-        _SHARD_ROWS in node.attr for node in ancestry.nodes_of_functions(behind)
+    return ancestry.stems_from(indices.op, lambda op: parts.SHARD_ROWS in op.node_def.attr, behind) or any(
+        parts.SHARD_ROWS in node.attr for node in ancestry.nodes_of_functions(behind)
     )
 
 

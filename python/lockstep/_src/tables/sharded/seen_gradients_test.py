@@ -78,6 +78,83 @@ def test_slices_are_summed_once():
         assert before_sum(2.0 * summed.values, summed.indices) is None
 
 
+def _results_of_functions(part, other):
+    """Yields pairs: a result of a function, a branch or a loop, and whether it is a part."""
+
+    def inside(x):
+        gradient = tf.reshape(tf.range(10.0) * tf.reduce_sum(x), [5, 2])
+        parts.note(gradient)
+        return tf.reduce_sum(x) + other, gradient * 2.0, x[:2]
+
+    called = tf.function(inside)(other)
+    nested = tf.function(lambda x: tf.function(inside)(x)[:2])(other)
+    yield from zip(called, (False, True, False), strict=True)
+    yield from zip(nested, (False, True), strict=True)
+    twice = tf.function(lambda x, y: (x * 2.0, y * 2.0))
+    plain = tf.reshape(tf.range(10.0) * tf.reduce_sum(other), [5, 2])
+    yield from zip(twice(part, plain), (True, False), strict=True)
+    yield from zip(twice(plain, part), (False, True), strict=True)
+    zeros = tf.zeros([5, 2])
+    total = tf.while_loop(
+        lambda i, *_: i < 2,
+        lambda i, mine, both, old, rest: (i + 1, mine + part, both + old, mine, rest + plain),
+        [0, zeros, zeros, zeros, zeros],
+    )
+    yield from zip(total, (False, True, True, True, False), strict=True)
+    yield tf.while_loop(lambda _: False, lambda x: [tf.zeros_like(x)], [part])[0], True
+    yield tf.switch_case(tf.cast(other[0, 0], tf.int32), [lambda: plain, lambda: part + 1.0, lambda: zeros]), True
+    yield tf.switch_case(tf.cast(other[0, 0], tf.int32), [lambda: plain, lambda: plain + part[0, 0]]), False
+    yield tf.cond(other[0, 0] > 0.0, lambda: inside(other)[1], lambda: plain), True
+    yield tf.cond(other[0, 0] > 0.0, lambda: plain, lambda: -plain), False
+    captured = tf.function(lambda: part * 2.0)
+    yield captured(), True
+    yield tf.function(lambda: tf.while_loop(lambda _: True, lambda x: [x + captured()], [zeros])[0])(), True
+
+
+def test_parts_are_known_that_leave_functions_branches_and_loops():
+    with tf.Graph().as_default():
+        part, other = tf1.placeholder(tf.float32, [5, 2]), tf1.placeholder(tf.float32, [3, 2])
+        parts.note(part)
+        for number, (value, wanted) in enumerate(_results_of_functions(part, other)):
+            assert parts.is_part(value) == wanted, (number, value)
+
+    @tf.function(autograph=False)
+    def traced(part, other):
+        parts.note(part)
+        for number, (value, wanted) in enumerate(_results_of_functions(part, other)):
+            assert parts.is_part(value) == wanted, (number, value)
+        return tf.zeros([])
+
+    traced.get_concrete_function(tf.TensorSpec([5, 2]), tf.TensorSpec([3, 2]))
+
+
+def test_slices_are_parts_that_leave_functions():
+    with tf.Graph().as_default():
+        other = tf1.placeholder(tf.float32, [3, 2])
+
+        @tf.function
+        def inside(x):
+            slices, rest = (tf.IndexedSlices(x * 2.0, tf.constant([4, 1, n])) for n in range(2))
+            parts.note(slices)
+            return slices, rest
+
+        slices, rest = inside(other)
+        assert parts.is_part(slices)
+        assert not parts.is_part(rest)
+        assert parts.is_part(tf.IndexedSlices(tf.zeros([2, 2]), tf.gather(slices.indices, [0, 2])))
+        assert not parts.is_part(tf.IndexedSlices(tf.zeros([2, 2]), tf.gather(rest.indices, [0, 2])))
+
+
+def test_results_of_unknown_rank_are_no_parts():
+    with tf.Graph().as_default():
+        part = tf1.placeholder(tf.float32, [5, 2])
+        parts.note(part)
+        norm = tf.py_function(lambda x: tf.norm(x), [part], tf.float32)
+        assert not parts.is_part(norm)
+        assert not parts.is_part(tf1.placeholder(tf.float32, [4, 2]) * norm)
+        assert not parts.is_part(tf1.placeholder(tf.float32) * part[0, 0])
+
+
 def test_functions_of_each_element_of_a_part_are_parts():
     with tf.Graph().as_default():
         part, other = tf1.placeholder(tf.float32, [5, 2]), tf1.placeholder(tf.float32, [3, 2])
