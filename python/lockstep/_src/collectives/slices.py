@@ -6,6 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+# An attribute of slices that have one slice for each row. Eager tensors do not tell it.
+_IS_SUMMED = "_lockstep_is_summed"
+
 
 def values_of(gradient: Any) -> tf.Tensor:
     """Returns the values of slices; a tensor is returned as is."""
@@ -27,8 +30,15 @@ def summed_by_row(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def with_unique_rows(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Returns slices summed by row; in a graph, slices that `summed_by_row` has returned are not summed again."""
-    return slices if before_sum(slices.values, slices.indices) is not None else summed_by_row(slices)
+    """Returns slices summed by row; slices that this function has returned are not summed again.
+
+    In a graph, this holds for all slices with the values and indices that `summed_by_row` has returned.
+    """
+    if getattr(slices, _IS_SUMMED, False) or before_sum(slices.values, slices.indices) is not None:
+        return slices
+    summed = summed_by_row(slices)
+    setattr(summed, _IS_SUMMED, True)
+    return summed
 
 
 def before_sum(values: tf.Tensor, indices: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor] | None:

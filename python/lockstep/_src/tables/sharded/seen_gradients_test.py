@@ -76,6 +76,10 @@ def test_slices_are_summed_once():
         other = summed_by_row(tf.IndexedSlices(slices.values, tf.constant([0, 0, 1])))
         assert before_sum(summed.values, other.indices) is None
         assert before_sum(2.0 * summed.values, summed.indices) is None
+    slices = tf.IndexedSlices(tf.ones([3, 2]), tf.constant([4, 1, 4]))
+    summed = with_unique_rows(slices)
+    assert summed.indices.shape == [2]
+    assert with_unique_rows(summed) is summed
 
 
 def _results_of_functions(part, other):
