@@ -1,6 +1,7 @@
 """The scope's promises, checked by every worker of a job of two."""
 
 import contextlib
+import itertools
 import tempfile
 from unittest import mock
 
@@ -193,6 +194,42 @@ def a_loss_from_a_loop_weighs_by_rows():
         got = _run_steps(train_op, weight)
     means = [np.concatenate(parts).mean() for parts in zip(_rows_of(0), _rows_of(1), strict=True)]
     np.testing.assert_allclose(got, 1 - 0.01 * 3 * np.sum(means), rtol=1e-5)
+
+
+def _loss_after_a_step(weight, batch, gradients_of):
+    """Returns the loss of a weight after an inner step: `gradients_of` gives the gradient of that step's loss."""
+    inner = tf.reduce_mean(tf.square(batch * tf.square(weight) - 1.0))
+    adapted = weight - 0.1 * gradients_of(inner)
+    return tf.reduce_mean(tf.square(batch * adapted * adapted - 2.0) * batch)
+
+
+def a_step_of_meta_learning_weighs_by_rows():
+    # In the last step worker 1 has no rows.
+    shares = [[[0.3, 0.6, 0.9, 0.2], [0.5, 0.1, 0.4], [0.7]], [[0.8, 0.1], [0.9]]]
+    with tf.Graph().as_default(), hb.scope(data_sync_drop_remainder=False):
+        own = [np.array(part, np.float32) for part in shares[hb.context.rank]]
+        batch = tf.data.make_one_shot_iterator(
+            tf.data.Dataset.from_generator(lambda: iter(own), tf.float32, [None])
+        ).get_next()
+        step = tf.train.get_or_create_global_step()
+        weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+        loss = _loss_after_a_step(weight, batch, lambda inner: optimizer.compute_gradients(inner, [weight])[0][0])
+        train_op = optimizer.minimize(loss, step)
+        got = []
+        with tf.train.MonitoredTrainingSession("") as session:
+            for _ in range(3):
+                session.run(train_op)
+                got.append(session.run(weight))
+    with tf.Graph().as_default(), tf.Session() as session:
+        batch, weight = tf.placeholder(tf.float32, [None]), tf.placeholder(tf.float32, [])
+        loss = _loss_after_a_step(weight, batch, lambda inner: tf.gradients(inner, weight)[0])
+        (gradient,) = tf.gradients(loss, weight)
+        wanted = [1.0]
+        for parts in itertools.zip_longest(*shares, fillvalue=[]):
+            fed = {batch: np.concatenate(parts), weight: wanted[-1]}
+            wanted.append(wanted[-1] - 0.1 * session.run(gradient, fed))
+    np.testing.assert_allclose(got, wanted[1:], rtol=1e-5)
 
 
 def gradients_behind_batch_moments_are_exchanged_however_they_are_applied():

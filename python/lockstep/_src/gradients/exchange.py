@@ -107,7 +107,7 @@ class GradientExchange:
         scope = lane.scope_of(self.name)
         with tf.name_scope(scope):
             if lane.takes_part():
-                self._weigh(result, local, shared)
+                weight = self._weigh(result, local, shared)
                 begin = "" if generic_names else scope
                 names = {i: lane.name_of(begin, of[i], n) for n, i in enumerate(shared)}
                 buckets = itertools.count()
@@ -123,6 +123,8 @@ class GradientExchange:
                             bucket, factor = next(buckets), how.predivide_factor
                             reduced = lane.allreduce(travelling, called, how.reduction, bucket, factor)
                             _put(result, group, self._decompressed(reduced, contexts))
+                if weight is not None:
+                    _put(result, shared, [weight.weighted_back(result[i]) for i in shared])
             self._scale(result, [i for i in local if self._is_scaled(of[i])])
             # Only new tensors are marked. A gradient that is returned unchanged may also be that of another variable,
             # which is not exchanged yet.
@@ -199,13 +201,16 @@ class GradientExchange:
         if self.how.ranks.process_set_id != named.ALL:
             raise ValueError(f"{begin}; got {self.how.ranks}, wanted the process set of all ranks")
 
-    def _weigh(self, result: list[Gradient], local: Sequence[int], shared: Sequence[int]) -> None:
-        """Changes gradients before they are sent, if the settings or the optimizer require it."""
+    def _weigh(
+        self, result: list[Gradient], local: Sequence[int], shared: Sequence[int]
+    ) -> row_weights.RowWeight | None:
+        """Changes gradients before they are sent, if the settings or the optimizer require it; returns their weight."""
         if self.skips_steps and local:
             _make_others_skip([result[i] for i in local], shared, result)
         weight = row_weights.of(result[i] for i in shared) if self.how.weighs_rows else None
         if weight is not None:
             _put(result, shared, [weight.times_gradient(result[i]) for i in shared])
+        return weight
 
     def _scale(self, result: list[Gradient], scaled: Sequence[int]) -> None:
         """Divides gradients of local variables by the number of ranks."""

@@ -55,6 +55,10 @@ class RowWeight:
         """Returns what `times` does, for a gradient that is exchanged next: see `gradient_scale`."""
         return gradient_scale.scaled(gradient, tf.cast(self.weight, gradient.dtype), omits_nan=True)
 
+    def weighted_back(self, gradient: Any) -> Any:
+        """Returns an exchanged gradient whose derivatives are weighted: see `gradient_scale`."""
+        return gradient_scale.weighted_back(gradient, tf.cast(self.weight, gradient.dtype))
+
 
 @dataclasses.dataclass(frozen=True)
 class _Batch:
