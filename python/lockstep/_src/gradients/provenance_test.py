@@ -7,6 +7,7 @@ import tensorflow as tf
 from lockstep._src.gradients import provenance
 from lockstep._src.gradients.provenance import Origin, mark
 from lockstep._src.gradients.variable_sets import VariableSet
+from lockstep._src.graph import parts
 
 tf1 = tf.compat.v1
 
@@ -105,3 +106,24 @@ def test_what_was_delivered_is_forgotten_with_its_variable():
     assert other not in delivered
     del variable
     assert not delivered._variables
+
+
+def test_values_of_parts_differ_that_leave_functions_and_loops():
+    def norm_of_a_part(x):
+        part = tf.reshape(tf.range(10.0) * x, [5, 2])
+        parts.note(part)
+        return tf.norm(part)
+
+    with tf.Graph().as_default():
+        exchanged = tf.ones([2]) + 1.0
+        mark([exchanged])
+        one = tf.constant(1.0)
+        factors = [
+            one,
+            tf.function(lambda x: 2.0 * x)(one),
+            tf.function(norm_of_a_part)(one),
+            tf.function(lambda x: tf.function(norm_of_a_part)(x))(one),
+            tf.while_loop(lambda x: x < 1.0, lambda x: [norm_of_a_part(x)], [one])[0],
+            tf.switch_case(tf.constant(0), [lambda: norm_of_a_part(one), lambda: one]),
+        ]
+        assert provenance.differing_in_graph([exchanged * factor for factor in factors]) == [2, 3, 4, 5]

@@ -50,7 +50,7 @@ def is_part(value: Any) -> bool:
 
 
 def has_part(op: tf.Operation) -> bool:
-    """Returns whether one of an operation's outputs was noted, or a tensor in a function, branch or loop that it runs."""
+    """Returns whether an output of an operation was noted, or a tensor in a function, branch or loop that it runs."""
     noted = _noted_in(op.graph)
     if any((op, number) in noted for number in range(len(op.outputs))):
         return True
