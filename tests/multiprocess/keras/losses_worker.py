@@ -158,7 +158,7 @@ def tensorflow1(plain=False):
 
 
 def unknown():
-    """Returns the warnings for a loss that returns one number for a batch, and for one that returns one for each."""
+    """Returns the numbers of warnings for losses of one number for a batch, of the program's own and of Keras."""
     import keras
     import tensorflow as tf
 
@@ -167,14 +167,19 @@ def unknown():
 
     said = []
     with lockstep.scope():
-        for loss in (
-            lambda y, p: tf.square(y - p),
-            lambda y, p: tf.reduce_mean(tf.square(y - p)),
-            lambda y, p: tf.reduce_mean(tf.square(y - p)),
+        for loss, flat in (
+            (lambda y, p: tf.square(y - p), False),
+            ("mse", True),
+            (keras.losses.mean_absolute_error, True),
+            (keras.losses.BinaryCrossentropy(from_logits=True), True),
+            (lambda y, p: tf.reduce_mean(tf.square(y - p)), True),
+            (lambda y, p: tf.reduce_mean(tf.square(y - p)), False),
         ):
-            model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])
+            inputs = keras.Input([2])
+            output = keras.layers.Dense(1)(inputs)
+            model = keras.Model(inputs, keras.ops.squeeze(output, -1) if flat else output)
             model.compile("sgd", loss)
             with logged("one number for a batch") as lines:
-                model.fit(np.ones([4, 2]) * lockstep.rank(), np.ones([4, 1]), verbose=0)
+                model.fit(np.ones([4, 2]) * lockstep.rank(), np.ones([4] if flat else [4, 1]), verbose=0)
             said.append(len(lines))
     return said

@@ -417,6 +417,10 @@ WEIGHTED_VALUES = _row_of_several(
     "(values, sample_weight=None, mask=None, reduction='sum_over_batch_size', dtype=None)",
     _BY_DIVISOR,
 )
+KERAS_LOSS = _row_of_several(
+    "keras.src.losses.loss:Loss.__call__(self, y_true, y_pred, sample_weight=None)",
+    "Worker 0 warns of a loss function that returns one number for a batch.",
+)
 _BY_ROWS = "Losses of outputs count by the rows of a batch."
 COMPILE_LOSS = _row_of_several("keras.src.trainers.compile_utils:CompileLoss.call(self, ...)", _BY_ROWS)
 MEAN_UPDATE = _row_of_several(

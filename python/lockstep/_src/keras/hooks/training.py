@@ -55,6 +55,7 @@ def intercept_training(interception: Interception) -> None:
     interception.replace(symbols.KERAS_SCALE_LOSS, around(step.scale_loss))
     interception.replace(symbols.REDUCE_VALUES, around(_reduce_values))
     interception.replace(symbols.WEIGHTED_VALUES, around(step.reduce_weighted))
+    interception.replace(symbols.KERAS_LOSS, around(step.call_loss))
     interception.replace(symbols.COMPILE_LOSS, around(step.compute_losses))
     interception.replace(symbols.MEAN_UPDATE, around(step.update_mean))
     interception.replace(symbols.ENUMERATE_BATCHES, around(step.enumerate_batches))
@@ -90,6 +91,7 @@ class _Step(threading.local):
         self._weight: backend.Variable | None = None
         self._scaling = False
         self._in_losses = False
+        self._is_unknown = False  # whether one number for a batch may be divided by something else than its rows
         self._compared = False  # whether the first batches of training have been compared
         self.passes = stopping.Passes()
         self._epochs = uneven.Epochs()
@@ -222,11 +224,26 @@ class _Step(threading.local):
         dtype: Any = None,
     ) -> Any:
         """Reduces a batch's losses, whose gradient counts by what they are divided by."""
-        if self._in_losses and reduction not in (None, "none", "sum") and tf.convert_to_tensor(values).shape.rank == 0:
-            loss_divisors.warn_of_unknown_divisor()
         loss = reduce(values, sample_weight, mask, reduction, dtype)
+        if tf.convert_to_tensor(values).shape.rank == 0:  # divided already; a mask's factors then have the mean 1
+            if self._in_losses and self._is_unknown and reduction not in (None, "none", "sum"):
+                loss_divisors.warn_of_unknown_divisor()
+            return loss
         divisor = _divisor(sample_weight, mask, reduction, loss.dtype)
         return loss if divisor is None else loss_divisors.counting_by(divisor, loss, lambda _: self.weight.value)
+
+    def call_loss(
+        self, call: Callable[..., Any], loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Computes a loss, and keeps whether its function may divide a batch by anything.
+
+        Keras' own functions are means over the last axis: for predictions [rows] this is one number, the mean over rows.
+        """
+        outer, self._is_unknown = self._is_unknown, not _is_of_keras(loss) or _rank(y_pred) > 1
+        try:
+            return call(loss, y_true, y_pred, *args, **kwargs)
+        finally:
+            self._is_unknown = outer
 
     def compute_losses(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Computes the losses of a model's outputs, and weights their means by rows."""
@@ -247,6 +264,16 @@ def _supports_jit(supports_jit: Callable[..., Any], model: Any) -> bool:
     """Returns whether XLA can compile a model; it can compile neither exchanges nor lookups in tables."""
     has_table = any(sharding.is_sharded(getattr(v, "_value", v)) for v in model.variables)
     return context.world_size == 1 and not has_table and supports_jit(model)
+
+
+def _is_of_keras(loss: Any) -> bool:
+    """Returns whether a loss computes with a function of Keras."""
+    functions = [type(loss).call, getattr(loss, "fn", None)]
+    return all(f is None or getattr(f, "__module__", "").startswith("keras.src.losses") for f in functions)
+
+
+def _rank(predictions: Any) -> int:
+    return max((len(leaf.shape) for leaf in tree.flatten(predictions) if hasattr(leaf, "shape")), default=0)
 
 
 def _divisor(sample_weight: Any, mask: Any, reduction: Any, dtype: Any) -> tf.Tensor | None:
