@@ -33,6 +33,11 @@ def test_losses_with_masks_and_weights_count_by_what_they_are_divided_by():
 
 
 @needs_keras3
+def test_a_masked_loss_counts_by_its_divisor_in_a_train_step_with_and_without_scale_loss():
+    _assert_equal(worker.own_steps, [2])
+
+
+@needs_keras3
 def test_a_masked_loss_counts_by_its_divisor_in_a_loop_of_the_programs_own():
     _assert_equal(worker.own_loop, [2])
 

@@ -100,6 +100,56 @@ def masked(plain=False):
     return found
 
 
+def own_steps(plain=False):
+    """Returns a weight after training with a masked loss, with unequal rows, in a `train_step` of the program's own."""
+    import keras
+    import tensorflow as tf
+
+    scope, _, rank, world = _scopes(plain)
+    x = np.random.default_rng(5).normal(size=(16, 3, 1)).astype(np.float32)
+    mask = np.random.default_rng(6).random((16, 3)) < 0.6
+    mask[:, 0] = True
+    (own_x, own_mask), batch = _own([x, mask], rank, world)
+    found = {}
+
+    class Model(keras.Model):
+        def __init__(self, scales, in_function, **more):
+            super().__init__(**more)
+            self.dense = keras.layers.Dense(1, kernel_initializer="zeros", use_bias=False)
+            self.scales, self.loss_of = scales, keras.losses.MeanSquaredError()
+            self.compute = tf.function(self.of_batch) if in_function else self.of_batch
+
+        def of_batch(self, x, mask):
+            output = self.dense(x)
+            output._keras_mask = mask
+            return self.loss_of(2 * x + 1, output)
+
+        def train_step(self, data):
+            x, mask = data
+            with tf.GradientTape() as tape:
+                loss = self.compute(x, mask)
+                if self.scales:
+                    loss = self.optimizer.scale_loss(loss)
+            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+            return {"loss": loss}
+
+    for scales, in_function, eagerly in (
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+        (True, True, False),
+        (False, False, True),
+        (True, False, True),
+    ):
+        with scope():
+            model = Model(scales, in_function)
+            model.dense.build([None, 3, 1])
+            model.compile(keras.optimizers.SGD(0.2), run_eagerly=eagerly)
+            model.fit(own_x, own_mask, batch_size=batch, shuffle=False, verbose=0)
+            found[f"scales {scales}, in function {in_function}, eagerly {eagerly}"] = model.get_weights()
+    return found
+
+
 def own_loop(plain=False):
     """Returns a weight after steps of the program's own, with a masked loss of Keras."""
     import keras

@@ -89,6 +89,7 @@ class _Step(threading.local):
 
     def __init__(self) -> None:
         self._weight: backend.Variable | None = None
+        self._weighed: backend.Variable | None = None
         self._scaling = False
         self._in_losses = False
         self._is_unknown = False  # whether one number for a batch may be divided by something else than its rows
@@ -100,16 +101,23 @@ class _Step(threading.local):
     def weight(self) -> backend.Variable:
         """The weight of this worker's loss in the mean over workers; 1 outside of `fit`."""
         if self._weight is None:
-            self._weight = backend.Variable(
-                lambda shape, dtype: tf.ones(shape, dtype),
-                shape=(),
-                dtype="float32",
-                trainable=False,
-                autocast=False,
-                synchronization="on_read",
-                name="weight_of_batch",
-            )
+            self._weight = _scalar(tf.ones, "weight_of_batch")
         return self._weight
+
+    @property
+    def weighed(self) -> backend.Variable:
+        """1 if this step has multiplied a loss by `weight`, or 0; the program's `train_step` may omit `scale_loss`.
+
+        It is a variable, because the gradient of a loss in a `tf.function` of its own is traced before `scale_loss`.
+        """
+        if self._weighed is None:
+            self._weighed = _scalar(tf.zeros, "loss_is_weighed")
+        return self._weighed
+
+    def weight_of_loss(self, _: tf.Tensor) -> tf.Tensor:
+        """Returns by what this step has multiplied the loss: `weight`, or 1."""
+        weight = tf.convert_to_tensor(self.weight.value)
+        return tf.where(self.weighed.value > 0, weight, tf.ones_like(weight))
 
     def enumerate_batches(self, _: Any, epoch: Any) -> Iterator[tuple[int, int, Iterator[Any]]]:
         """Yields (first step, last step, iterator over their batches), in place of a method of Keras' `epoch`."""
@@ -190,6 +198,7 @@ class _Step(threading.local):
         """
         for batch in batches:
             self.weight.assign(batch.weight)
+            self.weighed.assign(0.0)
             yield batch.data
 
     def run_pass(self, method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
@@ -210,6 +219,7 @@ class _Step(threading.local):
         self._scaling = True
         try:
             loss = tf.convert_to_tensor(loss)
+            self.weighed.assign(1.0)
             return scale_loss(optimizer, loss * tf.cast(self.weight.value, loss.dtype))
         finally:
             self._scaling = False
@@ -230,14 +240,14 @@ class _Step(threading.local):
                 loss_divisors.warn_of_unknown_divisor()
             return loss
         divisor = _divisor(sample_weight, mask, reduction, loss.dtype)
-        return loss if divisor is None else loss_divisors.counting_by(divisor, loss, lambda _: self.weight.value)
+        return loss if divisor is None else loss_divisors.counting_by(divisor, loss, self.weight_of_loss)
 
     def call_loss(
         self, call: Callable[..., Any], loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Computes a loss, and keeps whether its function may divide a batch by anything.
 
-        Keras' own functions are means over the last axis: for predictions [rows] this is one number, the mean over rows.
+        Keras' own functions are means over the last axis. For predictions [rows] this is one number, the mean of rows.
         """
         outer, self._is_unknown = self._is_unknown, not _is_of_keras(loss) or _rank(y_pred) > 1
         try:
@@ -258,6 +268,19 @@ class _Step(threading.local):
         if self._in_losses and sample_weight is None:
             sample_weight = self.weight.value
         return update_state(metric, values, sample_weight)
+
+
+def _scalar(initial: Callable[..., tf.Tensor], name: str) -> backend.Variable:
+    """Returns a variable of this worker alone."""
+    return backend.Variable(
+        lambda shape, dtype: initial(shape, dtype),
+        shape=(),
+        dtype="float32",
+        trainable=False,
+        autocast=False,
+        synchronization="on_read",
+        name=name,
+    )
 
 
 def _supports_jit(supports_jit: Callable[..., Any], model: Any) -> bool:
