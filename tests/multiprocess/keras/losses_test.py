@@ -46,6 +46,10 @@ def test_weighted_losses_of_tensorflow_1_count_by_what_they_are_divided_by():
     _assert_equal(worker.tensorflow1, [2])
 
 
+def test_losses_of_tensorflow_1_of_some_of_the_rows_count_by_these_rows():
+    _assert_equal(worker.tensorflow1_rows, [2])
+
+
 @needs_keras3
 def test_a_loss_of_one_number_for_a_batch_is_warned_of_once():
     """Losses of Keras are means over the rows if outputs are [rows]; only the program's own are unknown."""

@@ -207,6 +207,32 @@ def tensorflow1(plain=False):
     return found
 
 
+def tensorflow1_rows(plain=False):
+    """Returns a weight after training with losses of TensorFlow 1 of some of the rows, all with the same weight."""
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    scope, _, rank, world = _scopes(plain)
+    x = np.random.default_rng(7).normal(size=(24, 1)).astype(np.float32)
+    keep = np.random.default_rng(8).random(24) < 0.5
+    (own_x, own_keep), batch = _own([x, keep], rank, world)
+    found = {}
+    for reduction in ("weighted_sum_by_nonzero_weights", "weighted_mean", "weighted_sum_over_batch_size"):
+        with tf.Graph().as_default(), scope():
+            data = tf.data.Dataset.from_tensor_slices((own_x, own_keep)).batch(batch)
+            features, kept = tf1.data.make_one_shot_iterator(data).get_next()
+            dense = tf1.get_variable("w", [1, 1], initializer=tf1.constant_initializer(0.5))
+            masked = tf.boolean_mask(features + 1, kept), tf.boolean_mask(tf.matmul(features, dense), kept)
+            loss = tf1.losses.mean_squared_error(*masked, reduction=reduction)
+            train = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            with tf1.Session() as session:
+                session.run(tf1.global_variables_initializer())
+                for _ in range(6):
+                    session.run(train)
+                found[reduction] = session.run([dense])
+    return found
+
+
 def unknown():
     """Returns the numbers of warnings for losses of one number for a batch, of the program's own and of Keras."""
     import keras

@@ -1,4 +1,4 @@
-"""Gradients of losses that divide by something other than the number of rows: a mask's values, or a sum of weights.
+"""Gradients of losses that divide by something other than a batch's rows: a mask's values, a sum of weights, kept rows.
 
 A worker's gradients are weighted by its rows, because most losses are means over rows (`graph/row_weights.py`,
 `keras/hooks/training.py`). A loss with the divisor d_r on worker r must count by d_r instead. So the gradient that
@@ -77,13 +77,14 @@ _BY_WEIGHTS = (
     tf.compat.v1.losses.Reduction.SUM_BY_NONZERO_WEIGHTS,
     tf.compat.v1.losses.Reduction.SUM_OVER_NONZERO_WEIGHTS,
 )
+_BY_NUMBER = tf.compat.v1.losses.Reduction.SUM_OVER_BATCH_SIZE
 
 
 class _Losses(threading.local):
     """The loss of `tf.compat.v1.losses` that this thread is computing."""
 
     def __init__(self) -> None:
-        self._divides_by_weights = False
+        self._counts = False
 
     def compute(
         self,
@@ -94,19 +95,21 @@ class _Losses(threading.local):
         loss_collection: Any = tf.compat.v1.GraphKeys.LOSSES,
         reduction: Any = tf.compat.v1.losses.Reduction.SUM_BY_NONZERO_WEIGHTS,
     ) -> Any:
-        """Computes a loss; the divisor depends on the weights unless they are one constant for all rows."""
+        """Computes a loss; the divisor is the number of rows if the weight is one constant and no mask chose rows."""
         static = tf.get_static_value(weights) if tf.is_tensor(weights) else weights
         is_scalar = static is not None and not getattr(tf.convert_to_tensor(static), "shape", None).rank
-        self._divides_by_weights = reduction in _BY_WEIGHTS and not is_scalar
+        by_weights = reduction in _BY_WEIGHTS and not is_scalar
+        by_values = reduction in (*_BY_WEIGHTS, _BY_NUMBER) and row_weights.counts_other_than_rows(losses)
+        self._counts = by_weights or by_values
         try:
             return compute_weighted_loss(losses, weights, scope, loss_collection, reduction)
         finally:
-            self._divides_by_weights = False
+            self._counts = False
 
     def mean(self, mean: Callable[..., Any], losses: Any, num_present: Any) -> Any:
         """Divides a sum of losses by a number, `tf.compat.v1.losses`' own function for this."""
         loss = mean(losses, num_present)
-        return counting_by(num_present, loss, _weight_in_graph) if self._divides_by_weights else loss
+        return counting_by(num_present, loss, _weight_in_graph) if self._counts else loss
 
 
 def _weight_in_graph(loss: tf.Tensor) -> tf.Tensor | None:

@@ -26,6 +26,14 @@ from lockstep._src.graph import ancestry, gradient_scale
 
 # The batches of a graph. A collection whose key is no string stays out of exported graphs.
 _BATCHES = ("lockstep", "batches")
+# Operations whose result has the rows of an input that has the rows of a batch.
+_KEEP_ROWS = frozenset(
+    "Abs Add AddV2 BiasAdd Cast DivNoNan Equal Exp Greater GreaterEqual Identity Less LessEqual Log Log1p Maximum Minimum"
+    " Mul Neg NotEqual Pow RealDiv Relu Select SelectV2 Sigmoid SoftmaxCrossEntropyWithLogits Softplus"
+    " SparseSoftmaxCrossEntropyWithLogits Sqrt Square SquaredDifference StopGradient Sub Tanh".split()
+)
+# Operations whose result has the values of their first input in another shape.
+_RESHAPE = ("ExpandDims", "Reshape", "Squeeze")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +73,7 @@ class _Batch:
     source: tf.Operation  # all tensors of the batch are computed from it
     weight: RowWeight
     tensors: tuple[tf.Tensor, ...]
+    dense: tuple[tf.Tensor, ...]  # those of its parts whose first dimension is that of the rows
 
 
 def elements(of: Iterable[Any]) -> list[list[tf.Tensor]]:
@@ -103,9 +112,58 @@ def note(element: Any, source: tf.Tensor) -> None:
         rows = _rows(batched[0]) if batched else tf.constant(1, tf.int64)
         # Grappler prunes this if no gradient needs it.
         total = ordered.allreduce(rows, op="sum", name="total")
-    tf.compat.v1.add_to_collection(
-        _BATCHES, _Batch(source.op, RowWeight(rows, total), tuple(tf.nest.flatten(element, expand_composites=True)))
-    )
+    tensors = tuple(tf.nest.flatten(element, expand_composites=True))
+    dense = tuple(part for part in batched if isinstance(part, tf.Tensor))
+    tf.compat.v1.add_to_collection(_BATCHES, _Batch(source.op, RowWeight(rows, total), tensors, dense))
+
+
+def counts_other_than_rows(values: tf.Tensor) -> bool:
+    """Returns whether the number of values may be in another proportion to the rows of the batch behind them.
+
+    A mask may have chosen some of the rows, for example. The result is False for values that stem from no batch, or
+    whose shape is known while the graph is built.
+    """
+    if not hasattr(values, "graph") or values.shape.is_fully_defined():
+        return False
+    batches = _batches_behind([values.op])
+    if not batches:
+        return False
+    if not _has_fixed_rows(values):
+        return True
+    of_rows = {id(tensor) for batch in batches for tensor in batch.dense}
+    front, seen = [values], set()
+    while front:
+        tensor = front.pop()
+        if id(tensor) in of_rows:
+            return False
+        if id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        outer = ancestry.captured(tensor.op)
+        if outer is not None:
+            front.append(outer)
+        elif tensor.op.type in _KEEP_ROWS:
+            # Of an operand of lower rank, the rows would be broadcast along another dimension.
+            reduces = tensor.op.type.endswith("WithLogits")
+            front.extend(part for part in tensor.op.inputs if reduces or part.shape.rank == tensor.shape.rank)
+        elif tensor.op.type in _RESHAPE and _has_fixed_rows(tensor) and _has_fixed_rows(tensor.op.inputs[0]):
+            front.append(tensor.op.inputs[0])
+        elif tensor.op.type == "StridedSlice" and _slices_behind_rows(tensor.op):
+            front.append(tensor.op.inputs[0])
+    return True
+
+
+def _slices_behind_rows(op: tf.Operation) -> bool:
+    """Returns whether the first part of a slice is `:`, as in `x[:, 0]`."""
+    takes_all = all(op.get_attr(name) & 1 for name in ("begin_mask", "end_mask"))
+    differs = any(op.get_attr(name) & 1 for name in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask"))
+    strides = tf.get_static_value(op.inputs[3])
+    return takes_all and not differs and strides is not None and abs(strides[0]) == 1
+
+
+def _has_fixed_rows(tensor: tf.Tensor) -> bool:
+    """Returns whether all rows of a tensor have one number of values, which is known while the graph is built."""
+    return bool(tensor.shape.rank) and tensor.shape[1:].is_fully_defined()
 
 
 def _parts(element: Any) -> Iterator[Any]:
@@ -137,15 +195,20 @@ def of(values: Iterable[Any]) -> RowWeight | None:
         are skipped.
     """
     ops = [v.values.op if isinstance(v, tf.IndexedSlices) else v.op for v in values if hasattr(v, "graph")]
-    if not ops:
-        return None
-    graph = ops[0].graph
-    while getattr(graph, "outer_graph", None) is not None:
-        graph = graph.outer_graph
-    weights = [batch.weight for batch in graph.get_collection(_BATCHES) if _any_stems_from(ops, batch.source)]
+    weights = [batch.weight for batch in _batches_behind(ops)]
     if len(weights) < 2:
         return weights[0] if weights else None
     return RowWeight(tf.add_n([w.rows for w in weights]), tf.add_n([w.total for w in weights]))
+
+
+def _batches_behind(ops: list[tf.Operation]) -> list[_Batch]:
+    """Returns the registered batches from which operations of one graph are computed."""
+    if not ops:
+        return []
+    graph = ops[0].graph
+    while getattr(graph, "outer_graph", None) is not None:
+        graph = graph.outer_graph
+    return [batch for batch in graph.get_collection(_BATCHES) if _any_stems_from(ops, batch.source)]
 
 
 def _any_stems_from(ops: list[tf.Operation], source: tf.Operation) -> bool:

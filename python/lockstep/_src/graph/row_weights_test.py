@@ -109,3 +109,33 @@ def test_elements_are_the_batches_behind_a_value(session):
     assert row_weights.elements([data[0] + 1.0]) == [list(data)]
     assert row_weights.elements([other * 2.0]) == [[other]]
     assert row_weights.elements([tf.constant(1.0)]) == []
+
+
+def test_a_loss_without_a_mask_is_known_to_have_a_value_for_each_row(session):
+    x = tf1.placeholder_with_default(np.ones([4, 2], np.float32), [None, 2])
+    y = tf.reduce_max(x, 1)
+    row_weights.note([x, y], x)
+    outside = tf1.placeholder_with_default(np.ones([3, 1], np.float32), [None, 1])
+    column, output = tf.reshape(y, [-1, 1]), tf.matmul(x, tf.ones([2, 1]))
+    logits, classes = tf.matmul(x, tf.ones([2, 3])), tf.cast(y, tf.int64)
+    kept = tf.boolean_mask(y, y > 0), tf.boolean_mask(tf.squeeze(output, 1), y > 0)
+    for losses, expected in (
+        (tf.math.squared_difference(column, output), False),
+        (tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(y[:, tf.newaxis] > 0, tf.float32), output), False),
+        (tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(tf.expand_dims(y > 0, 1), tf.float32), output), False),
+        (tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits), False),
+        (
+            tf.nn.softmax_cross_entropy_with_logits(tf.one_hot(classes, 3) + 0 * x[:, :1], logits),
+            True,
+        ),  # a reshape of unknown size
+        (tf.math.squared_difference(*kept), True),
+        (tf.math.squared_difference(y[: tf.cast(y[0], tf.int32)], 1.0), True),
+        (tf.reshape(x, [-1]) - 1, False),
+        (tf.transpose(x)[0] - 1, True),
+        (x[1:] - 1, True),
+        (tf.math.abs(tf.matmul(x, x, transpose_b=True) - y), True),
+        (tf.reduce_mean(x), False),
+        (outside - 1, False),
+        (tf.ones([2]), False),
+    ):
+        assert row_weights.counts_other_than_rows(losses) == expected, losses
