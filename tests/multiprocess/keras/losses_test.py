@@ -50,6 +50,10 @@ def test_losses_of_tensorflow_1_of_some_of_the_rows_count_by_these_rows():
     _assert_equal(worker.tensorflow1_rows, [2])
 
 
+def test_a_weighted_loss_in_a_step_with_other_iterators_is_warned_of_by_name():
+    assert call_workers(worker.iterators, 2, timeout_s=100) == [[[], [True], []], [[], [], []]]
+
+
 @needs_keras3
 def test_a_loss_of_one_number_for_a_batch_is_warned_of_once():
     """Losses of Keras are means over the rows if outputs are [rows]; only the program's own are unknown."""

@@ -233,6 +233,28 @@ def tensorflow1_rows(plain=False):
     return found
 
 
+def iterators():
+    """Returns the numbers of warnings for a step with one iterator, and for steps with two; the last loss is a mean."""
+    import tensorflow as tf
+
+    import lockstep
+    from tests.multiprocess.on_each_worker import logged
+
+    tf1 = tf.compat.v1
+    said = []
+    for several, weighted in ((False, True), (True, True), (True, False)):
+        with tf.Graph().as_default(), lockstep.scope(), logged("batches of other iterators") as lines:
+            data = tf.data.Dataset.from_tensor_slices(np.ones([8, 1], np.float32)).batch(2)
+            a = tf1.data.make_one_shot_iterator(data).get_next()
+            b = tf1.data.make_one_shot_iterator(data).get_next() if several else a
+            dense = tf1.get_variable("w", [1, 1])
+            loss = tf1.losses.mean_squared_error(a, tf.matmul(a, dense), a if weighted else 1.0)
+            loss += tf.reduce_mean(tf.square(tf.matmul(b, dense)))
+            tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        said.append([f"The loss '{name}'" in line for line in lines for name in ("mean_squared_error/value:0",)])
+    return said
+
+
 def unknown():
     """Returns the numbers of warnings for losses of one number for a batch, of the program's own and of Keras."""
     import keras

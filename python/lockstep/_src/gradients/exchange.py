@@ -20,7 +20,7 @@ import tensorflow as tf
 from lockstep._src.collectives import named
 from lockstep._src.collectives.lanes import Lane, NamedLane, OrderedLane
 from lockstep._src.collectives.slices import values_of, with_values
-from lockstep._src.gradients import grouping, provenance
+from lockstep._src.gradients import grouping, loss_divisors, provenance
 from lockstep._src.gradients.agreed_variables import Gradient, described
 from lockstep._src.gradients.graphs import after
 from lockstep._src.gradients.provenance import Origin
@@ -209,6 +209,7 @@ class GradientExchange:
             _make_others_skip([result[i] for i in local], shared, result)
         weight = row_weights.of(result[i] for i in shared) if self.how.weighs_rows else None
         if weight is not None:
+            loss_divisors.warn_of_other_batches([result[i] for i in shared])
             _put(result, shared, [weight.times_gradient(result[i]) for i in shared])
         return weight
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -72,6 +72,20 @@ def warn_of_unknown_divisor() -> None:
         )
 
 
+@functools.cache
+def _warn_of_other_batches(loss: str) -> None:
+    if context.rank == 0:
+        tf.compat.v1.logging.warning(
+            "The loss '%s' counts by its weights or mask, and its step has batches of other iterators as well. Its "
+            "gradients are weighted by the rows of all these batches, so they are not those of one worker if the "
+            "numbers of rows differ. Zip the datasets, and use one iterator (README.md, Where one worker and many "
+            "differ).",
+            loss,
+        )
+
+
+# The losses of a graph that count by their divisors, with the weights for which these make up.
+_COUNTED = ("lockstep", "counted_losses")
 _BY_WEIGHTS = (
     tf.compat.v1.losses.Reduction.MEAN,
     tf.compat.v1.losses.Reduction.SUM_BY_NONZERO_WEIGHTS,
@@ -114,4 +128,23 @@ class _Losses(threading.local):
 
 def _weight_in_graph(loss: tf.Tensor) -> tf.Tensor | None:
     found = None if tf.executing_eagerly() else row_weights.of([loss])
-    return None if found is None else found.weight
+    if found is None:
+        return None
+    weight = tf.identity(found.weight, name="weight_of_loss")
+    weight.graph.add_to_collection(_COUNTED, (loss, weight))
+    return weight
+
+
+def warn_of_other_batches(gradients: Sequence[Any]) -> None:
+    """Warns once, on worker 0, of losses with divisors whose gradients are weighted by other batches than their own.
+
+    Args:
+      gradients: the gradients (tensors and `tf.IndexedSlices` of one graph) that are weighted by all batches behind
+        them.
+    """
+    graphs = {gradient.graph for gradient in gradients if hasattr(gradient, "graph")}
+    for graph in graphs:
+        for loss, weight in graph.get_collection(_COUNTED):
+            stem = row_weights.stem_from(gradients, weight.op)
+            if stem and row_weights.differ([loss], gradients):
+                _warn_of_other_batches(loss.name)

@@ -27,11 +27,14 @@ from lockstep._src.graph import ancestry, gradient_scale
 # The batches of a graph. A collection whose key is no string stays out of exported graphs.
 _BATCHES = ("lockstep", "batches")
 # Operations whose result has the rows of an input that has the rows of a batch.
-_KEEP_ROWS = frozenset(
-    "Abs Add AddV2 BiasAdd Cast DivNoNan Equal Exp Greater GreaterEqual Identity Less LessEqual Log Log1p Maximum Minimum"
-    " Mul Neg NotEqual Pow RealDiv Relu Select SelectV2 Sigmoid SoftmaxCrossEntropyWithLogits Softplus"
-    " SparseSoftmaxCrossEntropyWithLogits Sqrt Square SquaredDifference StopGradient Sub Tanh".split()
-)
+# fmt: off
+_KEEP_ROWS = frozenset([
+    "Abs", "Add", "AddV2", "BiasAdd", "Cast", "DivNoNan", "Equal", "Exp", "Greater", "GreaterEqual", "Identity",
+    "Less", "LessEqual", "Log", "Log1p", "Maximum", "Minimum", "Mul", "Neg", "NotEqual", "Pow", "RealDiv", "Relu",
+    "Select", "SelectV2", "Sigmoid", "SoftmaxCrossEntropyWithLogits", "Softplus",
+    "SparseSoftmaxCrossEntropyWithLogits", "Sqrt", "Square", "SquaredDifference", "StopGradient", "Sub", "Tanh"
+])
+# fmt: on
 # Operations whose result has the values of their first input in another shape.
 _RESHAPE = ("ExpandDims", "Reshape", "Squeeze")
 
@@ -146,15 +149,20 @@ def counts_other_than_rows(values: tf.Tensor) -> bool:
             # Of an operand of lower rank, the rows would be broadcast along another dimension.
             reduces = tensor.op.type.endswith("WithLogits")
             front.extend(part for part in tensor.op.inputs if reduces or part.shape.rank == tensor.shape.rank)
-        elif tensor.op.type in _RESHAPE and _has_fixed_rows(tensor) and _has_fixed_rows(tensor.op.inputs[0]):
-            front.append(tensor.op.inputs[0])
-        elif tensor.op.type == "StridedSlice" and _slices_behind_rows(tensor.op):
+        elif _keeps_values(tensor) or _slices_behind_rows(tensor.op):
             front.append(tensor.op.inputs[0])
     return True
 
 
+def _keeps_values(tensor: tf.Tensor) -> bool:
+    """Returns whether a tensor has the values of another one in another shape, in a fixed proportion to the rows."""
+    return tensor.op.type in _RESHAPE and _has_fixed_rows(tensor) and _has_fixed_rows(tensor.op.inputs[0])
+
+
 def _slices_behind_rows(op: tf.Operation) -> bool:
-    """Returns whether the first part of a slice is `:`, as in `x[:, 0]`."""
+    """Returns whether an operation is a slice whose first part is `:`, as in `x[:, 0]`."""
+    if op.type != "StridedSlice":
+        return False
     takes_all = all(op.get_attr(name) & 1 for name in ("begin_mask", "end_mask"))
     differs = any(op.get_attr(name) & 1 for name in ("ellipsis_mask", "new_axis_mask", "shrink_axis_mask"))
     strides = tf.get_static_value(op.inputs[3])
@@ -194,11 +202,25 @@ def of(values: Iterable[Any]) -> RowWeight | None:
       values: tensors and `tf.IndexedSlices` of one graph, or of the body of one of its loops or branches. None values
         are skipped.
     """
-    ops = [v.values.op if isinstance(v, tf.IndexedSlices) else v.op for v in values if hasattr(v, "graph")]
-    weights = [batch.weight for batch in _batches_behind(ops)]
+    weights = [batch.weight for batch in _batches_behind(_ops(values))]
     if len(weights) < 2:
         return weights[0] if weights else None
     return RowWeight(tf.add_n([w.rows for w in weights]), tf.add_n([w.total for w in weights]))
+
+
+def differ(a: Iterable[Any], b: Iterable[Any]) -> bool:
+    """Returns whether two groups of values (see `of`) are computed from different batches."""
+    of_a, of_b = ({id(batch) for batch in _batches_behind(_ops(values))} for values in (a, b))
+    return of_a != of_b
+
+
+def stem_from(values: Iterable[Any], source: tf.Operation) -> bool:
+    """Returns whether one of the values (see `of`) is computed from the result of an operation."""
+    return _any_stems_from(_ops(values), source)
+
+
+def _ops(values: Iterable[Any]) -> list[tf.Operation]:
+    return [v.values.op if isinstance(v, tf.IndexedSlices) else v.op for v in values if hasattr(v, "graph")]
 
 
 def _batches_behind(ops: list[tf.Operation]) -> list[_Batch]:
