@@ -109,12 +109,15 @@ def test_a_csv_that_all_workers_read_is_warned_of_and_its_shares_train_as_one_wo
 
 
 def test_data_that_an_epoch_leaves_out_is_warned_of_with_numbers_and_progress_is_true():
-    (even, uneven), others = call_workers(worker.fit_unevenly, 2, timeout_s=400)
-    assert even[0] == [] and len(uneven[0]) == 1, uneven
+    found, others = call_workers(worker.fit_unevenly, 2, timeout_s=400)
+    (even, uneven, remainder, unknown), counts = zip(*found, strict=True)
+    assert even == remainder == [] and len(uneven) == len(unknown) == 1, found
     for part in ("after 2 batches", "by rank: 2, 20", "Not trained: 18 batches of rank 1"):
-        assert part in uneven[0][0]
-    assert [said for said, _ in others] == [[], []]
-    assert [count for _, count in (even, uneven, *others)] == ["2"] * 4
+        assert part in uneven[0]
+    for part in ("after 2 batches", "by rank: unknown, unknown", "Not trained: at least 2 batches of rank 1."):
+        assert part in unknown[0]
+    assert [said for said, _ in others] == [[]] * 4
+    assert [*counts, *(count for _, count in others)] == ["2"] * 8
 
 
 def test_arrays_that_all_workers_have_are_warned_of_although_each_worker_shuffles_them():

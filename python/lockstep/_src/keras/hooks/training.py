@@ -125,7 +125,8 @@ class _Step(threading.local):
         if context.options.mode == "train":
             resuming.begin_epoch(epoch.steps_per_epoch)
         # With `steps_per_epoch`, an epoch continues where the previous one ended.
-        of_data = epoch.num_batches if epoch.steps_per_epoch is None else None
+        # (Keras' own `num_batches` is that of the previous epoch, if the data's number is unknown.)
+        of_data = epoch.data_adapter.num_batches if epoch.steps_per_epoch is None else None
         if epoch._current_iterator is None or epoch.steps_per_epoch is None:
             epoch._current_iterator = iter(epoch._get_iterator())
         adapter, begin = epoch.data_adapter, 0
@@ -182,7 +183,12 @@ class _Step(threading.local):
         ended = rows == _NO_BATCH
         if asked.any() or ended.all() or (not until_the_last and ended.any()):
             if ended.any() and not ended.all():
-                self._epochs.warn(taken, all_sent[:, 3].tolist())
+                # Of a worker that still has data, `batch` is the usual remainder. The epoch drops the iterator.
+                self._epochs.warn(
+                    taken,
+                    all_sent[:, 3].tolist(),
+                    lambda: batch is not None and bool(iterator.get_next_as_optional().has_value()),
+                )
             return None
         if batch is None:
             batch = tree.map_structure(lambda spec: sync.empty(spec), iterator.element_spec)
