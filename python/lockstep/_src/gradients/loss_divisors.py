@@ -77,8 +77,8 @@ def _warn_of_other_batches(loss: str) -> None:
     if context.rank == 0:
         tf.compat.v1.logging.warning(
             "The loss '%s' counts by its weights or mask, and its step has batches of other iterators as well. Its "
-            "gradients are weighted by the rows of all these batches, so they are not those of one worker if the "
-            "numbers of rows differ. Zip the datasets, and use one iterator (README.md, Where one worker and many "
+            "gradients are weighted by the rows of all these batches. One worker would compute other gradients if "
+            "the numbers of rows differ. Zip the datasets, and use one iterator (README.md, Where one worker and many "
             "differ).",
             loss,
         )

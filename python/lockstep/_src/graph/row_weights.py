@@ -76,7 +76,7 @@ class _Batch:
     source: tf.Operation  # all tensors of the batch are computed from it
     weight: RowWeight
     tensors: tuple[tf.Tensor, ...]
-    dense: tuple[tf.Tensor, ...]  # those of its parts whose first dimension is that of the rows
+    dense: tuple[tf.Tensor, ...]  # its parts [rows, ...]
 
 
 def elements(of: Iterable[Any]) -> list[list[tf.Tensor]]:
@@ -146,7 +146,7 @@ def counts_other_than_rows(values: tf.Tensor) -> bool:
         if outer is not None:
             front.append(outer)
         elif tensor.op.type in _KEEP_ROWS:
-            # Of an operand of lower rank, the rows would be broadcast along another dimension.
+            # The rows of an operand of lower rank would be broadcast along another dimension.
             reduces = tensor.op.type.endswith("WithLogits")
             front.extend(part for part in tensor.op.inputs if reduces or part.shape.rank == tensor.shape.rank)
         elif _keeps_values(tensor) or _slices_behind_rows(tensor.op):

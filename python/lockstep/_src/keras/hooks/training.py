@@ -125,7 +125,7 @@ class _Step(threading.local):
         if context.options.mode == "train":
             resuming.begin_epoch(epoch.steps_per_epoch)
         # With `steps_per_epoch`, an epoch continues where the previous one ended.
-        # (Keras' own `num_batches` is that of the previous epoch, if the data's number is unknown.)
+        # Keras' `epoch.num_batches` would be the previous epoch's number, if the data's number is unknown.
         of_data = epoch.data_adapter.num_batches if epoch.steps_per_epoch is None else None
         if epoch._current_iterator is None or epoch.steps_per_epoch is None:
             epoch._current_iterator = iter(epoch._get_iterator())
@@ -183,7 +183,7 @@ class _Step(threading.local):
         ended = rows == _NO_BATCH
         if asked.any() or ended.all() or (not until_the_last and ended.any()):
             if ended.any() and not ended.all():
-                # Of a worker that still has data, `batch` is the usual remainder. The epoch drops the iterator.
+                # If a worker still has data, its `batch` is the usual remainder. The epoch drops the iterator.
                 self._epochs.warn(
                     taken,
                     all_sent[:, 3].tolist(),
@@ -277,7 +277,7 @@ class _Step(threading.local):
 
 
 def _scalar(initial: Callable[..., tf.Tensor], name: str) -> backend.Variable:
-    """Returns a variable of this worker alone."""
+    """Returns a variable that only this worker has."""
     return backend.Variable(
         lambda shape, dtype: initial(shape, dtype),
         shape=(),
@@ -302,7 +302,8 @@ def _is_of_keras(loss: Any) -> bool:
 
 
 def _rank(predictions: Any) -> int:
-    return max((len(leaf.shape) for leaf in tree.flatten(predictions) if hasattr(leaf, "shape")), default=0)
+    shapes = [leaf.shape for leaf in tree.flatten(predictions) if hasattr(leaf, "shape")]
+    return max((tf.TensorShape(shape).rank or 0 for shape in shapes), default=0)
 
 
 def _divisor(sample_weight: Any, mask: Any, reduction: Any, dtype: Any) -> tf.Tensor | None:
