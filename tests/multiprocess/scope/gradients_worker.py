@@ -118,7 +118,16 @@ DENSE_CHANGES = {
     "clip_by_norm of columns": _each(lambda g: tf.clip_by_norm(tf.convert_to_tensor(g), 0.1, axes=[0])),
 }
 # How a program gets to the gradients.
-WAYS = ("plain", "regularized", "in a loop", "accumulated", "penalty", "tf.gradients")
+WAYS = (
+    "plain",
+    "regularized",
+    "in a loop",
+    "accumulated",
+    "penalty",
+    "tf.gradients",
+    "in a function",
+    "in a function, dense",
+)
 
 
 def cases(kind):
@@ -134,6 +143,8 @@ def cases(kind):
             (way, change) for way in ("regularized", "in a loop") for change in ("clip_by_global_norm", "clip_by_norm")
         ]
     # Gradients of replicated variables are this worker's own there, and exchanged when they are applied.
+    if kind == "static":
+        found += [(way, "clip_by_norm") for way in WAYS if way.startswith("in a function")]
     return found + ([("tf.gradients", "clip_by_value")] if kind in ("static", "sok") else [])
 
 
@@ -171,10 +182,10 @@ class _Training:
 
     def steps(self, way, change):
         """Returns the operations of a step, which a session runs one after the other."""
-        loss = self.loss(way)
-        if way == "tf.gradients":
-            gradients = tf.gradients(loss, self._variables)
+        if way in ("tf.gradients", "in a function", "in a function, dense"):
+            gradients = self._own_gradients(way)
             return [self._apply([{**CHANGES}[change]([self._seen(gradients[0])])[0], gradients[1]])]
+        loss = self.loss(way)
         gradients = [self._seen(g) for g, _ in self._optimizer.compute_gradients(loss, self._variables)]
         if way == "accumulated":
             return self._accumulated(gradients, CHANGES[change])
@@ -184,6 +195,15 @@ class _Training:
             scaled = [_on_values(lambda v: 0.0001 * v, g) for g in second]
             return [self._apply(gradients), self._apply(scaled)]
         return [self._apply({**CHANGES, **DENSE_CHANGES}[change](gradients))]
+
+    def _own_gradients(self, way):
+        """Returns the gradients of table and weight without an optimizer; the weight's gradient is this worker's own."""
+
+        def compute():
+            of_table, of_weight = tf.gradients(self.loss(way), self._variables)
+            return (tf.convert_to_tensor(of_table) if way.endswith("dense") else of_table), of_weight
+
+        return compute() if way == "tf.gradients" else tf.function(compute, autograph=False)()
 
     def _apply(self, gradients):
         return self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
