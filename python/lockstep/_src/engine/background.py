@@ -76,15 +76,13 @@ def begin(what: str, start: Callable[[], None], then: Callable[[], None]) -> Non
                 break
     try:
         work.thread.start()  # first: if the system has no thread left, nothing has begun
-    except BaseException:
-        with _lock:
-            _work = None
-        raise
-    try:
         start()
     except BaseException:
         # The engine may have begun in spite of it, if the user interrupts this thread: the other one waits for its end.
         work.failed_to_begin = True
+        if work.thread.ident is None:
+            with _lock:
+                _work = None
         raise
     finally:
         work.begun.set()

@@ -171,7 +171,8 @@ class DynamicEmbedding(keras.layers.Layer):
     def _keys(self, keys: Any) -> Any:
         if not isinstance(keys, (tf.SparseTensor, tf.RaggedTensor)):
             keys = tf.convert_to_tensor(keys)
-        self._check_kind(keys.dtype)
+        if self.places is None:  # Keras traces a model of a class with numbers of its own when it is exported
+            self._check_kind(keys.dtype)
         if keys.dtype not in (tf.int64, tf.int32, tf.string):
             keys = tf.cast(keys, self.key_dtype)
         if self.places is None:
