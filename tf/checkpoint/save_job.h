@@ -44,7 +44,7 @@ struct SavedState {
     std::shared_ptr<Snapshot> snapshot;
     TableCounts counts;
     std::vector<DynamicTable::Slot> slots;
-    DynamicTableResource::Clock clock;
+    DynamicTableResource::Clock clock = {};
   };
 
   std::vector<Tensor> tensors;
