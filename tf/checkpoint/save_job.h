@@ -40,10 +40,10 @@ struct SavedState {
   };
   struct Dynamic {
     std::string name;
-    tensorflow::core::RefCountPtr<DynamicTableResource> table;
-    std::shared_ptr<Snapshot> snapshot;
-    TableCounts counts;
-    std::vector<DynamicTable::Slot> slots;
+    tensorflow::core::RefCountPtr<DynamicTableResource> table = {};
+    std::shared_ptr<Snapshot> snapshot = {};
+    TableCounts counts = {};
+    std::vector<DynamicTable::Slot> slots = {};
     DynamicTableResource::Clock clock = {};
   };
 
