@@ -86,7 +86,9 @@ def _places(periods: tuple[str, ...], only: Container[str]) -> dict[Place, str]:
     for hook in installed_hooks():
         is_other_keras = hook.symbol.startswith("tf_keras.")
         is_other_keras |= hook.library == "Keras RS" and "keras_rs" not in sys.modules
-        if is_other_keras or hook.only not in only or not any(period.name in periods for period in hook.why):
+        is_other_keras |= hook.only == "Keras 3" and not HAS_KERAS_3
+        holds = hook.only == "Keras 3" or hook.only in only
+        if is_other_keras or not holds or not any(period.name in periods for period in hook.why):
             continue
         places = hook.places()
         if hook.subclasses:

@@ -318,6 +318,7 @@ FUNCTION_INITIALIZE = _row(
     "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function._initialize"
     "(self, args, kwds, add_initializers_to=None)",
     "A function whose first trace makes variables of Keras is traced twice, as without a scope.",
+    only="Keras 3",
 )
 _TF_OPTIMIZER = _TF_BACKEND + "optimizer:TFOptimizer."
 _OWN_OPTIMIZER = "A table of Keras RS is trained by the optimizer of its `TableConfig`"
