@@ -12,6 +12,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.replicas import replicated
 from lockstep._src.scope import scope
 from lockstep.testing import call_workers
+from lockstep.testing.replaced import HAS_KERAS_3
 
 v1 = tf.compat.v1
 LOCAL = [v1.GraphKeys.LOCAL_VARIABLES]
@@ -96,9 +97,8 @@ def test_an_eager_variable_of_the_program_is_refused(name):
     for held in on_workers():
         assert "variable 'eager': inside a scope a job of 2 workers trains graphs" in held[name]
         assert "call tf.compat.v1.disable_eager_execution() first" in held[name]
-        has_keras_3 = getattr(tf.keras, "__version__", "2").startswith("3")
         advice = "Use keras.Variable, or a layer's add_weight, outside of a tf.function"
-        assert (advice if has_keras_3 else "This program has loaded Keras 2") in held[name]
+        assert (advice if HAS_KERAS_3 else "This program has loaded Keras 2") in held[name]
 
 
 def test_the_counter_of_a_checkpoint_is_refused_by_the_way_to_save():

@@ -98,7 +98,7 @@ class Console:
     def line(self, fd: int, text: bytes) -> None:
         """Writes a whole line, given without its end."""
         if fd in self._viewed:
-            self._in_view.append(plain(text))
+            self._in_view.append(text)
         text = self._stamp() + (plain(text) if self._is_file[fd] else text)
         if self._bar is None or not self._terminal[fd]:
             self._write(fd, text + b"\n")
@@ -130,7 +130,8 @@ class Console:
 
     def is_in_view(self, lines: Iterable[bytes]) -> bool:
         """Returns whether the user still sees all these lines, from any worker."""
-        return all(any(shown.endswith(plain(line)) for shown in self._in_view) for line in lines)
+        in_view = [plain(line) for line in self._in_view]
+        return all(any(shown.endswith(plain(line)) for shown in in_view) for line in lines)
 
     def ignore_broken_pipes(self) -> None:
         """Makes later writes ignore that nobody reads the output."""
