@@ -50,7 +50,7 @@ def replacing(
         return
     is_direct, folder, place = False, "", os.path.join(os.path.dirname(path), "")
     try:
-        if (makes_parents or path.endswith((".h5", ".hdf5"))) and os.path.dirname(path):
+        if makes_parents and os.path.dirname(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
         with whole_files.draft_of(path) as draft:
             is_direct = draft == path

@@ -67,7 +67,9 @@ def _save_alone(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any)
             return
         call.arguments["overwrite"] = True
     several = call.arguments.get("max_shard_size") is not None
-    makes_parents = call.arguments.get("zipped") is False  # a folder, with those above it
+    # Keras makes the folders above a folder, and above a whole model in the older format.
+    is_older = "weights" not in save.__name__ and path.endswith((".h5", ".hdf5"))
+    makes_parents = call.arguments.get("zipped") is False or is_older
     with drafts.replacing(path, several, lambda draft: resuming.stamp(draft, path), makes_parents) as draft:
         call.arguments["filepath"] = draft
         save(*call.args, **call.kwargs)

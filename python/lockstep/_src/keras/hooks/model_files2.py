@@ -35,8 +35,9 @@ def _save(keras: ModuleType, save: Callable[..., Any], model: Any, *args: Any, *
         if not sys.modules[f"{keras.__name__}.src.utils.io_utils"].ask_to_proceed_with_overwrite(path):
             return None
         call.arguments["overwrite"] = True
-    # Keras 2 makes the folders above a save in its other formats.
-    with drafts.replacing(path, makes_parents=not path.endswith(".keras")) as draft:
+    # Keras 2 makes the folders above a save, except for its format and for weights in an HDF5 file.
+    is_weights = "weights" in save.__name__ and path.endswith((".h5", ".hdf5"))
+    with drafts.replacing(path, makes_parents=not (is_weights or path.endswith(".keras"))) as draft:
         call.arguments["filepath"] = draft
         return save(*call.args, **call.kwargs)
 

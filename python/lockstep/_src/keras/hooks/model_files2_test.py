@@ -23,7 +23,7 @@ def fail_and_save_again(folder):
         model = keras.Sequential([keras.layers.Dense(80_000, input_shape=(1,))])
         for name in FORMATS:
             place = f"{folder}/{name}-place"
-            if name[0] not in "fp" and name != "w.h5":  # Keras makes the folders of these
+            if name in ("m.keras", "w.weights.h5", "w.h5"):  # Keras makes the folders of the others
                 os.makedirs(place)
             save = model.save_weights if name[0] in "wp" else model.save
 

@@ -147,10 +147,11 @@ def saves_into_places_of_other_kinds(folder):
         fill(model, 1)
         export(model, f"{folder}/new/exports/1", verbose=False)
         model.save(f"{folder}/new/folders/1", zipped=False)
-        model.save_weights(f"{folder}/new/weights/1.weights.h5")
-        with pytest.raises(OSError) as raised:
-            model.save(f"{folder}/new/files/1.keras")
-        found["file"] = str(raised.value)
+        model.save(f"{folder}/new/older/1.h5")
+        for save, path in ((model.save, "files/1.keras"), (model.save_weights, "weights/1.weights.h5")):
+            with pytest.raises(OSError) as raised:
+                save(f"{folder}/new/{path}")
+            found[path] = str(raised.value)
 
         os.makedirs(f"{folder}/here/inner")
         os.chdir(f"{folder}/here/inner")
@@ -263,8 +264,9 @@ def test_saves_into_new_folders_the_working_directory_and_read_only_folders_do_a
     (found,) = call_workers(saves_into_places_of_other_kinds, 1, folder, timeout_s=120)
     assert load("export", f"{folder}/new/exports", None, "1") == 1
     assert load("folder", f"{folder}/new/folders", None, "1") == 1
-    assert os.path.isfile(f"{folder}/new/weights/1.weights.h5")
-    assert not os.path.exists(f"{folder}/new/files") and "No such file" in found["file"]
+    assert os.path.isfile(f"{folder}/new/older/1.h5")
+    for path in ("files/1.keras", "weights/1.weights.h5"):
+        assert not os.path.exists(f"{folder}/new/{os.path.dirname(path)}") and "No such file" in found[path]
     for number in (1, 2, 3):
         place, names = found[f"cwd {number}"]
         assert place == f"{folder}/here/inner" and "saved_model.pb" in names
