@@ -19,11 +19,18 @@ from tests.parity import random_jobs
 # `make test` runs SHORT programs, in two minutes on two cores. `make test-long` runs LONG, in hours.
 SHORT, LONG, OF_A_JOB = {"graph": 38, "keras": 10}, 2000, 30
 SHRINKING_S = 60.0
-CASES = [
-    pytest.param(family, number, marks=[pytest.mark.long] if number >= short else [])
-    for family, short in SHORT.items()
-    for number in range(LONG)
-]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Gives the test its programs. The long ones are not even collected without --long: each costs milliseconds."""
+    if "number" in metafunc.fixturenames:
+        ends = {family: LONG if metafunc.config.getoption("--long") else short for family, short in SHORT.items()}
+        cases = [
+            pytest.param(family, number, marks=[pytest.mark.long] if number >= SHORT[family] else [])
+            for family, end in ends.items()
+            for number in range(end)
+        ]
+        metafunc.parametrize(("family", "number"), cases)
 
 
 def workers_of(number: int) -> int:
@@ -67,7 +74,6 @@ def budget() -> _Budget:
     return _Budget()
 
 
-@pytest.mark.parametrize(("family", "number"), CASES)
 def test_a_program_trains_as_in_plain_tensorflow(family, number, results, budget):
     program, workers = random_jobs.drawn(family, number), workers_of(number)
     if wrong := random_jobs.difference(family, program, results(family, number)):
