@@ -197,7 +197,7 @@ class _Training:
         return [self._apply({**CHANGES, **DENSE_CHANGES}[change](gradients))]
 
     def _own_gradients(self, way):
-        """Returns the gradients of table and weight without an optimizer; the weight's gradient is this worker's own."""
+        """Returns the gradients of table and weight without an optimizer; the weight's one is this worker's own."""
 
         def compute():
             of_table, of_weight = tf.gradients(self.loss(way), self._variables)
