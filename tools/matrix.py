@@ -54,12 +54,12 @@ def rows() -> list[tuple[str, str]]:
 
 
 def requirements(tensorflow: str, python: str) -> list[str]:
-    """Returns the arguments of pip that install what tests need. The locks were made for one Python."""
+    """Returns the arguments of pip that install what tests need, but for Keras 2. The locks were made for one Python."""
     pinned = ROOT / "requirements" / f"tf-{tensorflow}.txt"
     if python == _PYTHON_OF_LOCKS:
         build = str(ROOT / "requirements" / "build.txt")
         return ["-r", build, "-r", str(pinned), "-c", str(pinned.with_suffix(".lock"))]
-    names = ("tensorflow", "tf_keras", "protobuf", "pyarrow")
+    names = ("tensorflow", "protobuf", "pyarrow")
     lines = [line for line in pinned.read_text().splitlines() if line.startswith(names)]
     if python == _OLDEST_PYTHON:
         lines = [line for line in lines if not line.startswith("pyarrow")]
@@ -84,6 +84,8 @@ def install(row: Path, tensorflow: str, python: str) -> Path:
         subprocess.run([_interpreter(python), "-m", "venv", row / "venv"], check=True, timeout=_INSTALL_S)
         pip = [interpreter, "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
         subprocess.run([*pip, *requirements(tensorflow, python)], check=True, timeout=_INSTALL_S)
+        if (keras_2 := ROOT / "requirements" / f"tf_keras-{tensorflow}.txt").exists():
+            subprocess.run([*pip, "--no-deps", "-r", keras_2], check=True, timeout=_INSTALL_S)
         (row / "installed").touch()
     for package in _PACKAGES:  # of an earlier run
         if (_site_packages(interpreter) / package).is_symlink():

@@ -51,6 +51,8 @@ stamp() {
 module_names() { find python -name '*.py' -not -name '*_test.py' | LC_ALL=C sort; }
 
 requirements=(requirements/build.txt "requirements/tf-$TF.txt" "requirements/tf-$TF.lock")
+# Before Keras 3, TensorFlow brings Keras 2 itself.
+[ ! -f "requirements/tf_keras-$TF.txt" ] || requirements+=("requirements/tf_keras-$TF.txt")
 
 make_empty_environment() {
   [ -f "${requirements[1]}" ] || die "TF=$TF is not supported; there is: $(cd requirements && echo tf-*.txt)"
@@ -76,6 +78,7 @@ make_environment() {
   make_empty_environment
   say "pip install: TensorFlow $TF and tools"
   "$VENV/bin/pip" install -q -r "${requirements[0]}" -r "${requirements[1]}" -c "${requirements[2]}"
+  [ -z "${requirements[3]:-}" ] || "$VENV/bin/pip" install -q --no-deps -r "${requirements[3]}"
   stamp requirements "${requirements[@]}"
 }
 

@@ -89,8 +89,15 @@ REQUIREMENTS = sorted((ROOT / "requirements").glob("tf-*.txt"))
 @pytest.mark.parametrize("requirements", REQUIREMENTS, ids=lambda path: path.stem)
 def test_a_lock_has_the_pins_of_its_requirements(requirements):
     pins, locked = _pins(requirements), _pins(requirements.with_suffix(".lock"))
+    if (keras_2 := ROOT / "requirements" / f"tf_keras-{pins['tensorflow-cpu']}.txt").exists():
+        pins |= _pins(keras_2)
     assert pins["tensorflow-cpu"] == requirements.stem.removeprefix("tf-")
     assert {name: locked.get(name) for name in pins} == pins
+
+
+def test_the_environment_has_one_tensorflow():
+    # Two packages with the same files: the one that was installed last is imported, whatever pip lists.
+    assert len(metadata.packages_distributions()["tensorflow"]) == 1
 
 
 def test_each_minor_version_of_tensorflow_has_requirements():
