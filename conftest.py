@@ -12,28 +12,25 @@ of documents.
 `pytest --long` also runs the tests marked `long`, which `make test` leaves to `make test-long` and `make test-hosts`.
 
 `pytest --processes=one` runs the tests that use one core and may run side by side. `--processes=several` runs the tests
-that start workers. tools/test_python.sh runs both.
+that are marked `workers`, because they start some. tools/test_python.sh runs both. All tests of a folder that is named
+below have this mark. A test without it that starts workers fails.
 
 A test that joins a job in the process of the tests leaves it at its end.
 """
 
 import collections
-import functools
-import inspect
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
 
 _SPANNING = Path(__file__).parent / "tests"
 _SCRIPTS = _SPANNING / "scripts"
-# Folders whose modules start training jobs without the helpers that start workers.
+# Folders whose tests all start jobs.
 _JOB_FOLDERS = {_SPANNING / name for name in ("hosts", "multiprocess", "parity", "scripts")}
-_STARTING_WORKERS = {"call_workers", "run_module", "run_workers"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,9 +62,29 @@ def _own_job() -> Iterator[None]:
         named_job.stop()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Lets only tests that are marked `workers` start workers: others run side by side, as many as there are cores."""
+    module: Any = sys.modules.get("lockstep.testing.workers")
+    if module is None or item.get_closest_marker("workers") is not None:
+        return (yield)
+
+    def refused(*_: Any) -> None:
+        raise RuntimeError(f"{item.nodeid} starts workers; mark it: @pytest.mark.workers")
+
+    allowed, module.worker_variables = module.worker_variables, refused
+    try:
+        return (yield)
+    finally:
+        module.worker_variables = allowed
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselects tests that --reduced, --every and --processes exclude, and long tests."""
     kept = items
+    for item in items:
+        if not _JOB_FOLDERS.isdisjoint(item.path.parents):
+            item.add_marker("workers")
     if not config.getoption("--long"):
         kept = [item for item in kept if item.get_closest_marker("long") is None]
     if config.getoption("--reduced"):
@@ -81,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         in_turn = {item for of_test in cases.values() for item in of_test[turn % min(every, len(of_test)) :: every]}
         kept = [item for item in kept if item in in_turn]
     if wanted := config.getoption("--processes"):
-        kept = [item for item in kept if _starts_workers(item) == (wanted == "several")]
+        kept = [item for item in kept if (item.get_closest_marker("workers") is not None) == (wanted == "several")]
     if len(kept) < len(items):
         staying = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in staying])
@@ -92,43 +109,3 @@ def _is_in_reduced_set(item: pytest.Item) -> bool:
     if _SPANNING in item.path.parents:
         return item.get_closest_marker("oldest") is not None
     return item.get_closest_marker("newest_only") is None
-
-
-def _starts_workers(item: pytest.Item) -> bool:
-    """Returns whether a test starts workers: by itself, by a fixture, by a helper of its module, or by a parameter."""
-    if not _JOB_FOLDERS.isdisjoint(item.path.parents):
-        return True
-    definitions = item._fixtureinfo.name2fixturedefs.values()
-    callspec = getattr(item, "callspec", None)
-    functions = [item.function, *(one.func for several in definitions for one in several)]
-    functions += callspec.params.values() if callspec is not None else []
-    used = {name for function in functions for name in _names_in(function)}
-    return not _starters(item.module).isdisjoint(used)
-
-
-@functools.cache
-def _starters(module: ModuleType) -> frozenset[str]:
-    """Returns the names in a module of functions and classes that start workers, also through others of the module."""
-    found = _STARTING_WORKERS & vars(module).keys()
-    used = {name: set(_names_in(value)) for name, value in vars(module).items()} if found else {}
-    while more := {name for name, names in used.items() if name not in found and names & found}:
-        found |= more
-    return frozenset(found)
-
-
-def _names_in(value: Any) -> Iterator[str]:
-    """Yields the global names and attributes in the code of a function, a fixture or the methods of a class."""
-    if inspect.isclass(value):
-        codes = [code for member in vars(value).values() if (code := _code_of(member))]
-    else:
-        codes = [code] if (code := _code_of(value)) else []
-    while codes:
-        code = codes.pop()
-        yield from code.co_names
-        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-
-
-def _code_of(value: Any) -> CodeType | None:
-    value = getattr(value, "_fixture_function", value)  # what pytest makes of a fixture's function
-    code = getattr(inspect.unwrap(value) if callable(value) else value, "__code__", None)
-    return code if isinstance(code, CodeType) else None

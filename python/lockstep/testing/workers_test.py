@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.testing import WorkerError, call_workers, run_module, run_workers
 
-pytestmark = pytest.mark.newest_only  # no TensorFlow in it
+pytestmark = [pytest.mark.workers, pytest.mark.newest_only]  # no TensorFlow in it
 
 SHOW = [sys.executable, "-c", "import os; print(os.environ['LOCKSTEP_RANK'], os.environ['LOCKSTEP_WORLD_SIZE'])"]
 

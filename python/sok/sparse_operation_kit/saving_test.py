@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import sparse_operation_kit as sok
 from lockstep.testing import call_workers
+
+pytestmark = pytest.mark.workers
 
 tf1 = tf.compat.v1
 VALUES = np.arange(12 * 2, dtype=np.float32).reshape(12, 2)

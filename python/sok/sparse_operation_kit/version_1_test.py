@@ -55,6 +55,7 @@ def test_names_of_version_1(module):
         assert name in dir(found)
 
 
+@pytest.mark.workers
 def test_import_does_not_load_keras():
     assert call_workers(_modules_of_keras_after_import, 1) == [[]]
 

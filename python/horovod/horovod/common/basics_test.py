@@ -44,5 +44,6 @@ def _joins_and_leaves():
     return answers
 
 
+@pytest.mark.workers
 def test_places_of_two_workers_of_this_machine():
     assert call_workers(_joins_and_leaves, 2, timeout_s=60) == [[0, 2, 0, 2, 0, 1], [1, 2, 1, 2, 0, 1]]

@@ -7,6 +7,8 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 # The tensors of rank 0 and of rank 1.
 GIVEN = [np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 7.0]], np.float32), np.full([3, 2], 0.5, np.float32)]
 

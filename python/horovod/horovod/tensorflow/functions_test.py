@@ -7,6 +7,8 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 
 def _variables():
     rank = hvd.rank()

@@ -9,6 +9,8 @@ import horovod.tensorflow.keras as hvd_keras
 from lockstep.testing import call_workers
 from lockstep.testing.replaced import HAS_KERAS_3, Snapshot
 
+pytestmark = pytest.mark.workers
+
 AS_LISTED = [], []
 
 

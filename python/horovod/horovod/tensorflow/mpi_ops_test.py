@@ -7,6 +7,8 @@ import tensorflow as tf
 from horovod.tensorflow import mpi_ops
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 # The tensors of rank 0 and of rank 1.
 GIVEN = [np.arange(6, dtype=np.float32).reshape(3, 2) - 2, np.arange(6, dtype=np.float32).reshape(3, 2) ** 2]
 REDUCED = {

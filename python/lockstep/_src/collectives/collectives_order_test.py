@@ -225,6 +225,7 @@ def assertions_before_collectives():
 # Tests.
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     "program",
     [build_in_orders_of_their_own, write_summaries_on_the_chief, run_several_signatures, choices_of_many],
@@ -235,24 +236,29 @@ def test_ranks_keep_one_order_when_they(program, size):
     call_workers(program, size)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("control_flow_v2", [False, True])
 def test_branches_not_taken_neither_kill_nor_stop_the_chain(control_flow_v2):
     call_workers(conditionals, 2, control_flow_v2)
 
 
+@pytest.mark.workers
 def test_assertions_do_not_count_as_branches():
     call_workers(assertions_before_collectives, 2)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("mode", ["session", "session_v1", "function"])
 def test_loops_are_links_of_the_chain_with_a_chain_inside(mode):
     call_workers(loops, 2, mode)
 
 
+@pytest.mark.workers
 def test_functions_are_links_of_the_chain():
     call_workers(functions_that_call_functions, 2)
 
 
+@pytest.mark.workers
 def test_different_graphs_raise_on_every_rank_and_name_the_first_difference():
     for first, second in call_workers(run_different_graphs, 2):
         assert first.startswith("FailedPreconditionError")
@@ -261,6 +267,7 @@ def test_different_graphs_raise_on_every_rank_and_name_the_first_difference():
         assert "collective 2 is missing on rank 1" in second and "LockstepBarrier 'zz'" in second
 
 
+@pytest.mark.workers
 def test_a_known_graph_beside_a_new_one_raises_on_every_rank():
     for message in call_workers(run_a_known_graph_while_the_peer_runs_a_new_one, 2):
         assert message.startswith("FailedPreconditionError")

@@ -13,7 +13,7 @@ from lockstep._src.collectives.named_bytes import broadcast_bytes, gather_bytes
 from lockstep._src.engine.context import context
 from lockstep.testing import call_workers
 
-pytestmark = pytest.mark.newest_only  # behaves the same with each version of TensorFlow
+pytestmark = [pytest.mark.workers, pytest.mark.newest_only]  # behaves the same with each version of TensorFlow
 
 BROADCAST = b"what rank 0 says"
 GATHERED = [b"of rank 0", b"and of rank 1"]

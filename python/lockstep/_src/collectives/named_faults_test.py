@@ -18,7 +18,10 @@ from lockstep._src.collectives.named_bytes import broadcast_bytes, gather_bytes
 from lockstep._src.engine.context import context
 from lockstep.testing import call_workers
 
-pytestmark = pytest.mark.newest_only  # faults of the engine, which do not depend on the version of TensorFlow
+pytestmark = [
+    pytest.mark.workers,
+    pytest.mark.newest_only,
+]  # faults of the engine, which do not depend on the version of TensorFlow
 
 # Functions that run on workers.
 

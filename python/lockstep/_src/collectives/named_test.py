@@ -13,6 +13,8 @@ from lockstep._src.collectives import named
 from lockstep._src.engine.context import context
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 MODES = ("session", "function", "eager")
 
 

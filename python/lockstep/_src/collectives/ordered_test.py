@@ -273,20 +273,24 @@ def session_is_closed_while_a_collective_waits(folder):
 # Tests.
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("size", SIZES)
 def test_every_op_agrees_with_numpy_in_every_mode(size):
     call_workers(all_ops, size, 20240 + size)
 
 
+@pytest.mark.workers
 def test_rows_without_elements_are_carried_on_a_host_and_between_hosts():
     call_workers(rows_of_no_elements, 2)
     call_workers(on_hosts_of_their_own, 2, rows_of_no_elements)
 
 
+@pytest.mark.workers
 def test_every_type_is_carried():
     call_workers(all_types, 2)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_are_those_of_the_sum_of_all_losses(mode):
     call_workers(gradients, 2, mode)
@@ -301,25 +305,30 @@ def test_no_gradient_is_invented_for_a_minimum():
         tape.gradient(y, x)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("function", ["large_results_may_live_long", "inputs_are_needed_behind_results"])
 def test_results_that_live_long_leave_room_for_others_and_are_not_written_over(function):
     call_workers(globals()[function], 2)
     call_workers(on_hosts_of_their_own, 2, globals()[function])
 
 
+@pytest.mark.workers
 def test_every_op_agrees_with_numpy_between_hosts():
     call_workers(on_hosts_of_their_own, 2, all_ops, 20250)
 
 
+@pytest.mark.workers
 def test_bad_arguments_on_one_rank_raise_on_all_and_the_job_goes_on():
     call_workers(bad_arguments_of_the_last_rank, 2)
 
 
+@pytest.mark.workers
 def test_shapes_that_differ_are_named_on_both_ranks():
     for message in call_workers(different_shapes, 2):
         assert "[2,3]" in message and "[3,2]" in message
 
 
+@pytest.mark.workers
 def test_eager_collectives_are_named_as_the_program_calls_them():
     for message in call_workers(other_names, 2):
         assert "loss" in message and "accuracy" in message, message
@@ -330,6 +339,7 @@ def test_an_unknown_reduction_is_refused():
         ordered.allreduce(1.0, op="average")
 
 
+@pytest.mark.workers
 def test_a_killed_peer_is_named():
     survivor, killed = call_workers(peer_dies, 2, check=False)
     assert killed.exit_code == -9
@@ -337,6 +347,7 @@ def test_a_killed_peer_is_named():
     assert kind in ("UnavailableError", "InternalError") and "rank 1" in message
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     "situation", [step_fails_here_while_a_collective_waits, session_is_closed_while_a_collective_waits]
 )

@@ -50,6 +50,7 @@ def tables_count():
     return dict(lockstep.stats(before))
 
 
+@pytest.mark.workers
 def test_collectives_on_two_workers():
     for rank, (mine, everyone, later, size) in enumerate(call_workers(collectives_count, 2)):
         assert size == 2
@@ -71,6 +72,7 @@ def test_collectives_on_two_workers():
         assert later["collectives"] >= 1
 
 
+@pytest.mark.workers
 def test_tables_on_two_workers():
     results = call_workers(tables_count, 2)
     for rank, mine in enumerate(results):
@@ -86,6 +88,7 @@ def test_tables_on_two_workers():
         assert mine["steps"] == STEPS
 
 
+@pytest.mark.workers
 def test_tables_on_one_worker():
     (mine,) = call_workers(tables_count, 1)
     user = mine["tables"]["user"]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from lockstep._src.collectives import named
 from lockstep._src.engine.context import context
 from lockstep.testing import call_workers
+
+pytestmark = pytest.mark.workers
 
 REDUCTIONS = {"sum": np.sum, "mean": np.mean, "min": np.min, "max": np.max, "product": np.prod}
 FACTORS = ((1.0, 1.0), (1 / 3, 1.0), (1.0, -2 / 7), (-1 / 3, 2 / 7), (0.0, 1.0))

@@ -16,6 +16,8 @@ from lockstep._src.engine.context import context
 from lockstep._src.scope import scope
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 _BATCH_ROWS = 10
 # The rows of each row group: worker 0 reads the first group, worker 1 the others.
 _GROUPS = (40, 35, 30)

@@ -70,6 +70,7 @@ def test_a_poor_machine_is_explained_and_collectives_are_measured_all_the_same(n
     assert all(one["advice"] for one in listed if one["state"] != "ok")
 
 
+@pytest.mark.workers
 def test_in_a_job_its_own_ranks_measure_and_the_first_of_each_host_reports():
     outcomes = call_workers(main, 3, [], hosts="aab", timeout_s=100, check=False)
     assert [outcome.value for outcome in outcomes] == [0, 0, 0], outcomes

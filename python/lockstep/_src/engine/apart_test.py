@@ -12,7 +12,7 @@ from lockstep._src.engine.context import context
 from lockstep._src.tables.dynamic import get_embedding_variable
 from lockstep.testing.workers import call_workers
 
-pytestmark = pytest.mark.oldest
+pytestmark = [pytest.mark.workers, pytest.mark.oldest]
 SAID = "lockstep: the job has 2 workers, and "
 
 

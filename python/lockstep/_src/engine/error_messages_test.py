@@ -74,6 +74,7 @@ def _replaced():
     )
 
 
+@pytest.mark.workers
 @pytest.mark.newest_only
 def test_errors_begin_with_our_sentence_and_end_with_the_place():
     ((of_session, operation), of_functions), _ = call_workers(in_a_job, 2, timeout_s=120)

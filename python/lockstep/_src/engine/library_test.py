@@ -76,6 +76,7 @@ def life_of_an_engine():
     assert not library.is_initialized()
 
 
+@pytest.mark.workers
 def test_an_engine_begins_fails_and_ends_with_errors_of_their_own():
     call_workers(life_of_an_engine, 1)
 
@@ -92,5 +93,6 @@ def rank_0_at_a_busy_port():
         assert re.search(part, caught.value.message), caught.value.message
 
 
+@pytest.mark.workers
 def test_a_busy_port_is_an_error_that_names_its_process():
     call_workers(rank_0_at_a_busy_port, 1)

@@ -83,6 +83,7 @@ if rank == 1:
 _FINISHED = "it finished its program while others go on. The workers make unequal numbers of steps: "
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     ("exchange", "end", "message"),
     [
@@ -164,6 +165,7 @@ for _ in range(5 - 2 * hvd.rank()):
 """
 
 
+@pytest.mark.workers
 @pytest.mark.newest_only
 @pytest.mark.parametrize("program", [_SESSION, _KERAS, _HVD_KERAS], ids=["session", "keras", "horovod"])
 def test_others_hear_at_which_step_a_program_has_finished(program):

@@ -67,6 +67,7 @@ def in_scopes():
     return outer, inner, inner_has_ended, before.replaced()
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("workers", [1, 2])
 def test_scopes_replace_what_the_table_lists_until_the_last_one_ends(workers):
     for result in call_workers(in_scopes, workers, timeout_s=120):
@@ -83,6 +84,7 @@ def in_graphs_of_keras_2():
     return inside, [getattr(owner, name) for owner, name in places] == own, before.replaced()
 
 
+@pytest.mark.workers
 @pytest.mark.skipif(HAS_KERAS_3, reason="scopes look for Keras 3 first")
 def test_in_graphs_the_models_of_keras_2_are_replaced_as_well():
     [result] = call_workers(in_graphs_of_keras_2, 1, timeout_s=120)
@@ -101,6 +103,7 @@ def in_scopes_that_fail():
     return after_an_error, str(error.value), before.replaced()
 
 
+@pytest.mark.workers
 def test_scopes_that_fail_restore_all_symbols():
     [(after_an_error, refusal, after_the_refusal)] = call_workers(in_scopes_that_fail, 1, timeout_s=120)
     assert after_an_error == {} == after_the_refusal
@@ -131,5 +134,6 @@ def in_scopes_of_threads():
     return one_is_open, found, before.replaced()
 
 
+@pytest.mark.workers
 def test_scopes_of_two_threads_overlap():
     assert call_workers(in_scopes_of_threads, 1, timeout_s=120) == [(AS_LISTED, [2], {})]

@@ -128,6 +128,7 @@ def compare(folder):
     return [*predicted, stock.serve({name: tf.constant(ids) for name, ids in x.items()}).numpy()]
 
 
+@pytest.mark.workers
 def test_two_workers_train_dynamic_tables_as_static_ones_and_save_and_serve_them(tmp_path):
     for static, *others in call_workers(compare, 2, str(tmp_path), timeout_s=300):
         for other in others:

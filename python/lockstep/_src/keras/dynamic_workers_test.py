@@ -22,6 +22,8 @@ if not getattr(tf.keras, "__version__", "2").startswith("3"):
 
 from lockstep.keras import DynamicEmbedding, export  # noqa: E402
 
+pytestmark = pytest.mark.workers
+
 
 def train_scaled():
     """Returns rows and the loss scale after each of two steps; in the first, one row's gradient is infinite."""

@@ -40,6 +40,7 @@ def train(folder, kind, steps_per_execution):
         return [np.asarray(one) for one in model.get_weights()], lockstep.stats(before)["steps"]
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(("kind", "size", "steps_per_execution"), JOBS)
 def test_worker_0_writes_the_values_of_all(kind, size, steps_per_execution):
     with tempfile.TemporaryDirectory() as folder:

@@ -63,17 +63,20 @@ def expected():
         return session.run([moments, *fused])
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("place", range(3), ids=["mean", "variance", "kept axes"])
 def test_moments_are_those_of_all_workers_rows(place):
     for moments, *_ in workers():
         np.testing.assert_allclose(moments[place], expected()[0][place], rtol=1e-4)
 
 
+@pytest.mark.workers
 def test_gradients_of_moments_reach_the_rows_of_each_worker():
     got = np.concatenate([moments[3] for moments, *_ in workers()])
     np.testing.assert_allclose(got, expected()[0][3], rtol=1e-2, atol=1e-5)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("moving", [False, True], ids=["moments of the batch", "moving averages"])
 def test_fused_normalization_is_that_of_all_workers_rows(moving):
     y, mean, variance = expected()[1 + moving]

@@ -77,21 +77,25 @@ def on_workers():
     return call_workers(values_of_worker, 2, timeout_s=120)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("name", ["in a scope", "reference", "before the scope", "again", "without a scope"])
 def test_all_workers_begin_with_the_value_of_worker_0(name):
     assert [held[name] for held in on_workers()] == [[1.0, 1.0]] * 2
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("name", ["local", "own value", "infer", "local without a scope"])
 def test_other_values_stay_the_workers_own(name):
     assert [held[name] for held in on_workers()] == [[1.0, 1.0], [2.0, 2.0]]
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(("name", "value"), [("empty", []), ("untouched", [7.0, 7.0])])
 def test_variables_without_elements_and_those_that_are_not_initialized_stay_as_they_are(name, value):
     assert [held[name] for held in on_workers()] == [value] * 2
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("name", ["error", "error in a function"])
 def test_an_eager_variable_of_the_program_is_refused(name):
     for held in on_workers():
@@ -101,6 +105,7 @@ def test_an_eager_variable_of_the_program_is_refused(name):
         assert (advice if HAS_KERAS_3 else "This program has loaded Keras 2") in held[name]
 
 
+@pytest.mark.workers
 def test_the_counter_of_a_checkpoint_is_refused_by_the_way_to_save():
     for held in on_workers():
         assert (

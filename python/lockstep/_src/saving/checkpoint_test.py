@@ -216,6 +216,7 @@ def _job(tmp_path_factory):
     return call_workers(save_and_restore, 3, str(tmp_path_factory.mktemp("job")), timeout_s=120)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("name", TABLES)
 def test_a_variable_is_one_tensor_of_its_logical_shape(job, name):
     stored = tf.train.load_variable(job[0][3], name)
@@ -226,6 +227,7 @@ def test_a_variable_is_one_tensor_of_its_logical_shape(job, name):
         np.testing.assert_array_equal(had[name], own)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("place", [1, 2], ids=["restored", "initialized from the checkpoint"])
 def test_each_worker_reads_the_rows_that_it_owns(job, name, place):
@@ -233,6 +235,7 @@ def test_each_worker_reads_the_rows_that_it_owns(job, name, place):
         np.testing.assert_array_equal(results[place][name], results[0][name])
 
 
+@pytest.mark.workers
 def test_a_saver_from_outside_of_the_scope_is_refused_in_a_job(job):
     for *_, refused in job:
         assert refused == (
@@ -265,6 +268,7 @@ def files_of_step_7(folder):
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("model.ckpt-7."))
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize(
     ("point", "passes", "is_new"),
     [
@@ -286,6 +290,7 @@ def test_a_checkpoint_of_the_same_name_is_there_at_every_moment_of_a_save(point,
     assert saved_files.is_complete(f"{prefix}.index")
 
 
+@pytest.mark.workers
 def test_a_save_of_the_same_name_by_any_number_of_workers_leaves_only_its_own_files(tmp_path):
     folder, prefix = str(tmp_path), f"{tmp_path}/model.ckpt-7"
     for number, workers in enumerate((2, 2, 3, 1, 1, 2)):

@@ -23,6 +23,8 @@ from lockstep._src.tables.sharded import Shard
 from lockstep.testing import call_workers
 from lockstep.testing.launching import DEADLINE_S
 
+pytestmark = pytest.mark.workers
+
 ROWS, DIM = 2000, 4
 TOUCHED = np.array([3, 3, 500, 999, 0])
 

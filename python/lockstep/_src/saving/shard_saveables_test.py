@@ -17,6 +17,8 @@ from lockstep._src.saving import shard_saveables
 from lockstep._src.tables.sharded import Shard
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 DTYPES = ("float32", "bfloat16", "int64", "bool")
 SHAPES = ([], [3])  # of rows
 

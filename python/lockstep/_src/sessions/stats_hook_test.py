@@ -50,6 +50,7 @@ def train(folder):
             return session.run_step_fn(lambda step_context: step_context.session.run(table)), steps
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("size", [1, 2])
 def test_worker_0_writes_the_values_of_all(size):
     with tempfile.TemporaryDirectory() as folder:

@@ -95,6 +95,7 @@ def trained_in_one_process():
         return session.run(variables)
 
 
+@pytest.mark.workers
 def test_tables_train_as_one_process_and_their_checkpoint_is_whole(tmp_path):
     folder, expected = str(tmp_path), trained_in_one_process()
     call_workers(train, 2, folder, range(STEPS), environment=SOK, timeout_s=120)
@@ -136,6 +137,7 @@ def communicate():
         job.set_comm_tool("horovod")
 
 
+@pytest.mark.workers
 def test_the_scopes_collectives_are_those_of_sok():
     call_workers(communicate, 2, environment=SOK, timeout_s=60)
 

@@ -12,6 +12,8 @@ import horovod.tensorflow as hvd
 from lockstep._src.compat.horovod.collectives_test import MODES, run
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 # On workers.
 
 

@@ -12,6 +12,8 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 MODES = ("eager", "function", "session")
 OPS = {hvd.Sum: np.sum, hvd.Average: np.mean, hvd.Min: np.min, hvd.Max: np.max, hvd.Product: np.prod}
 DTYPES = (np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64, np.int64, np.float16, np.float32)

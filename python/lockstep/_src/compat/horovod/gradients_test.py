@@ -12,6 +12,8 @@ import horovod.tensorflow as hvd
 from lockstep._src.compat.horovod.training_test import exchanges_in, loss_of, train_once
 from lockstep.testing import call_workers, run_cases
 
+pytestmark = pytest.mark.workers
+
 tf1 = tf.compat.v1
 KERAS3 = hasattr(tf.keras, "__version__") and int(tf.keras.__version__.partition(".")[0]) >= 3
 SETS = [hvd.ProcessSet([0])]

@@ -14,6 +14,8 @@ import horovod.tensorflow as hvd
 from lockstep.testing import call_workers
 from lockstep.testing.launching import wait_for
 
+pytestmark = pytest.mark.workers
+
 
 def record(folder):
     hvd.init()

@@ -11,7 +11,7 @@ import horovod.tensorflow as hvd
 from lockstep.named import broadcast_bytes
 from lockstep.testing import call_workers
 
-pytestmark = pytest.mark.newest_only  # the same on each TensorFlow
+pytestmark = [pytest.mark.workers, pytest.mark.newest_only]  # the same on each TensorFlow
 
 
 class MakesAFile:

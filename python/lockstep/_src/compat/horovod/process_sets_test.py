@@ -14,6 +14,8 @@ import horovod.tensorflow as hvd
 from lockstep._src.compat.horovod.environment import stall_settings
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 # On workers.
 
 

@@ -219,6 +219,7 @@ def all_cases():
     hvd.shutdown()
 
 
+@pytest.mark.workers
 def test_batch_normalization_on_two_workers():
     call_workers(all_cases, 2, timeout_s=240)
 

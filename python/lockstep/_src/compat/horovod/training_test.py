@@ -12,6 +12,8 @@ import tensorflow as tf
 import horovod.tensorflow as hvd
 from lockstep.testing import call_workers, run_cases
 
+pytestmark = pytest.mark.workers
+
 tf1 = tf.compat.v1
 SETS = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
 

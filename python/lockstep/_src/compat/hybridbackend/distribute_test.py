@@ -60,6 +60,7 @@ def exchanges():
     np.testing.assert_array_equal(even, np.array([10, 11]) + 10 * context.rank)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("work", [reductions, gathers, exchanges])
 def test_on_two_workers(work):
     call_workers(work, 2)

@@ -16,6 +16,8 @@ from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.variables import make
 from lockstep.testing import call_workers, run_cases
 
+pytestmark = pytest.mark.workers
+
 tf1 = tf.compat.v1
 STEPS, EXAMPLES, IDS, ROWS, DIM, RATE = 4, 5, 3, 10, 2, 0.02
 KINDS = ("distributed", "localized:1", "dynamic")

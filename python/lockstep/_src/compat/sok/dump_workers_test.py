@@ -19,6 +19,8 @@ from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.files_test import raw_file
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 SLOTS = {"m": 1, "v": 2}
 DYNAMIC_KEYS = np.array([-5, 0, 3, 77, 12, 13, 2**30])
 STATIC_ROWS = 11

@@ -307,5 +307,6 @@ def check_places():
     np.testing.assert_array_equal(lookups.all2all_dense_embedding(whole, [[1], [2]]), np.ones([2, 1, 2]))
 
 
+@pytest.mark.workers
 def test_places_of_keys():
     call_workers(check_places, 3, timeout_s=120)

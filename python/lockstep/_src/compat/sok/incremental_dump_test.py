@@ -100,19 +100,23 @@ def test_graphs_need_a_session(thresholds):
     assert thresholds == [("a", NOON_SECONDS, session)]
 
 
+@pytest.mark.workers
 def test_keys_of_all_ranks_in_their_order():
     first, second = call_workers(_train_and_ask, 2, timeout_s=60)
     assert first == second
 
 
+@pytest.mark.workers
 def test_error_of_one_rank_is_raised_on_all():
     call_workers(_fail_on_one_rank, 2, timeout_s=60)
 
 
+@pytest.mark.workers
 def test_wrong_arguments_of_one_rank_are_an_error_on_all():
     call_workers(_give_wrong_arguments, 2, timeout_s=60)
 
 
+@pytest.mark.workers
 def test_later_calls_add_no_operations_and_work_in_a_finalized_graph():
     keys, later = call_workers(_ask_in_graph, 2, timeout_s=60)
     assert keys == later == [0, 1, 2, 3]

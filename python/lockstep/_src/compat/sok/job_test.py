@@ -78,6 +78,7 @@ def check_collectives():
     np.testing.assert_array_equal(splits, [1] * ranks)
 
 
+@pytest.mark.workers
 def test_collectives():
     call_workers(check_collectives, 3, timeout_s=120)
 
@@ -92,5 +93,6 @@ def check_part_of_the_job():
         starting.init("horovod", use_legacy_optimizer=False)
 
 
+@pytest.mark.workers
 def test_a_part_of_the_job_is_refused():
     call_workers(check_part_of_the_job, 3, timeout_s=120)

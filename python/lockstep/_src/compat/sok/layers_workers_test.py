@@ -72,6 +72,7 @@ CASES = (
 )
 
 
+@pytest.mark.workers
 def test_layers_train_as_plain_tensorflow_on_the_whole_batch(monkeypatch):
     alone(monkeypatch, seed=3)
     monkeypatch.setattr(embedding_tables, "_names", {})

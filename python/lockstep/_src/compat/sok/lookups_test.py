@@ -135,6 +135,7 @@ def check_tables_of_scopes():
         lookup(own, ids)
 
 
+@pytest.mark.workers
 def test_tables_of_scopes_and_wrong_ids_of_one_rank():
     call_workers(check_tables_of_scopes, 2, timeout_s=120)
 
@@ -156,6 +157,7 @@ def check_exchanges():
     return stats(since=before)["collectives"]
 
 
+@pytest.mark.workers
 def test_tables_of_all_kinds_share_exchanges():
     """There are three: of ids, of rows and of gradients."""
     assert call_workers(check_exchanges, 2, timeout_s=120) == [3, 3]

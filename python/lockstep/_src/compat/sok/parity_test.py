@@ -18,6 +18,8 @@ from lockstep._src.compat.sok.variables import make
 from lockstep._src.tables.updates.lazy_adam import LazyAdamOptimizer
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 tf1 = tf.compat.v1
 STEPS, EXAMPLES, ROWS, DIM = 20, 6, 23, 4
 KINDS = ("distributed", "localized", "dynamic")

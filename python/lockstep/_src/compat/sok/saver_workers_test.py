@@ -15,6 +15,8 @@ from lockstep._src.compat.sok.embedding_tables import EmbeddingVariable, HashedT
 from lockstep._src.compat.sok.layers import All2AllDenseEmbedding
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 KEYS = {
     "EmbeddingVariable": ("int64", np.array([-(2**62), -7, 0, 5, 12, 77, 2**32 + 1, 2**40 + 5, 2**62])),
     "EmbeddingVariable_1": ("uint32", np.array([0, 1, 6, 2**31 + 3, 2**32 - 2])),

@@ -48,6 +48,7 @@ def test_errors_that_stop_a_program_are_not_held_back(alone):
         together.Attempt("work").do(interrupt)
 
 
+@pytest.mark.workers
 def test_three_ranks_fail_together_and_exchange_arrays():
     call_workers(_run_all, 3, timeout_s=60)
 

@@ -137,6 +137,7 @@ def check_places():
     return drawn.numpy()
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_places_of_rows(ranks):
     parts = call_workers(check_places, ranks, timeout_s=120)
@@ -154,5 +155,6 @@ def check_single():
     assert not context.is_initialized
 
 
+@pytest.mark.workers
 def test_a_process_by_itself():
     call_workers(check_single, 2, timeout_s=120)

@@ -20,6 +20,8 @@ if not getattr(tf.keras, "__version__", "2").startswith("3"):
 
 from lockstep._src.keras.dynamic_embedding import DynamicEmbedding  # noqa: E402  it imports Keras 3
 
+pytestmark = pytest.mark.workers
+
 VALUES, BEST, LAST = [3.0, 1.0, 2.0, 2.0, 2.0], 1, 3
 
 

@@ -17,6 +17,8 @@ from lockstep._src.engine.context import context
 from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 if not getattr(tf.keras, "__version__", "2").startswith("3"):
     pytest.skip("the callbacks are those of Keras 3", allow_module_level=True)
 

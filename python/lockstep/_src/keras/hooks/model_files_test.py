@@ -22,6 +22,8 @@ if not getattr(tf.keras, "__version__", "2").startswith("3"):
 
 from lockstep._src.keras.saved_model_export import export  # noqa: E402  it imports Keras 3
 
+pytestmark = pytest.mark.workers
+
 ROWS, LIMIT = 4000, 20_000
 
 

@@ -13,6 +13,8 @@ from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing.workers import call_workers
 from tests.multiprocess.on_each_worker import logged
 
+pytestmark = pytest.mark.workers
+
 if not getattr(tf.keras, "__version__", "2").startswith("3"):
     pytest.skip("the models are those of Keras 3", allow_module_level=True)
 

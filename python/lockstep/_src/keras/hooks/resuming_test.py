@@ -15,6 +15,8 @@ from lockstep.launch.base import notes
 from lockstep.testing.workers import call_workers
 from tests.multiprocess.on_each_worker import logged
 
+pytestmark = pytest.mark.workers
+
 if not getattr(tf.keras, "__version__", "2").startswith("3"):
     pytest.skip("the callbacks are those of Keras 3", allow_module_level=True)
 

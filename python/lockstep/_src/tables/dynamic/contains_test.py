@@ -55,6 +55,7 @@ def keys_of_workers():
         return session.run(found)
 
 
+@pytest.mark.workers
 def test_a_worker_has_its_own_keys():
     for rank, found in enumerate(call_workers(keys_of_workers, 2)):
         np.testing.assert_array_equal(found, [key % 2 == rank and key < 6 for key in range(8)])

@@ -94,6 +94,7 @@ def read_and_evict():
         return found, session.run(table.export())
 
 
+@pytest.mark.workers
 def test_each_worker_evicts_its_own_keys_with_the_rows_that_they_had():
     for rank, (found, exported) in enumerate(call_workers(read_and_evict, 2)):
         keys = np.concatenate([keys for keys, _ in found])

@@ -15,6 +15,8 @@ from lockstep._src.tables.dynamic import tensorflow1_adapter
 from lockstep._src.tables.sharded import RowShardedTable
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 v1 = tf.compat.v1
 ROWS, DIM, RATE = 7, 2, 0.5
 # A worker's rows of the batch, [its number, 3] ids of which several occur on several workers.

@@ -3,12 +3,15 @@
 import gc
 
 import keras
+import pytest
 import tensorflow as tf
 
 from lockstep import scope
 from lockstep.embedding import get_embedding_variable
 from lockstep.testing import call_workers
 from lockstep.testing.replaced import Snapshot
+
+pytestmark = pytest.mark.workers
 
 AS_LISTED = [], []
 

@@ -104,6 +104,7 @@ def check_held(held, rows, seen):
         assert frequency == seen[key]
 
 
+@pytest.mark.workers
 def test_keys_are_where_the_placement_says_and_move_with_checkpoints(tmp_path):
     seen, rows = collections.Counter(), {}
     for job, (hosts, which) in enumerate(JOBS):
@@ -137,6 +138,7 @@ def look_up_on_different_owners():
         tf.nn.embedding_lookup(table, [1, 2])
 
 
+@pytest.mark.workers
 def test_workers_that_place_a_table_differently_get_an_error():
     call_workers(look_up_on_different_owners, 2)
 

@@ -76,6 +76,7 @@ def save_and_restore(folder, options):
         return saved, session.run(seconds)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_seconds_are_kept_in_checkpoints(tmp_path, workers, options):

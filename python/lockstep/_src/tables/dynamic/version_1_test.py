@@ -17,6 +17,8 @@ from lockstep._src.tables.dynamic import control_flow_test, tensorflow1_adapter_
 from lockstep._src.tables.features import columns_test, group_lookup_test
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 _branches = control_flow_test.test_lookups_in_branches_train_what_they_train_of_a_variable
 _columns = columns_test.test_a_table_that_grows_is_read_and_trained_as_one_with_a_vocabulary
 _optimizers = tensorflow1_adapter_test.test_any_optimizer_trains_it_as_it_trains_a_variable

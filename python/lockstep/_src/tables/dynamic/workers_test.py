@@ -14,6 +14,8 @@ from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.tables import dynamic
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 v1 = tf.compat.v1
 HAS_KERAS_3 = getattr(tf.keras, "__version__", "2").startswith("3")
 DIM, STEPS = 3, 4

@@ -142,6 +142,7 @@ def _on_a_worker(layout):
     return _train(layout, _dynamic(SPREAD), SPREAD, own)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("layout", ["separate", "shared"])
 def test_two_workers_train_as_one_process_on_the_rows_of_both(layout):
     expected = _train(layout, _plain(SPREAD), SPREAD, _batches(1))

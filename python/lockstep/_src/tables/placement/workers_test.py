@@ -16,6 +16,8 @@ from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.tables.sharded import lookup_steps
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 tf1 = tf.compat.v1
 # A table has at least the rows that the scope's rules ask for.
 ROWS, DIM, IDS, STEPS = {"user": 300, "item": 17, "tag": 5}, 3, 12, 4

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.tables.dynamic import get_embedding_variable
 from lockstep.testing import call_workers
+
+pytestmark = pytest.mark.workers
 
 DIM, BAD_RANK = 3, 1
 TWO_STAGES = {"HB_USE_HIERARCHICAL_EMBEDDING_LOOKUP": "1"}

@@ -106,6 +106,7 @@ def test_programs_have_all_kinds_of_tables_and_lookups(seeds):
 
 
 # The letters are the workers' hosts.
+@pytest.mark.workers
 @pytest.mark.parametrize(
     ("hosts", "seeds"),
     [

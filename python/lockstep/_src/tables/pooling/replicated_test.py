@@ -177,6 +177,7 @@ def trained_by_keras():
         return bag.rows.numpy(), is_table, bool(_types(train) & FUSED), bool(_types(predict) & FUSED)
 
 
+@pytest.mark.workers
 @pytest.mark.skipif(not HAS_KERAS_3, reason="needs Keras 3")
 def test_a_model_of_keras_3_trains_on_workers_with_it():
     results = call_workers(trained_by_keras, 2, timeout_s=120)

@@ -18,6 +18,8 @@ from lockstep._src.tables.dynamic import get_embedding_variable
 from lockstep._src.tables.features.group_lookup import group_embedding_lookup_sparse
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 tf1 = tf.compat.v1
 ROWS, DIM, EXAMPLES, STEPS = 30, 5, 7, 3
 OPTIMIZERS = {

@@ -25,6 +25,8 @@ from lockstep._src.tables.dynamic import get_embedding_variable, is_dynamic
 from lockstep._src.tables.sharded import ShardingRules, sharding_scope
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 tf1 = tf.compat.v1
 BATCH, STEPS, RATE = 12, 3, 0.1
 KINDS = ("LockstepRoute", "LockstepCombine", "LockstepCombineGradient")

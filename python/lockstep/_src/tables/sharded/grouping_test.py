@@ -10,6 +10,8 @@ from lockstep._src.engine.context import context
 from lockstep._src.scope import embedding_scope, scope
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 tf1 = tf.compat.v1
 
 

@@ -62,6 +62,7 @@ def on_workers(workers, graph_seed):
     return call_workers(values_on_worker, workers, graph_seed)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("name", SEEDED)
 @pytest.mark.parametrize("graph_seed", [None, 11])
 @pytest.mark.parametrize("workers", [1, 3])
@@ -71,6 +72,7 @@ def test_an_initializer_with_a_seed_gives_what_it_gives_in_plain_tensorflow(work
         np.testing.assert_array_equal(seeded[name], expected)
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("name", UNSEEDED)
 @pytest.mark.parametrize("graph_seed", [None, 11])
 def test_without_a_seed_the_name_and_the_graphs_seed_decide(graph_seed, name):
@@ -104,6 +106,7 @@ def test_a_value_of_another_shape_is_refused():
         v1.get_variable("table", SHAPE, initializer=lambda shape, dtype: tf.zeros([13, 4]))
 
 
+@pytest.mark.workers
 def test_a_large_value_that_is_not_computed_in_rows_is_refused():
     call_workers(check_refusal, 2)
 

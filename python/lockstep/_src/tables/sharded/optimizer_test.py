@@ -16,6 +16,8 @@ from lockstep._src.tables.sharded.table_test import ids, plain_table, sharded_ta
 from lockstep._src.tables.updates import intercept_updates
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 train = tf.compat.v1.train
 OPTIMIZERS = {
     "GradientDescent": lambda: train.GradientDescentOptimizer(0.3),

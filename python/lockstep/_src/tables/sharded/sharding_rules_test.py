@@ -94,6 +94,7 @@ def look_up_in_a_layer_of_keras_2():
     return layer.embeddings.numpy() - values
 
 
+@pytest.mark.workers
 @pytest.mark.skipif(not tf.__version__.startswith("2.15."), reason="this TensorFlow comes with Keras 3")
 def test_an_embedding_layer_of_keras_2_looks_up_in_a_table():
     context.ensure_initialized()
@@ -189,6 +190,7 @@ def train_columns_on_worker(partitioned):
     return before, after, names
 
 
+@pytest.mark.workers
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_feature_columns_train_as_in_plain_tensorflow(workers, partitioned):

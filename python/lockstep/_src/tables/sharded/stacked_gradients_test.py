@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
 from lockstep._src.scope import embedding_scope, scope
 from lockstep._src.tables import dynamic
 from lockstep.testing import call_workers
+
+pytestmark = pytest.mark.workers
 
 tf1 = tf.compat.v1
 ROWS, BATCH, DIM = (50, 40, 30, 20), 6, 3

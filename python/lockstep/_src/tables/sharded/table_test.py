@@ -12,6 +12,8 @@ from lockstep._src.engine.context import context
 from lockstep._src.tables.sharded import RowShardedTable, ShardingRules, sharding_scope
 from lockstep.testing import call_workers
 
+pytestmark = pytest.mark.workers
+
 ROWS, DIM = 23, 4
 RATE = 0.1
 TABLE = np.random.RandomState(0).uniform(-1, 1, (ROWS, DIM)).astype(np.float32)

@@ -16,6 +16,8 @@ import horovod.tensorflow as hvd_tf
 import horovod.tensorflow.keras as hvd_tf_keras
 from lockstep.testing import call_workers, run_cases
 
+pytestmark = pytest.mark.workers
+
 KERAS3 = int(keras.__version__.partition(".")[0]) >= 3
 
 

@@ -11,6 +11,8 @@ import horovod.keras as hvd
 import horovod.tensorflow as hvd_tf
 from lockstep.testing import call_workers, run_cases
 
+pytestmark = pytest.mark.workers
+
 KERAS3 = int(keras.__version__.partition(".")[0]) >= 3
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer if KERAS3 else keras.mixed_precision.LossScaleOptimizer
 
