@@ -54,7 +54,7 @@ def rows() -> list[tuple[str, str]]:
 
 
 def requirements(tensorflow: str, python: str) -> list[str]:
-    """Returns the arguments of pip that install what tests need, but for Keras 2. The locks were made for one Python."""
+    """Returns the arguments of pip that install what tests need, without Keras 2. The locks are for one Python."""
     pinned = ROOT / "requirements" / f"tf-{tensorflow}.txt"
     if python == _PYTHON_OF_LOCKS:
         build = str(ROOT / "requirements" / "build.txt")

@@ -326,10 +326,11 @@ def _read(log: Path) -> str:
 def _check(outcomes: Sequence[Outcome], timeout_s: float) -> None:
     if all(outcome.succeeded for outcome in outcomes):
         return
-    raise WorkerError("\n".join(_describe(outcome, timeout_s) for outcome in outcomes))
+    raise WorkerError("\n".join(describe(outcome, timeout_s) for outcome in outcomes))
 
 
-def _describe(outcome: Outcome, timeout_s: float) -> str:
+def describe(outcome: Outcome, timeout_s: float) -> str:
+    """Returns how a worker ended, and what it printed."""
     if outcome.exit_code is None:
         how = f"was still running after {_deadline_s(timeout_s):g} s, or after another had failed, and was killed"
     elif outcome.exit_code < 0:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from lockstep._src.compat.horovod.training_test import exchanges_in, loss_of, train_once
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import reported_by_case, run_cases
 
 pytestmark = pytest.mark.workers
 
@@ -436,5 +436,4 @@ def all_cases():
     hvd.shutdown()
 
 
-def test_gradients_meet_their_own_on_two_workers():
-    call_workers(all_cases, 2, timeout_s=240)
+test_gradients_meet_their_own_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=240)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import reported_by_case, run_cases
 
 tf1 = tf.compat.v1
 KERAS3 = hasattr(tf.keras, "__version__") and int(tf.keras.__version__.partition(".")[0]) >= 3
@@ -219,9 +219,7 @@ def all_cases():
     hvd.shutdown()
 
 
-@pytest.mark.workers
-def test_batch_normalization_on_two_workers():
-    call_workers(all_cases, 2, timeout_s=240)
+test_batch_normalization_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=240)
 
 
 _LOAD = """

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import reported_by_case, run_cases
 
 pytestmark = pytest.mark.workers
 
@@ -491,5 +491,4 @@ def all_cases():
     hvd.shutdown()
 
 
-def test_tapes_and_optimizers_of_tensorflow1_on_two_workers():
-    call_workers(all_cases, 2, timeout_s=240)
+test_tapes_and_optimizers_of_tensorflow1_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=240)

@@ -14,7 +14,7 @@ import horovod.tensorflow as hvd
 from lockstep._src.compat.sok import job, lookups, optimizers, rows, starting
 from lockstep._src.compat.sok.dynamic_variable import DynamicVariable
 from lockstep._src.compat.sok.variables import make
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import call_workers, reported_by_case, run_cases
 
 pytestmark = pytest.mark.workers
 
@@ -360,5 +360,4 @@ def run_all():
     run_cases(CASES, lambda name: hvd.barrier())
 
 
-def test_horovods_optimizers_and_soks_variables_on_two_workers():
-    call_workers(run_all, 2, timeout_s=200)
+test_horovods_optimizers_and_soks_variables_on_two_workers = reported_by_case(run_all, CASES, 2, timeout_s=200)

@@ -7,7 +7,7 @@ import pytest
 
 from lockstep._src.compat.sok import job, together
 from lockstep._src.compat.sok.files import DumpFileError
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import reported_by_case, run_cases
 
 
 @pytest.fixture
@@ -46,11 +46,6 @@ def test_errors_that_stop_a_program_are_not_held_back(alone):
 
     with pytest.raises(KeyboardInterrupt):
         together.Attempt("work").do(interrupt)
-
-
-@pytest.mark.workers
-def test_three_ranks_fail_together_and_exchange_arrays():
-    call_workers(_run_all, 3, timeout_s=60)
 
 
 # Functions that run on workers.
@@ -145,3 +140,6 @@ CASES = [
     arrays_are_gathered_on_all_ranks_in_their_order,
     records_are_gathered_on_rank_0_round_by_round,
 ]
+
+
+test_three_ranks_fail_together_and_exchange_arrays = reported_by_case(_run_all, CASES, 3, timeout_s=60)

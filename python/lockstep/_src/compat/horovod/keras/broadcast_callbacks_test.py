@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import horovod.keras as hvd
 import horovod.tensorflow as hvd_tf
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import reported_by_case, run_cases
 
 pytestmark = pytest.mark.workers
 
@@ -114,5 +114,4 @@ def all_cases():
     hvd.shutdown()
 
 
-def test_initial_values_on_two_workers():
-    call_workers(all_cases, 2, timeout_s=120)
+test_initial_values_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=120)

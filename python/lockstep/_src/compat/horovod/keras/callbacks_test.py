@@ -14,7 +14,7 @@ import tensorflow as tf
 import horovod.keras as hvd
 import horovod.tensorflow as hvd_tf
 import horovod.tensorflow.keras as hvd_tf_keras
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import reported_by_case, run_cases
 
 pytestmark = pytest.mark.workers
 
@@ -103,5 +103,4 @@ def all_cases():
     hvd.shutdown()
 
 
-def test_callbacks_on_two_workers():
-    call_workers(all_cases, 2, timeout_s=120)
+test_callbacks_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=120)

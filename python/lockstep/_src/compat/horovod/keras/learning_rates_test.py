@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import horovod.keras as hvd
 import horovod.tensorflow as hvd_tf
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import reported_by_case, run_cases
 
 pytestmark = pytest.mark.workers
 
@@ -108,5 +108,4 @@ def all_cases():
     hvd.shutdown()
 
 
-def test_learning_rates_on_two_workers():
-    call_workers(all_cases, 2, timeout_s=120)
+test_learning_rates_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=120)

@@ -10,7 +10,7 @@ import tensorflow as tf
 import horovod.keras as hvd
 import horovod.tensorflow as hvd_tf
 import horovod.tensorflow.keras as hvd_tf_keras
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import call_workers, reported_by_case, run_cases
 
 pytestmark = pytest.mark.workers
 
@@ -168,8 +168,7 @@ def all_cases():
     hvd.shutdown()
 
 
-def test_passes_and_local_layers_on_two_workers():
-    call_workers(all_cases, 2, timeout_s=120)
+test_passes_and_local_layers_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=120)
 
 
 def passes_in_graphs_of_tensorflow1():

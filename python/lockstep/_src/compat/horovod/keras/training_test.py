@@ -15,7 +15,7 @@ import tensorflow as tf
 import horovod.keras as hvd
 import horovod.tensorflow as hvd_tf
 import horovod.tensorflow.keras as hvd_tf_keras
-from lockstep.testing import call_workers, run_cases
+from lockstep.testing import call_workers, reported_by_case, run_cases
 
 pytestmark = pytest.mark.workers
 
@@ -410,8 +410,7 @@ def all_cases():
     hvd_tf.shutdown()
 
 
-def test_keras_on_two_workers():
-    call_workers(all_cases, 2, timeout_s=300)
+test_keras_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=300)
 
 
 def graphs_of_tensorflow1():
