@@ -107,12 +107,16 @@ test-faults: setup ## the table of faults and moments of jobs on two emulated ho
 	@$(python) -m tests.hosts.faults $(FAULTS)
 
 .PHONY: bench
-bench: setup ## benchmarks of the core and of the TensorFlow layer
+bench: setup ## benchmarks of the core and of the TensorFlow layer; PUBLISH=1 writes their output into docs/benchmarks.md
 	@tools/setup.sh bench tfra tests hosts
 	@$(call core_build,build/bench-tf-$(TF),-DLOCKSTEP_BUILD_BENCHMARKS=ON)
 	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,lockstep_emulated_switch)
-	@for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary || exit; done
-	@for script in $$(git ls-files 'benchmarks/*.py' ':!benchmarks/peers'); do echo "== $$script"; $(python) $$script || exit; done
+	@rm -rf build/bench-output && mkdir -p build/bench-output
+	@set -o pipefail; keep() { tee build/bench-output/$$(basename "$$1" .py).txt; }; \
+	for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary | keep $$binary || exit; done; \
+	for script in $$(git ls-files 'benchmarks/*.py' ':!benchmarks/peers'); do \
+	  echo "== $$script"; $(python) $$script | keep $$script || exit; done
+	@$(if $(PUBLISH),$(python) tools/bench_page.py build/bench-output)
 	@$(python) benchmarks/peers/compare.py --workloads dlrm-16 --systems plain apart dense lockstep \
 	  --json build/peers/dlrm.json
 

@@ -2,8 +2,8 @@
 
 Usage: python benchmarks/peers/peers_report.py FILE
 
-Writes the tables into README.md and docs/benchmarks.md, between comments that name them, and the picture of the
-training workloads into docs/pictures/benchmarks.svg.
+Writes the tables into docs/benchmarks.md and one sentence into README.md, between comments that name them, and the
+picture of the training workloads into docs/pictures/benchmarks.svg.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
@@ -24,6 +25,8 @@ OURS = "Lockstep"
 FIGURES = re.compile(r"(<!-- figures: ([\w-]+) -->)\n.*?(<!-- end of figures -->)", re.S)
 _WITHOUT = "no communication"  # part of the titles of systems that don't train one model
 
+_PAGE_WIDTH = 132  # characters of a line of prose
+
 # The picture, in pixels.
 _WIDTH, _LABEL, _VALUE = 780, 240, 110
 _BAR, _GAP, _TITLE = 16, 5, 30
@@ -33,6 +36,7 @@ def write(figures: Figures) -> None:
     """Writes tables and picture into the repository."""
     tables = all_tables(figures)
     tables["machine"] = machine(figures)
+    tables["sentence"] = sentence(of_group(figures, "training"))
     for page in PAGES:
         page.write_text(filled(page.read_text(), tables))
     PICTURE.write_text(picture(of_group(figures, "training")))
@@ -60,6 +64,18 @@ def machine(figures: Figures) -> str:
     what = "a trial with few steps" if figures.is_trial else f"medians of {figures.rounds} rounds (lowest–highest)"
     others = f" Other programs used {statistics.median(busy):.2f} cores meanwhile (median)." if busy else ""
     return f"Measured on {figures.machine}: {what}.{others}"
+
+
+def sentence(training: list[Comparison]) -> str:
+    """Returns a sentence with our speed relative to each library that trains one model with several workers."""
+    parts = []
+    for system in _systems(training):
+        found = sorted(float(ratio) for c in training if (ratio := _ratio(c, system)))
+        if found and system != OURS and "," not in system:  # a comma begins a restriction, such as "one process"
+            name = f"a {system}" if system.islower() else system
+            parts.append(f"{found[0]:.1f} to {found[-1]:.1f} times as fast as {name}")
+    text = f"Lockstep trains the models of the picture {', '.join(parts[:-1])} and {parts[-1]}." if parts[1:] else ""
+    return textwrap.fill(text, _PAGE_WIDTH)
 
 
 def of_group(figures: Figures, group: str) -> list[Comparison]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -72,6 +73,35 @@ def test_ratios_say_how_much_better_we_are(figures):
     assert peers_report.ratios(collectives).splitlines()[2:] == ["| Horovod | 4.00 |"]
 
 
+def test_the_sentence_compares_libraries_that_train_one_model():
+    figures = Figures("2 cores", rounds=1)
+    for workload, ours, other in (("one", 30, 20), ("two", 36, 10)):
+        comparison = figures.comparison(workload, "training", workload, "samples/s")
+        speeds = {"Lockstep": ours, "Horovod": other, "FBGEMM, no communication": 5, "parameter server": 6}
+        for system, speed in speeds.items():
+            comparison.of(system).values.append(speed)
+    sentence = peers_report.sentence(peers_report.of_group(figures, "training")).replace("\n", " ")
+    assert sentence == (
+        "Lockstep trains the models of the picture 1.5 to 3.6 times as fast as Horovod "
+        "and 5.0 to 6.0 times as fast as a parameter server."
+    )
+
+
+def test_the_sentence_of_the_readme_has_the_ratios_of_the_page():
+    readme, page = (path.read_text() for path in peers_report.PAGES)
+    [sentence] = [text for text, name, _ in _regions(readme) if name == "sentence"]
+    [ratios] = [text for text, name, _ in _regions(page) if name == "ratios"]
+    for system in ("Horovod", "TorchRec", "parameter server"):
+        [row] = [line for line in ratios.splitlines() if line.startswith(f"| {system} |")]
+        numbers = sorted(float(cell) for cell in row.split("|")[2:-1] if cell.strip() != "–")
+        said = f"{numbers[0]:.1f} to {numbers[-1]:.1f} times as fast as "
+        assert re.search(said + f"(a )?{system}", sentence.replace("\n", " ")), system
+
+
+def _regions(page: str) -> list[tuple[str, str, str]]:
+    return [(match[0], match[2], match[3]) for match in peers_report.FIGURES.finditer(page)]
+
+
 def test_a_page_gets_tables_where_it_names_them():
     end = "<!-- end of figures -->\n"
     page = f"a\n<!-- figures: one -->\nold\n{end}b\n<!-- figures: two -->\nkept\n{end}"
@@ -82,7 +112,7 @@ def test_a_page_gets_tables_where_it_names_them():
 def test_every_table_of_a_page_is_made(figures):
     for group in ("dynamic-tables", "parquet"):
         figures.comparison(group, group, group, "rows/s").of("Lockstep").values.append(1)
-    tables = {*peers_report.all_tables(figures), "machine"}
+    tables = {*peers_report.all_tables(figures), "machine", "sentence"}
     for page in peers_report.PAGES:
         named = peers_report.FIGURES.findall(page.read_text())
         assert named, page

@@ -205,7 +205,7 @@ def _optimizer(program: KerasProgram, is_job: bool) -> Any:
     if program.loss_scale:
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0, dynamic_growth_steps=2)
     if not is_job:
-        # In a scope the slices of a row are summed first (README, "Where one worker and many differ").
+        # In a scope the slices of a row are summed first (docs/promises.md, "Where one worker and many differ").
         apply = optimizer.apply
         optimizer.apply = lambda grads, variables=None: apply([tf.convert_to_tensor(g) for g in grads], variables)
     return optimizer

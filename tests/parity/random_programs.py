@@ -188,7 +188,8 @@ def is_promised(program: Program) -> bool:
     if "sok dynamic" in kinds and program.optimizer == "Adam":
         return False
     # Dense gradients of tf.gradients are each worker's own until an optimizer applies them: a program that clips,
-    # measures or squares them does so on each worker (README, "Where one worker and many differ"; docs/design.md).
+    # measures or squares them does so on each worker (docs/promises.md, "Where one worker and many differ";
+    # docs/design.md).
     if program.gradients == "tf.gradients" and program.loss in ("second order", "penalty"):
         return False
     # A dynamic table has no value as a whole (docs/embedding.md), and one of SOK is a variable of the rank's rows

@@ -67,8 +67,8 @@ def warn_of_unknown_divisor() -> None:
         tf.compat.v1.logging.warning(
             "A loss function returns one number for a batch, so each worker's loss counts by its rows. This is right "
             "for a mean over the rows. If the function divides by something else, such as the values of a mask, return "
-            "a loss for each row. Give the mask to Keras as a mask or as sample_weight (README.md, Where one worker "
-            "and many differ)."
+            "a loss for each row. Give the mask to Keras as a mask or as sample_weight (docs/promises.md, Where one "
+            "worker and many differ)."
         )
 
 
@@ -78,8 +78,8 @@ def _warn_of_other_batches(loss: str) -> None:
         tf.compat.v1.logging.warning(
             "The loss '%s' counts by its weights or mask, and its step has batches of other iterators as well. Its "
             "gradients are weighted by the rows of all these batches. One worker would compute other gradients if "
-            "the numbers of rows differ. Zip the datasets, and use one iterator (README.md, Where one worker and many "
-            "differ).",
+            "the numbers of rows differ. Zip the datasets, and use one iterator (docs/promises.md, Where one worker "
+            "and many differ).",
             loss,
         )
 
