@@ -181,8 +181,10 @@ lint: ## formatting, common mistakes, layers and types, of C++ and Python; the l
 docs_build = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 .PHONY: docs
-docs: ## the site of the pages, with the reference from docstrings, in build/site
+docs: ## the pages of tests and of replaced symbols; the site of all pages, with the reference, in build/site
 	@tools/setup.sh docs
+	.venv-docs/bin/python tools/tests_page.py
+	PYTHONPATH=python .venv-docs/bin/python tools/hooks_page.py
 	$(docs_build)
 
 .PHONY: wheel

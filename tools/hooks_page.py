@@ -1,8 +1,8 @@
 """Writes docs/hooks.md, the page of replaced symbols, from their table.
 
-    python tools/hooks_page.py
+    PYTHONPATH=python python tools/hooks_page.py          # a part of make docs
 
-Needs the environment of the project, since the table is a module of it.
+The table is a module of the project that imports no TensorFlow.
 """
 
 import functools
@@ -19,7 +19,7 @@ _SOURCES = _ROOT / "python" / "lockstep" / "_src"
 
 _BEGIN = """# Replaced symbols
 
-<!-- Written by tools/hooks_page.py from python/lockstep/_src/hooks/symbols.py. Change the table, and run the tool. -->
+<!-- Written by tools/hooks_page.py from python/lockstep/_src/hooks/symbols.py. Change the table, and run make docs. -->
 
 Lockstep uses TensorFlow and Keras as PyPI has them. It changes no file of them. In a scope, in a job and beside dynamic
 tables, some of their functions and methods are replaced in memory, and restored afterwards. This page lists each one.

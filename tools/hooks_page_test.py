@@ -5,7 +5,7 @@ import pytest
 
 
 def test_the_page_is_made_from_the_table():
-    assert hooks_page.PAGE.read_text(encoding="utf-8") == hooks_page.page(), "run: python tools/hooks_page.py"
+    assert hooks_page.PAGE.read_text(encoding="utf-8") == hooks_page.page(), "run: make docs"
 
 
 def test_each_section_names_each_symbol_of_its_period():

@@ -1,3 +1,6 @@
+// Promise of this file (many_hosts.md): lookups and updates of 64 ranks equal the results of one rank, bit for bit.
+// Promise of this file (algorithms.md): exchanges and payload of a step are the page's functions of ranks and tables.
+
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,7 @@
 """The server's answers to requests that no client should send: each gets an answer, and holds no thread."""
 
+# Promise of this file (robustness.md): the example's server answers every hostile request.
+
 import base64
 import json
 import re

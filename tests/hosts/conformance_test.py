@@ -102,18 +102,21 @@ def test_cables_that_are_slow_or_lossy_change_no_result(cables):
         assert _run_on(hosts, [f"*/ConformanceTest.RandomCallsEqualTheOracle/{_SHAPES[0]}"], 6) == 1
 
 
+# Promise (many_hosts.md): collectives of 64 ranks on 16 hosts equal the oracle, and report faults.
 @pytest.mark.long
 def test_64_ranks_pass_the_suite_of_conformance():
     with Cluster(16) as hosts:
         assert _run_on(hosts, [f"AtScale/ConformanceTest.*/{_AT_SCALE}"], 4) >= 6
 
 
+# Promise (many_hosts.md): lookups and updates of 64 ranks equal the results of one rank, bit for bit.
 @pytest.mark.long
 def test_64_ranks_look_up_and_update_sharded_tables_as_one_rank_does():
     with Cluster(16) as hosts:
         assert _run_on(hosts, [f"AtScale/HostsTest.*/{_AT_SCALE}"], 6, folder="sharding") == 2
 
 
+# Promise (many_hosts.md): collectives of 64 ranks on 16 hosts equal the oracle, and report faults.
 @pytest.mark.long
 def test_64_ranks_say_faults_as_few_do():
     # The other tests of faults make a job for each rank.

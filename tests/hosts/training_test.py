@@ -105,6 +105,7 @@ def test_more_hosts_train_the_model_that_one_host_trains(spread, films, on_one_h
             _check_same_model(_finished(job, tmp_path), on_one_host)
 
 
+# Promise (many_hosts.md): 16 workers on 4 hosts train the ranking example as one worker does.
 def test_sixteen_workers_on_four_hosts_train_the_model_of_one_worker(films, tmp_path):
     jobs = []
     with Cluster(4) as hosts, ssh_on(hosts):

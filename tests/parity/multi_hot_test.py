@@ -26,6 +26,7 @@ def results(request):
     return call_workers(multi_hot.work, len(hosts) or request.param, environment=variables, hosts=hosts, timeout_s=300)
 
 
+# Promise (promises.md): pooled lookups train as in plain TensorFlow, on one host and across hosts.
 @pytest.mark.parametrize("optimizer", multi_hot.OPTIMIZERS)
 def test_grouped_tables_train_as_in_plain_tensorflow(results, optimizer):
     for name, value in plain(optimizer).items():

@@ -74,6 +74,10 @@ def budget() -> _Budget:
     return _Budget()
 
 
+# Promise (promises.md): random programs of TensorFlow 1 on 1, 2 and 3 workers train as in plain TensorFlow, with
+# lookups of all kinds, placements, clipping, six optimizers, and unequal and empty batches.
+# Promise (promises.md): random models of Keras train as in plain Keras: clipping, accumulation, loss scales,
+# regularizers, sample weights, custom loops.
 def test_a_program_trains_as_in_plain_tensorflow(family, number, results, budget):
     program, workers = random_jobs.drawn(family, number), workers_of(number)
     if wrong := random_jobs.difference(family, program, results(family, number)):

@@ -40,6 +40,7 @@ def trained(request, tmp_path_factory) -> list[dict[str, np.ndarray]]:
     return train(request.param, tmp_path_factory.mktemp("trained") / "weights")
 
 
+# Promise (promises.md): a fixed model with each optimizer trains as in plain TensorFlow, replicated and sharded.
 @pytest.mark.parametrize("kind", ["replicated", "sharded"])
 @pytest.mark.parametrize("optimizer", model.OPTIMIZERS)
 @pytest.mark.parametrize("trained", [2, 1, 4], indirect=True)  # 2 is first in both tests, so that its job runs once

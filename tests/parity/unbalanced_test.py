@@ -24,6 +24,9 @@ def trained(request, tmp_path_factory):
     return request.param, out
 
 
+# Promise (promises.md): shares of different lengths train as in plain TensorFlow, with batch normalization.
+# Promise (hybridbackend.md): they stay in step (HybridBackend, a wrong result: batch statistics, slots and variables
+# without gradient drift apart).
 @pytest.mark.parametrize("drop_remainder", unbalanced.SHARES)
 @pytest.mark.parametrize("model", unbalanced.MODELS)
 @pytest.mark.parametrize("trained", [1, 2, 3], indirect=True)

@@ -49,6 +49,8 @@ def after_one_step_of_plain_tensorflow() -> np.ndarray:
         return session.run(var)
 
 
+# Promise (deeprec.md): the manual's first program runs by its command on two workers, prints what it should, and takes
+# the step of plain TensorFlow.
 def test_the_session_prints_rows_and_loss_on_both_workers(tmp_path):
     shutil.copy(HERE / "deeprec_manual_session.py", tmp_path)
     for output in launch(tmp_path / "deeprec_manual_session.py", "hb"):
@@ -56,6 +58,8 @@ def test_the_session_prints_rows_and_loss_on_both_workers(tmp_path):
         np.testing.assert_array_equal(numbers(output), [1.0] * 18 + [36.0])
 
 
+# Promise (deeprec.md): the manual's first program runs by its command on two workers, prints what it should, and takes
+# the step of plain TensorFlow.
 def test_the_step_is_that_of_one_process(tmp_path):
     program = tmp_path / "program.py"
     text = (HERE / "deeprec_manual_session.py").read_text()
@@ -120,6 +124,8 @@ def evaluated(folder: Path) -> dict[str, float]:
     return {value.tag: value.simple_value or float(tf2.make_ndarray(value.tensor)) for value in found}
 
 
+# Promise (deeprec.md): the manual's second program trains 50 steps, evaluates and exports, by its command on two
+# workers.
 def test_the_estimator_trains_evaluates_and_exports(program):
     launch(program, "hb")
     checkpoint = tf2.train.latest_checkpoint(str(program.parent))
@@ -130,6 +136,7 @@ def test_the_estimator_trains_evaluates_and_exports(program):
     assert np.all(np.abs(rows[0]).reshape(2, 16).max(1) > 2e-3) and not rows[1].any()
 
 
+# Promise (deeprec.md): the manual's second program evaluates and exports with `sok` what numpy computes.
 def test_the_estimator_trains_what_numpy_does(program):
     # The tables begin as numpy's, with a constant. It makes the output a probability.
     initial = "tf.random_uniform_initializer(-1e-3, 1e-3)"

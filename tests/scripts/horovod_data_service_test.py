@@ -124,6 +124,7 @@ def test_the_programs_of_both_sides_differ_in_what_the_document_shows():
     assert "model" not in difference
 
 
+# Promise (horovod.md): `horovod.spark.run` calls a function in each slot, and ends when slots are taken away.
 @pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs java, which is not here")
 @pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="pyspark is not here")
 @pytest.mark.long

@@ -97,6 +97,7 @@ def saved(path: str, name: str) -> np.ndarray:
     return reader.get_tensor(key)
 
 
+# Promise (horovod.md): the documentation's programs of TensorFlow 1 and 2 train what numpy computes.
 def test_the_tensorflow_1_program(tmp_path):
     folder = str(tmp_path / "train_logs")
     outputs = horovodrun(
@@ -111,6 +112,7 @@ def test_the_tensorflow_1_program(tmp_path):
     np.testing.assert_allclose(saved(checkpoint, "^weights$"), weights, rtol=1e-4, atol=1e-6)
 
 
+# Promise (horovod.md): the documentation's programs of TensorFlow 1 and 2 train what numpy computes.
 @pytest.mark.parametrize("keras", KERAS)
 def test_the_tensorflow_2_program(tmp_path, keras):
     outputs = horovodrun(

@@ -13,6 +13,7 @@ from tests.scripts.documents import run_launcher
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+# Promise (horovod.md): the examples learn.
 @pytest.mark.parametrize(
     ("folder", "line"),
     [

@@ -30,12 +30,15 @@ def test_workers_know_their_place_and_the_options(job):
         assert (printed(output, "1.3", "before"), printed(output, "1.3", "after")) == ([3], [2])
 
 
+# Promise (hybridbackend.md): the mean, as for dense variables; the sum with `embedding_gradient='sum'` (HybridBackend,
+# a wrong result: gradients of sharded tables are summed).
 @pytest.mark.parametrize("example", ["2.2", "2.3", "2.4", "sharding 2.2", "evaluation 2.3"])
 def test_each_spelling_trains_as_one_process_on_the_rows_of_both_workers(job, example):
     losses = np.transpose([printed(output, example) for output in job[3]])
     np.testing.assert_allclose(losses, Training(halves(job[1])).losses, rtol=1e-4)
 
 
+# Promise (hybridbackend.md): it stays unchanged (HybridBackend: the caller's list of hooks grows).
 def test_the_session_evaluates_and_leaves_the_callers_hooks_alone(job):
     for output in job[3]:
         assert printed(output, "evaluation 2.3", "hooks") == [2]

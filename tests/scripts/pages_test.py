@@ -130,6 +130,8 @@ def _outputs(program: Program, folder: Path) -> list[str]:
     return [outcome.output for outcome in outcomes]
 
 
+# Promise (sok.md): the program of the page runs.
+# Promise (mlflow.md): MLflow has the metrics of all workers.
 @pytest.mark.parametrize("page", PAGES_WITH_PROGRAMS)
 def test_the_programs_of_a_page_run_one_after_another(page, tmp_path):
     write_data(tmp_path)

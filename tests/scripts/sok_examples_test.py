@@ -48,6 +48,7 @@ def rows(output: str) -> tuple[int, int]:
     return int(users), int(items)
 
 
+# Promise (sok.md): both launchers start the examples, which print what one process prints.
 @pytest.mark.parametrize(
     ("example", "launcher"),
     [

@@ -73,6 +73,7 @@ def find(path):
     return found
 
 
+# Promise (deeprec.md): names and signatures are DeepRec's; arguments are honoured or refused.
 @pytest.mark.parametrize("path", SIGNATURES)
 def test_signature(path):
     signature = inspect.signature(find(path))
@@ -114,6 +115,7 @@ def test_kinds_of_storage_are_imported_as_deeprec_has_them():
         deeprec.StorageOption(config_pb2.StorageType.SSDHASH, "/tmp/ssd")
 
 
+# Promise (deeprec.md): names and signatures are DeepRec's; arguments are honoured or refused.
 def test_what_deeprec_drops_is_honoured_or_refused():
     strategy = deeprec.CollectiveStrategy()
     with strategy.scope(grad_nbuckets=3), strategy.embedding_scope(batch_size=7):
@@ -127,6 +129,7 @@ def test_what_deeprec_drops_is_honoured_or_refused():
         strategy.estimator(lambda features: None, modeldir="x")
 
 
+# Promise (deeprec.md): `export_saved_model` takes all its arguments and serves sharded and dynamic tables.
 @pytest.mark.parametrize(("folder", "as_text"), [(None, True), ("model", False)], ids=["own", "given"])
 def test_an_export_of_the_strategy_serves_what_was_trained(tmp_path, folder, as_text):
     """Passes all arguments in DeepRec's order, with a sharded and a dynamic table."""
@@ -162,6 +165,7 @@ def test_an_export_of_the_strategy_serves_what_was_trained(tmp_path, folder, as_
         np.testing.assert_array_equal(served["rows"], [[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
 
 
+# Promise (deeprec.md): `export_saved_model` takes all its arguments and serves sharded and dynamic tables.
 def test_a_model_function_that_returns_none_is_refused_by_its_mode(tmp_path):
     """The manual's function returns None in evaluations."""
 
@@ -177,6 +181,7 @@ def test_a_model_function_that_returns_none_is_refused_by_its_mode(tmp_path):
         estimator.evaluate(lambda: tf.data.Dataset.from_tensors(1.0))
 
 
+# Promise (deeprec.md): names and signatures are DeepRec's; arguments are honoured or refused.
 @pytest.mark.parametrize("backend", ["hb", "sok", None])
 def test_there_is_one_default(monkeypatch, backend):
     monkeypatch.delenv("COLLECTIVE_STRATEGY", raising=False)
@@ -205,6 +210,7 @@ def test_the_launchers_command_line_is_recognized(words, found):
     assert _lockstep_deeprec.is_launcher(["python", *words.split()]) == found
 
 
+# Promise (deeprec.md): the launcher starts a worker for each GPU, and returns the exit code of the first failure.
 def test_the_launcher_does_not_load_tensorflow():
     shows = "import sys; print([m for m in sys.modules if m.startswith('tensorflow')])"
     command = [sys.executable, "-X", "importtime", "-m", _lockstep_deeprec.LAUNCHER, sys.executable, "-c", shows]

@@ -85,11 +85,13 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from _places(entry, (*path, key))
 
 
+# Promise (deploy/README.md): manifests have the fields of their kinds, with the right types; a misspelt field is found.
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_a_manifest_has_the_fields_of_its_kind(document):
     _check(document)
 
 
+# Promise (deploy/README.md): manifests have the fields of their kinds, with the right types; a misspelt field is found.
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_each_misspelt_field_is_found(document):
     places = list(_places(document))

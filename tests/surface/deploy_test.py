@@ -79,6 +79,7 @@ def _waited(monkeypatch):
     return waited
 
 
+# Promise (deploy/README.md): the launchers of a manifest's pods make one job.
 def test_a_job_of_the_training_operator(waited):
     documents = manifests.documents("tfjob.yaml")
     job = documents["TFJob"]
@@ -106,6 +107,7 @@ def test_a_job_of_the_training_operator(waited):
     _check_restarts(job["spec"]["runPolicy"]["backoffLimit"], len(pods))
 
 
+# Promise (deploy/README.md): the launchers of a manifest's pods make one job.
 def test_a_job_without_an_operator(waited):
     documents = manifests.documents("job.yaml")
     spec, name = documents["Job"]["spec"], documents["Job"]["metadata"]["name"]
@@ -140,6 +142,7 @@ def _check_restarts_of_jobset(spec: dict) -> dict:
     return job
 
 
+# Promise (deploy/README.md): the launchers of a manifest's pods make one job.
 def test_a_job_set(waited):
     documents = manifests.documents("jobset.yaml")
     spec, name = documents["JobSet"]["spec"], documents["JobSet"]["metadata"]["name"]
@@ -159,6 +162,7 @@ def test_a_job_set(waited):
     assert waited == [600] * len(pods)
 
 
+# Promise (deploy/README.md): the launchers of a manifest's pods make one job.
 def test_a_job_of_kubeflow_trainer(waited):
     documents = manifests.documents("trainjob.yaml")
     runtime, job = documents["TrainingRuntime"], documents["TrainJob"]
@@ -174,6 +178,7 @@ def test_a_job_of_kubeflow_trainer(waited):
     assert waited == [600] * len(pods)
 
 
+# Promise (deploy/README.md): Slurm's script starts the workers of two hosts.
 def test_a_script_for_slurm(tmp_path):
     """Runs it as Slurm would, with a stand-in for srun: two hosts with four tasks each."""
     script = (manifests.DEPLOY / "slurm" / "train.sbatch").read_text()

@@ -70,6 +70,7 @@ def _rows():
             yield from ((module, name) for module in modules for name in cells[1] or [None])
 
 
+# Promise (horovod.md): names and parameters of training functions are Horovod's.
 @pytest.mark.parametrize(("module", "name"), list(_rows()))
 def test_the_pages_names_are_there(module, name):
     found = importlib.import_module(module)
@@ -81,6 +82,7 @@ def test_the_page_lists_the_functions_whose_parameters_are_fixed(module):
     assert PARAMETERS[module].keys() <= {name for of, name in _rows() if of == module}
 
 
+# Promise (horovod.md): names and parameters of training functions are Horovod's.
 @pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in PARAMETERS.items() for name in names])
 def test_parameters_begin_with_horovods(module, name):
     # Additional parameters of ours come after Horovod's.

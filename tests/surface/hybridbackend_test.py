@@ -163,6 +163,7 @@ def test_savers_of_increments_are_the_librarys():
     assert hb.train.IncrementalSaver is lockstep.train.IncrementalSaver
 
 
+# Promise (hybridbackend.md): it reports none (HybridBackend: a process without GPU reports one).
 def test_has_a_gpu_where_tensorflow_sees_one():
     assert hb.context.num_gpus == len(tf.config.list_physical_devices("GPU"))
     assert hb.context.has_gpu == (hb.context.num_gpus > 0)

@@ -128,6 +128,7 @@ def find(path):
     return found
 
 
+# Promise (sok.md): names and signatures are SOK's, and the page lists each name.
 @pytest.mark.parametrize("path", SIGNATURES)
 def test_signature(path):
     found = find(path)
@@ -229,6 +230,7 @@ def _rows():
 MODULES, ROWS = list(modules()), list(_rows())
 
 
+# Promise (sok.md): names and signatures are SOK's, and the page lists each name.
 @pytest.mark.parametrize("module", MODULES)
 def test_the_page_lists_every_name(module):
     found = importlib.import_module(module)
@@ -242,6 +244,7 @@ def test_the_pages_names_are_there(of, name):
     assert hasattr(importlib.import_module(of), name)
 
 
+# Promise (sok.md): names and signatures are SOK's, and the page lists each name.
 def test_every_row_has_a_test_that_exists():
     assert len(ROWS) > 40
     for _, names, tests, is_elsewhere in ROWS:

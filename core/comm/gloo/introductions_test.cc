@@ -1,3 +1,5 @@
+// Promise of this file (security.md): streams refuse unauthenticated connections and malformed messages.
+
 #include "core/comm/gloo/introductions.h"
 
 #include <gtest/gtest.h>

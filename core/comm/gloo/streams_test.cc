@@ -1,3 +1,6 @@
+// Promise of this file (security.md): streams refuse unauthenticated connections and malformed messages.
+// Promise of this file (security.md): messages that were changed, repeated, left out or reflected are found.
+
 #include "core/comm/gloo/streams.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,6 @@
+// Promise of this file (algorithms.md): messages, bytes, connections and memory of a rank are the page's functions of
+// hosts and ranks.
+
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <linux/tcp.h>

@@ -1,3 +1,6 @@
+// Promise of this file (checkpoints.md): a save beside training connects although another process has the port of the
+// rendezvous.
+
 #include "core/comm/job/background_lane.h"
 
 #include <gtest/gtest.h>

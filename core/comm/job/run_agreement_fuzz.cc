@@ -1,3 +1,6 @@
+// Promise of this file (security.md): counts and sizes of a lying rank are an error that names it, before anything is
+// allocated.
+
 #include "core/comm/job/run_agreement.h"
 
 #include "core/fuzzing/fuzz.h"

@@ -1,3 +1,5 @@
+// Promise of this file (security.md): forged, repeated and reflected frames of the watch are refused.
+
 #include "core/comm/liveness/watch_wire.h"
 
 #include <sys/socket.h>

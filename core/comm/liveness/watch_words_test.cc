@@ -1,3 +1,5 @@
+// Promise of this file (security.md): forged, repeated and reflected frames of the watch are refused.
+
 #include <gtest/gtest.h>
 
 #include <string>

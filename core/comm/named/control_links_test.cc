@@ -1,3 +1,5 @@
+// Promise of this file (security.md): messages that were changed, repeated, left out or reflected are found.
+
 #include "core/comm/named/control_links.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,5 @@
+// Promise of this file (horovod.md): the timeline names tensors and ranks, also of a killed process.
+
 #include "core/comm/named/timeline.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,6 @@
+// Promise of this file (security.md): the rendezvous refuses unauthenticated connections, wrong and repeated proofs,
+// and impossible lengths.
+
 #include "core/comm/rendezvous/rendezvous_wire.h"
 
 #include "core/fuzzing/fuzz.h"

@@ -1,3 +1,5 @@
+// Promise of this file (security.md): only processes of the job's user and secret map its memory.
+
 #include "core/comm/shm/mesh.h"
 
 #include <gtest/gtest.h>

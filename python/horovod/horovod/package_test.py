@@ -5,6 +5,7 @@ import horovod
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 
+# Promise (horovod.md): an installation beside the original is refused.
 @pytest.mark.parametrize("name", ["horovod-0.28.1.dist-info", "horovod-0.28.1-py3.11.egg-info", "horovod.egg-info"])
 def test_the_original_beside_it_is_refused(tmp_path, name):
     (tmp_path / name).mkdir()

@@ -168,6 +168,8 @@ def test_nothing_outlives_a_program_that_is_killed(tmp_path):
     assert len(pids) == 4
 
 
+# Promise (hybridbackend.md): it is called, once (HybridBackend: on a parameter server or evaluator, the launcher calls
+# a function and then also runs it as a command).
 @pytest.mark.parametrize("role", ["evaluator", "ps"])
 def test_a_task_beside_the_job_runs_once(program, role):
     config = json.dumps({"cluster": {"chief": ["a:1"], role: ["b:1"]}, "task": {"type": role, "index": 0}})

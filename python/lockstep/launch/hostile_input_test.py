@@ -1,5 +1,8 @@
 """Input from others that the launcher reads: each is understood, or refused with an error."""
 
+# Promise of this file (launching.md): damaged host files, lists and frames are one line of error.
+# Promise of this file (security.md): elastic jobs refuse forged and repeated messages.
+
 import json
 import struct
 

@@ -142,6 +142,7 @@ def test_estimators_are_there_in_every_tensorflow(project):
     assert _run(project, "--tf1", sys.executable, "-c", code).stdout == "train eval infer 3 100 {}\n"
 
 
+# Promise (deeprec.md): DeepRec's names are in `tf`, only in programs with `--tf1`.
 def test_names_of_deeprec_are_in_tensorflows_namespaces(project):
     code = (
         "import tensorflow as tf\n"

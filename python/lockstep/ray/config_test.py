@@ -24,6 +24,7 @@ def _workers(ours, *nodes, **more):
     return [ours._Worker(node=node, host=f"10.0.0.{node}", **described) for node in nodes]
 
 
+# Promise (ray.md): workers of Ray get their places and one secret.
 def test_each_worker_gets_its_place_and_all_get_one_secret(ours):
     told = list(ours._variables(_workers(ours, "1", "1", "2")))
     assert [variables["LOCKSTEP_RANK"] for variables in told] == ["0", "1", "2"]
@@ -39,6 +40,7 @@ def test_each_worker_gets_its_place_and_all_get_one_secret(ours):
     assert config["task"] == {"type": "worker", "index": 1}
 
 
+# Promise (ray.md): workers of Ray get their places and one secret.
 def test_workers_use_the_processors_and_gpus_that_ray_has_given(ours):
     (one,) = ours._variables(_workers(ours, "1", cpus=0))
     assert not {"TF_CONFIG", "CUDA_VISIBLE_DEVICES", "TF_NUM_INTRAOP_THREADS"} & one.keys()

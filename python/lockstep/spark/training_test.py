@@ -38,6 +38,7 @@ def _run(function, processes=2, timeout_s=120, **how):
     return run_function(function, pickle.dumps, Request(num_proc=processes), timeout_s, **how)
 
 
+# Promise (horovod.md): `horovod.spark.run` calls a function in each slot, and ends when slots are taken away.
 def test_each_slot_gets_a_process_which_knows_its_place(spark):
     spark(2)
     environment = {**os.environ, "WHO": "a test"}
@@ -62,6 +63,7 @@ def test_slots_that_are_not_free_in_time_are_an_error(spark, monkeypatch):
         _run(_place, timeout_s=0.1)
 
 
+# Promise (horovod.md): `horovod.spark.run` calls a function in each slot, and ends when slots are taken away.
 def test_a_job_whose_slots_are_taken_away_ends(spark, monkeypatch):
     context = spark(2)
     stage = context.parallelize

@@ -5,6 +5,7 @@ import sparse_operation_kit
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 
+# Promise (sok.md): an installation beside the original is refused.
 @pytest.mark.parametrize(
     ("file", "name"),
     [

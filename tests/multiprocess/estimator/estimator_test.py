@@ -61,6 +61,7 @@ def test_each_worker_predicts_all_of_its_rows(job, expected):
     np.testing.assert_allclose(outcomes[0]["first"], expected[2][0], atol=1e-5)
 
 
+# Promise (hybridbackend.md): it means all data (HybridBackend: `EvalSpec(steps=None)` fails in `train_and_evaluate`).
 def test_evaluation_inside_of_training_goes_into_the_history(job):
     _, outcomes = job
     for outcome in outcomes:
@@ -124,6 +125,7 @@ def test_evaluations_keep_their_distance_and_exporters_export(told):
     assert outcomes[1]["exports"] == []
 
 
+# Promise (hybridbackend.md): by position as well (HybridBackend: `Estimator` takes `model_dir` only by name).
 def test_a_warm_start_begins_with_another_models_variables(told):
     _, outcomes = told
     assert [outcome["warm"] for outcome in outcomes] == [[True, True]] * 2
@@ -144,6 +146,8 @@ def test_a_configuration_says_where_a_worker_is(told):
         }
 
 
+# Promise (hybridbackend.md): it evaluates and exports beside the job (HybridBackend: `tf.estimator`'s task 'evaluator'
+# is refused).
 def test_an_evaluator_beside_the_job_evaluates_and_exports(told):
     folder, outcomes = told
     cluster = {"chief": ["localhost:1"], "worker": ["localhost:2"], "evaluator": ["localhost:3"]}
@@ -156,6 +160,7 @@ def test_an_evaluator_beside_the_job_evaluates_and_exports(told):
     assert len(list((folder / "model/eval_beside").iterdir())) == 1
 
 
+# Promise (horovod_training.md): estimators of both kinds work beside `hvd.init()`.
 def test_beside_horovod_tf_estimator_is_each_ranks_own_and_others_train_together(tmp_path):
     outcomes = call_workers(worker.beside_horovod, 2, str(tmp_path), timeout_s=120)
     for rank, outcome in enumerate(outcomes):
@@ -170,6 +175,7 @@ def test_beside_horovod_tf_estimator_is_each_ranks_own_and_others_train_together
     assert f"two ranks save checkpoints in '{tmp_path}/one'" in refused and "hvd.rank() == 0" in refused
 
 
+# Promise (horovod_training.md): estimators of both kinds work beside `hvd.init()`.
 def test_tf_estimator_trains_together_where_horovod_has_not_begun(tmp_path):
     outcomes = call_workers(worker.before_horovod, 2, str(tmp_path), timeout_s=120)
     for rank, (first, then) in enumerate(outcomes):

@@ -11,6 +11,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+# Promise (hybridbackend.md): the gradient that plain TensorFlow changes, on any number of workers (HybridBackend, a
+# wrong result: clipping by value, and of dense or summed gradients of tables, depends on the number of workers).
 def test_clipping_is_that_of_plain_keras():
     from tests.multiprocess.keras import clipping_worker as worker
 

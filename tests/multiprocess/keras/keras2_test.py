@@ -1,5 +1,8 @@
 """Models with a `train_step` of their own, as TensorFlow Recommenders has them, and arguments of Horovod's programs."""
 
+# Promise of this file (horovod_training.md): `experimental_run_tf_function` is accepted, and a Keras 2 model with a
+# `train_step` trains.
+
 import importlib.util
 import json
 import re

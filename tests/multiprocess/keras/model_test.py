@@ -25,6 +25,8 @@ def graph(tmp_path_factory):
     return expected, call_workers(worker.in_a_graph, 2, str(folder), timeout_s=200), folder
 
 
+# Promise (hybridbackend.md): it takes no step (HybridBackend, a wrong result: Keras' evaluation adds to the global
+# step).
 @pytest.mark.oldest
 def test_an_epoch_trains_as_one_process_on_all_rows(graph):
     expected, outcomes, _ = graph
@@ -32,6 +34,7 @@ def test_an_epoch_trains_as_one_process_on_all_rows(graph):
         np.testing.assert_allclose(outcomes[0]["weights"][name], value, atol=1e-5)
 
 
+# Promise (hybridbackend.md): a history; values, as in Keras (HybridBackend: Keras' `fit` and `evaluate` return None).
 @pytest.mark.oldest
 def test_fit_and_evaluate_return_values_over_all_workers(graph):
     expected, outcomes, _ = graph
@@ -62,6 +65,8 @@ def test_a_worker_predicts_its_rows_and_worker_0_exports(graph):
     np.testing.assert_allclose(served, np.concatenate([o["predicted"] for o in outcomes]), rtol=1e-5)
 
 
+# Promise (hybridbackend.md): on the validation data (HybridBackend, a wrong result: a Keras model of tensors validates
+# on training's batches).
 @pytest.mark.oldest
 def test_a_model_of_tensors_validates_on_the_validation_data(graph):
     _, outcomes, _ = graph

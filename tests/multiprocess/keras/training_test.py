@@ -108,6 +108,7 @@ def test_a_csv_that_all_workers_read_is_warned_of_and_its_shares_train_as_one_wo
         _assert_close(weights, expected)
 
 
+# Promise (keras.md): an epoch that leaves out data of a worker says how much.
 def test_data_that_an_epoch_leaves_out_is_warned_of_with_numbers_and_progress_is_true():
     found, others = call_workers(worker.fit_unevenly, 2, timeout_s=400)
     (even, uneven, remainder, unknown), counts = zip(*found, strict=True)

@@ -1,5 +1,7 @@
 """A job of the launcher on several hosts: its processes connect, exchange, and detect the loss of a host."""
 
+# Promise of this file (launching.md): workers on several hosts exchange, and the loss of a host ends the job.
+
 import json
 import os
 import signal
@@ -109,6 +111,7 @@ def test_a_host_that_is_lost_ends_the_job(horovodrun, tmp_path):
     wait_for(lambda: not Path(f"/proc/{agent}").exists(), "the agent to be gone")
 
 
+# Promise (horovod_elastic.md): committed state survives the loss of a host, with rank 0 or without.
 @pytest.mark.parametrize("lost", [0, 1])
 def test_an_elastic_job_survives_the_loss_of_a_host(horovodrun, tmp_path, lost):
     """The lost host may be that of rank 0. Committed state is kept, and the host gets no new processes."""

@@ -65,6 +65,7 @@ def _run(tmp_path: Path, names: list[str], processes: list[tuple[list[str], dict
     return outputs
 
 
+# Promise (deploy/README.md): the commands of manifests start workers that exchange.
 @pytest.mark.parametrize("manifest", ["trainjob.yaml", "jobset.yaml"])
 def test_two_pods_of_a_manifest_exchange(manifest, tmp_path):
     """Runs the containers' command in the variables of the first two pods, with one worker in each."""
@@ -91,6 +92,7 @@ def test_two_pods_of_a_manifest_exchange(manifest, tmp_path):
         assert f"rank {rank} gathered [0, 1]" in output
 
 
+# Promise (deploy/README.md): Slurm's script starts the workers of two hosts.
 def test_slurms_script_starts_workers_on_two_hosts_which_exchange(tmp_path):
     """Runs the script as Slurm would, with a stand-in for srun, and with one task on each host."""
     (tmp_path / "main.py").write_text(_MAIN)

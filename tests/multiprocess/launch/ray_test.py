@@ -151,6 +151,8 @@ def _of_stock_keras(example) -> dict[str, np.ndarray]:
     }
 
 
+# Promise (ray.md): the example of Ray Train resumes after an error and a killed worker, and trains what stock Keras
+# trains.
 def test_workers_of_ray_resume_after_a_failure_and_a_kill_and_train_what_stock_keras_trains(tmp_path, example):
     # Ray's sockets lie in its folder, and their paths may not be long. Its token for clients lies in the home folder.
     rays_folder = f"/tmp/ray-{os.getpid()}"

@@ -17,6 +17,7 @@ launch = pytest.fixture(launchers)
 _STEPS, _EVERY = 5 * worker.EVERY, worker.EVERY
 
 
+# Promise (checkpoints.md): saves beside training write the weights and checkpoints of a job that waits, bit for bit.
 @pytest.mark.oldest
 @pytest.mark.parametrize("workers", [1, 2])
 def test_checkpoints_and_weights_are_those_of_a_run_that_waits(tmp_path, workers):
@@ -36,6 +37,8 @@ def test_checkpoints_and_weights_are_those_of_a_run_that_waits(tmp_path, workers
     assert not list((tmp_path / "goes_on").glob("*_temp*"))
 
 
+# Promise (checkpoints.md): an update copies no table while a save runs; a resumed session allocates the memory of its
+# saves when it starts.
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_resumed_session_takes_the_memory_of_its_saves_at_its_begin(tmp_path, workers):
     once, resumed = str(tmp_path / "once"), str(tmp_path / "resumed")
@@ -47,6 +50,7 @@ def test_a_resumed_session_takes_the_memory_of_its_saves_at_its_begin(tmp_path, 
         np.testing.assert_array_equal(found[name], values, err_msg=name)
 
 
+# Promise (checkpoints.md): other saves, restores, the end of a session and of a program wait for a save.
 def test_the_end_of_the_program_waits_for_a_save(tmp_path, launch):
     program = f"from tests.multiprocess.saving import background_worker as w\nw.end_beside_a_save({str(tmp_path)!r})"
     variables = {"PYTHONPATH": str(Path(__file__).parents[3])}
@@ -57,6 +61,7 @@ def test_the_end_of_the_program_waits_for_a_save(tmp_path, launch):
     assert worker.contents(tmp_path / f"model.ckpt-{_EVERY}")["static"].shape == (worker.ROWS, worker.DIM)
 
 
+# Promise (checkpoints.md): increments beside training equal the increments of a job that waits.
 @pytest.mark.parametrize("workers", [1, 2])
 def test_increments_beside_training_are_those_of_a_run_that_waits(tmp_path, workers):
     folders = [tmp_path / name for name in ("waits", "goes_on")]
@@ -102,6 +107,7 @@ def whole_run(tmp_path_factory):
     return folder
 
 
+# Promise (checkpoints.md): a worker that dies at any moment of a save leaves the last complete checkpoint.
 @pytest.mark.parametrize(
     ("rank", "point", "passes"),
     [*_MOMENTS, *_COMMITTED, *(pytest.param(*moment, marks=pytest.mark.long) for moment in _MORE_MOMENTS)],
@@ -122,6 +128,7 @@ def test_a_death_at_any_moment_leaves_the_last_complete_checkpoint(tmp_path, who
     call_workers(worker.train, 1, str(tmp_path), 2 * _EVERY, timeout_s=120)
 
 
+# Promise (checkpoints.md): a save that fails is an error of a later step, on all workers.
 def test_a_failed_save_is_an_error_of_a_later_step(tmp_path):
     with pytest.raises(WorkerError) as raised:
         call_workers(worker.train_on_a_full_disk, 2, str(tmp_path), timeout_s=120)
@@ -131,6 +138,7 @@ def test_a_failed_save_is_an_error_of_a_later_step(tmp_path):
     assert tf.train.latest_checkpoint(tmp_path) == str(tmp_path / f"model.ckpt-{_EVERY}")
 
 
+# Promise (checkpoints.md): other saves, restores, the end of a session and of a program wait for a save.
 @pytest.mark.parametrize("workers", [1, 2])
 def test_other_saves_and_restores_wait_and_the_end_of_the_session_too(tmp_path, workers):
     for equal, latest in call_workers(worker.save_twice_and_restore, workers, str(tmp_path), timeout_s=120):

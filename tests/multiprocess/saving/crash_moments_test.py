@@ -4,6 +4,8 @@ Each worker is killed at each point that it passes, in jobs of two workers; in f
 points are names, not times: a job that is not killed at its point fails its test.
 """
 
+# Promise of this file (checkpoints.md): a worker that dies at any moment of a save leaves the last complete checkpoint.
+
 import json
 import signal
 

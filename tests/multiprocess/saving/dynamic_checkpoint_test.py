@@ -42,6 +42,8 @@ def test_tables_without_keys_are_saved(saved):
     assert all(reader.get_tensor(f"{name}-keys").shape == (0,) for name in ("plain", "words"))
 
 
+# Promise (checkpoints.md): `init_from_checkpoint` and warm starts give dynamic tables their rows, on any number of
+# workers.
 @pytest.mark.parametrize("workers", [1, 3])
 def test_any_number_of_workers_begins_with_its_rows(saved, workers):
     folder, held, rows = saved

@@ -74,6 +74,7 @@ def test_checkpoints_of_the_chain_have_their_numbers(trained):
     assert all(link[1] == before[0] for before, link in zip(links, links[1:], strict=False))
 
 
+# Promise (checkpoints.md): increments have the changed rows of sharded tables; any number of workers resumes from them.
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_any_number_of_workers_resumes_from_them(trained, workers, tmp_path):
     folder = _copy(trained, tmp_path / "job")
@@ -108,6 +109,7 @@ def _trained(rows: int, steps: int) -> np.ndarray:
 
 
 # On 3 workers, a table of 3 rows is replicated; on 2 or 1 it is sharded. One of 2 rows is sharded on one worker only.
+# Promise (checkpoints.md): increments have the changed rows of sharded tables; any number of workers resumes from them.
 @pytest.mark.parametrize("tables", [{"t": 3, "two": 2, "big": 40}, {"t": 3, "two": 2}], ids=["one is big", "all small"])
 def test_tables_that_are_sharded_on_some_numbers_of_workers_resume_on_all(tables, tmp_path):
     steps = 0

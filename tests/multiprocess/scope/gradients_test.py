@@ -18,6 +18,8 @@ def plain(kind):
     return call_workers(worker.plain, 1, kind, timeout_s=120)[0]
 
 
+# Promise (hybridbackend.md): the gradient that plain TensorFlow changes, on any number of workers (HybridBackend, a
+# wrong result: clipping by value, and of dense or summed gradients of tables, depends on the number of workers).
 @pytest.mark.parametrize(("kind", "world"), JOBS)
 def test_changed_gradients_are_those_of_plain_tensorflow(kind, world):
     outcomes = call_workers(worker.in_scope, world, kind, timeout_s=120)

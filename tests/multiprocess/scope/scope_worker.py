@@ -15,6 +15,8 @@ from tests.multiprocess import promises
 from tests.multiprocess.on_each_worker import Listener, common_folder, logged, stacked
 
 
+# Promise (hybridbackend.md): they stay in step (HybridBackend, a wrong result: batch statistics, slots and variables
+# without gradient drift apart).
 def unseeded_variables_start_identical_in_a_plain_session():
     with tf.Graph().as_default(), hb.scope():
         w = tf.get_variable("w", [64], initializer=tf.random_normal_initializer())
@@ -106,12 +108,14 @@ def _lengths_of_batches(rows, **options):
     return seen
 
 
+# Promise (hybridbackend.md): takes part, or ends the data on all (HybridBackend, a hang: a worker without any data).
 def data_ends_on_all_workers_together():
     assert _lengths_of_batches(10 + 8 * hb.context.rank) == [[4, 4, 2, "after"], [4, 4, 4, "after"]][hb.context.rank]
     # The first run detects that worker 0 has no batch, and leaves the session's block.
     assert _lengths_of_batches(8 * hb.context.rank) == []
 
 
+# Promise (hybridbackend.md): takes part, or ends the data on all (HybridBackend, a hang: a worker without any data).
 def without_dropping_a_worker_gets_empty_batches_until_all_are_done():
     seen = _lengths_of_batches(4 + 6 * hb.context.rank, data_sync_drop_remainder=False)
     assert seen == [[4, 0, 0, "after"], [4, 4, 2, "after"]][hb.context.rank], seen
@@ -119,6 +123,8 @@ def without_dropping_a_worker_gets_empty_batches_until_all_are_done():
     assert seen == [[4, 4, "after"], [0, 0, "after"]][hb.context.rank], seen
 
 
+# Promise (hybridbackend.md): saved, also with the model's checkpoint (HybridBackend: the position in the data cannot be
+# saved).
 def the_position_of_each_worker_is_saved_with_the_model():
     seen = []
     rows = 100 * hb.context.rank + np.arange(9 + 2 * hb.context.rank)
@@ -154,6 +160,8 @@ def _run_steps(train_op, fetches, steps=2):
         return session.run(fetches)
 
 
+# Promise (hybridbackend.md): assigned values are exchanged first (HybridBackend, a wrong result: variables that a
+# program assigns from its own batch drift apart).
 def what_a_program_assigns_from_its_batch_is_that_of_one_worker():
     with tf.Graph().as_default(), hb.scope():
         tf.train.get_or_create_global_step()
@@ -203,6 +211,8 @@ def _loss_after_a_step(weight, batch, gradients_of):
     return tf.reduce_mean(tf.square(batch * adapted * adapted - 2.0) * batch)
 
 
+# Promise (hybridbackend.md): a step of meta-learning gives what one worker computes (HybridBackend, a wrong result:
+# derivatives of exchanged gradients are averaged without weights, and an empty share gives NaN).
 def a_step_of_meta_learning_weighs_by_rows():
     # In the last step worker 1 has no rows.
     shares = [[[0.3, 0.6, 0.9, 0.2], [0.5, 0.1, 0.4], [0.7]], [[0.8, 0.1], [0.9]]]
@@ -394,6 +404,8 @@ def what_cannot_be_shared_out_is_refused():
         assert np.sort(everyones, axis=None).tolist() == list(range(8)), everyones
 
 
+# Promise (hybridbackend.md): they are raised on all workers (HybridBackend, a wrong result: errors of the variables'
+# broadcast are swallowed).
 def errors_of_the_variables_broadcast_end_the_initialization_on_all_workers():
     with tf.Graph().as_default(), hb.scope():
         w = tf.get_variable("w", initializer=np.zeros([2 + hb.context.rank], np.float32))

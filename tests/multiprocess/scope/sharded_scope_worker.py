@@ -97,6 +97,8 @@ def scatters_take_rows_of_a_gradient_and_no_ids():
         assert session.run(weights)[0] == 5
 
 
+# Promise (hybridbackend.md): the norm of all shards (HybridBackend, a wrong result: clipping by the global norm clips
+# each worker's shards by their own).
 def clipping_by_the_global_norm_is_that_of_one_worker():
     def train(loss):
         optimizer = tf.train.GradientDescentOptimizer(0.5)
@@ -341,6 +343,8 @@ def _trained_plainly_by_micro_batches(shares, count, batch):
         return session.run(variables)
 
 
+# Promise (hybridbackend.md): the mean over rows; empty ones weigh nothing (HybridBackend, a wrong result: gradients of
+# several batches a step are summed, and batch normalization sees empty ones).
 def micro_batches_step_as_one_process_does():
     rng = np.random.default_rng(3)
     # With (7, 3), the second step's first batch has rows only on worker 0, and its other batches have no rows.

@@ -139,6 +139,7 @@ def options_say_where_and_how_many_checkpoints_are_kept():
         assert kept == [4, 5], kept
 
 
+# Promise (hybridbackend.md): the path (HybridBackend: `Saver.save` returns None).
 def savers_save_for_the_job_without_a_scope():
     with common_folder() as folder:
         values = np.arange(ROWS * DIM, dtype=np.float32).reshape(ROWS, DIM)
@@ -162,6 +163,8 @@ def a_seed_makes_graphs_inside_repeatable():
         np.testing.assert_array_equal(first, second)
 
 
+# Promise (hybridbackend.md): the mean, as for dense variables; the sum with `embedding_gradient='sum'` (HybridBackend,
+# a wrong result: gradients of sharded tables are summed).
 def gradients_of_tables_are_sums_where_that_is_asked_for():
     with tf.Graph().as_default(), hb.scope():
         with hb.embedding_scope():

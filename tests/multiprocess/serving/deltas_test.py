@@ -212,6 +212,8 @@ def check(delivery: Delivery, count: int) -> None:
     assert "refused" not in delivery.log and "Traceback" not in delivery.log
 
 
+# Promise (deltas.md): a server under load has a full export's scores after each delta; damaged, missing and late deltas
+# are refused.
 def test_a_server_under_load_has_a_full_exports_scores_after_each_delta(delivery):
     check(delivery, 5)
 

@@ -47,6 +47,7 @@ def test_arguments_are_those_that_horovod_documents():
     assert {name: value for name, value in defaults.items() if value is not None} == {"args": (), "num_proc": 1}
 
 
+# Promise (horovod.md): `horovod.run` returns results by rank and raises an exception of a rank.
 def test_functions_of_the_program_and_of_its_modules_are_called_with_their_arguments(program):
     text = (
         "import beside\n"
@@ -63,6 +64,7 @@ def test_functions_of_the_program_and_of_its_modules_are_called_with_their_argum
     assert stdout == ["[(0, 34, 2, False), (1, 34, 2, False)]", "['1']", "[2, 2]"]
 
 
+# Promise (horovod.md): `horovod.run` returns results by rank and raises an exception of a rank.
 def test_an_exception_of_a_process_is_raised_with_its_rank(program):
     text = (
         "def work():\n"
@@ -77,6 +79,7 @@ def test_an_exception_of_a_process_is_raised_with_its_rank(program):
     assert any(line.startswith("[1]<stderr>:KeyError: 'this is why'") for line in stderr)
 
 
+# Promise (horovod.md): `horovod.run` returns results by rank and raises an exception of a rank.
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

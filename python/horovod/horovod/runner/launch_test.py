@@ -22,6 +22,7 @@ def test_the_launcher_is_a_module_as_well(module):
     assert _run(module, "-np", "2", "sh", "-c", "exit 7")[0] == 7
 
 
+# Promise (horovod.md): a configuration file says the same as options, and the command line takes precedence.
 def test_a_configuration_file_is_yaml(tmp_path):
     (tmp_path / "config.yaml").write_text("# ours\ncontroller: gloo\nparams:\n  cycle_time_ms: 2.5  # ms\n")
     options = ("-np", "1", "--config-file", "config.yaml", sys.executable, "-c", SHOW)

@@ -33,6 +33,7 @@ print('eager')
 """
 
 
+# Promise (horovod.md): eager execution may be enabled after `init`.
 @pytest.mark.timeout(DEADLINE_S + 30)
 def test_a_program_may_turn_to_eager_execution_after_init():
     ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=DEADLINE_S)

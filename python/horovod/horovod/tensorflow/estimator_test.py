@@ -86,6 +86,8 @@ if __name__ == "__main__":
 '''
 
 
+# Promise (horovod.md): a program for `tf.estimator` trains on two ranks what numpy does.
+# Promise (horovod_training.md): an estimator of two ranks trains what numpy does.
 @pytest.mark.timeout(DEADLINE_S + 30)
 def test_an_estimator_of_two_ranks_trains_what_numpy_does(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)

@@ -258,6 +258,8 @@ def test_functions_are_links_of_the_chain():
     call_workers(functions_that_call_functions, 2)
 
 
+# Promise (hybridbackend.md): an error that names the first difference (HybridBackend, a hang: workers build unlike
+# graphs).
 @pytest.mark.workers
 def test_different_graphs_raise_on_every_rank_and_name_the_first_difference():
     for first, second in call_workers(run_different_graphs, 2):

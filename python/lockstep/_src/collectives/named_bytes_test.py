@@ -1,5 +1,7 @@
 """Tests that bytes which change on the way give an error that names the sender, and are not interpreted."""
 
+# Promise of this file (security.md): objects that were changed, recorded or swapped in transit are not unpickled.
+
 from __future__ import annotations
 
 import contextlib

@@ -339,6 +339,8 @@ def test_an_unknown_reduction_is_refused():
         ordered.allreduce(1.0, op="average")
 
 
+# Promise (hybridbackend.md): an error that names it (HybridBackend, a hang: a worker fails or is stuck: the others wait
+# for ever).
 @pytest.mark.workers
 def test_a_killed_peer_is_named():
     survivor, killed = call_workers(peer_dies, 2, check=False)

@@ -28,6 +28,8 @@ def run_to_the_end(session, fetches, feeds=None):
     return results
 
 
+# Promise (hybridbackend.md): a run takes only the batches that it uses (HybridBackend, a wrong result: every run takes
+# a batch, also one that fetches a variable).
 def test_the_session_stops_with_the_last_batch_and_can_still_run():
     with scope():
         x = tf1.data.make_one_shot_iterator(tf.data.Dataset.range(7).batch(3)).get_next()

@@ -97,12 +97,16 @@ _FILTERS = [
 ]
 
 
+# Promise (hybridbackend.md): pyarrow's `filters`, pushed down to row groups' statistics (HybridBackend: rows cannot be
+# filtered during the read).
 @pytest.mark.parametrize("filters", _FILTERS, ids=str)
 def test_the_rows_are_those_that_pyarrow_keeps(path, filters):
     dataset = lockstep.data.ParquetDataset(path, 32, ["id"], filters=filters)
     assert _ids(dataset) == _expected(path, filters)
 
 
+# Promise (hybridbackend.md): pyarrow's `filters`, pushed down to row groups' statistics (HybridBackend: rows cannot be
+# filtered during the read).
 @pytest.mark.parametrize("group_rows", [1, 100])
 def test_numbers_near_zero_are_compared_exactly(tmp_path, group_rows):
     """TensorFlow's threads, where datasets run, treat denormal numbers as zero."""
@@ -180,6 +184,8 @@ def test_full_batches_of_all_columns_whatever_the_borders(tmp_path, seed):
     ]
 
 
+# Promise (hybridbackend.md): pyarrow's `filters`, pushed down to row groups' statistics (HybridBackend: rows cannot be
+# filtered during the read).
 def test_row_groups_that_statistics_exclude_are_not_read(tmp_path, damage):
     table = _table().select(["id", "group", "s"])
     options = {"row_group_size": GROUP_ROWS, "compression": "none"}
@@ -223,6 +229,8 @@ def test_the_position_is_saved_and_restored(path, tmp_path, taken):
         tf.train.Checkpoint(iterator=other).restore(saved)
 
 
+# Promise (hybridbackend.md): the field's default, a filter, or `skip_corrupted_data` (HybridBackend: a null in a row is
+# always an error).
 def test_nulls_are_compared_as_nulls_and_excluded_rows_need_no_default(path):
     def read(filters, **default):
         fields = ["id", Field("i", **default)]

@@ -31,6 +31,8 @@ def test_the_last_element_is_marked_and_empty_ones_follow():
         SyncReplicasDataset(dataset, 2)
 
 
+# Promise (hybridbackend.md): `hb.data.Iterator` takes an element in the run that asks for it (HybridBackend: an
+# iterator's prefetching threads race for elements).
 def test_an_iterator_returns_all_elements_of_its_inputs():
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         source = tf.compat.v1.data.make_one_shot_iterator(tf.data.Dataset.range(4))

@@ -57,6 +57,7 @@ _NULLS = {
 }
 
 
+# Promise (input.md): columns of type null are the default, in any order of files.
 @pytest.mark.parametrize("kind", _NULLS)
 def test_a_column_of_type_null_reads_as_the_default(tmp_path, kind):
     column, about, wanted = _NULLS[kind]
@@ -65,6 +66,7 @@ def test_a_column_of_type_null_reads_as_the_default(tmp_path, kind):
     assert _read(path, [DataFrame.Field("x", **about), "id"], filters=[("id", ">", 1)])["x"] == wanted[1:]
 
 
+# Promise (input.md): columns of type null are the default, in any order of files.
 def test_files_with_and_without_values_are_read_in_any_order(tmp_path):
     empty = _write(tmp_path / "a.parquet", {"id": [1, 2], "city": pa.nulls(2)})
     full = _write(tmp_path / "b.parquet", {"id": [3, 4], "city": ["x", None]})
@@ -104,6 +106,8 @@ def test_nulls_without_a_type_or_a_default_are_an_error_that_says_what_to_do(tmp
         )
 
 
+# Promise (hybridbackend.md): it has no effect if it is not selected (HybridBackend, a crash: one odd column makes a
+# file unreadable).
 @pytest.mark.parametrize(
     "names", [["", "user"], ["user", ""], ["odd", "user", "odd"], ["a.b", "user", "a"], ["us\ner", "user"]]
 )
@@ -168,6 +172,8 @@ def _array(kind, values):
     return pa.array(values, kind)
 
 
+# Promise (hybridbackend.md): it has no effect if it is not selected (HybridBackend, a crash: one odd column makes a
+# file unreadable).
 @pytest.mark.parametrize("kind", ["parquet", "orc"])
 def test_a_column_that_is_not_selected_has_no_effect_whatever_its_type(tmp_path, kind):
     written = []
@@ -190,6 +196,7 @@ def _units():
     return [pa.int64(), *times, pa.duration("us"), pa.duration("ns"), pa.time64("us"), pa.time64("ns")]
 
 
+# Promise (input.md): files with different units of times are an error.
 def test_files_with_different_units_are_an_error_that_names_both(tmp_path):
     paths = {
         str(one): _write(tmp_path / f"{i}.parquet", {"id": [1], "t": pa.array([1], one)})
@@ -203,6 +210,7 @@ def test_files_with_different_units_are_an_error_that_names_both(tmp_path):
         assert _read([a, b], ["id"]) == {"id": [1, 1]}
 
 
+# Promise (input.md): files with different units of times are an error.
 def test_times_of_zones_dictionaries_and_defaults_of_one_unit_are_read(tmp_path):
     ticks = pa.array([1], pa.timestamp("us"))
     columns = [ticks, ticks.cast(pa.timestamp("us", "UTC")), pa.nulls(1), ticks.cast(pa.timestamp("us", "Asia/Tokyo"))]

@@ -196,6 +196,7 @@ def _rewrite(path, stripe, writer=None):
 _COUNT_OF_0 = [(1, 0, 0), (10, 0, 0)]
 
 
+# Promise (input.md): ORC's statistics of any writer exclude no row that a filter keeps.
 @pytest.mark.parametrize("rows", [4, 80_000])
 @pytest.mark.parametrize(
     "stripe",
@@ -226,6 +227,7 @@ def _sum_of_once(columns):
     ]
 
 
+# Promise (input.md): ORC's statistics of any writer exclude no row that a filter keeps.
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()], ids=str)
 def test_a_sum_of_floating_point_numbers_proves_nothing_but_from_the_cpp_library(tmp_path, kind):
     path = str(tmp_path / "a.orc")

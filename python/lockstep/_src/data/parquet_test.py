@@ -192,6 +192,8 @@ def test_lists_of_one_length_read_as_a_shape(tmp_path):
     assert f"file '{path}' column 'r': row 1 has a list of 1 values, wanted shape [2]" in str(error.value)
 
 
+# Promise (hybridbackend.md): it has no effect if it is not selected (HybridBackend, a crash: one odd column makes a
+# file unreadable).
 def test_an_unreadable_column_that_is_not_selected_does_no_harm(tmp_path):
     table = pa.table({"a": [1, 2], "odd": [{"x": 1}, {"x": 2}], "money": pa.array([1, 2], pa.decimal128(5, 2))})
     path = _write(tmp_path / "a.parquet", table)
@@ -206,6 +208,8 @@ def test_an_unreadable_column_that_is_not_selected_does_no_harm(tmp_path):
 # Nulls.
 
 
+# Promise (hybridbackend.md): an error that names the row, or the field's default (HybridBackend, a wrong result: inner
+# nulls of numeric lists read as 0).
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -226,6 +230,10 @@ def test_a_null_without_default_is_an_error_that_names_its_row(tmp_path, name, m
     assert f"file '{path}' column '{name}': {message}" in str(error.value)
 
 
+# Promise (hybridbackend.md): an error that names the row, or the field's default (HybridBackend, a wrong result: inner
+# nulls of numeric lists read as 0).
+# Promise (hybridbackend.md): the field's default, a filter, or `skip_corrupted_data` (HybridBackend: a null in a row is
+# always an error).
 def test_a_default_stands_for_nulls(tmp_path):
     table = pa.table(
         {
@@ -250,6 +258,8 @@ def test_a_default_stands_for_nulls(tmp_path):
     }
 
 
+# Promise (hybridbackend.md): as many as the batch has, in every file and in the last batch (HybridBackend, a wrong
+# result: rows of default values do not fit the last batch).
 def test_a_default_stands_for_a_column_that_a_file_lacks(tmp_path):
     one = _write(tmp_path / "1.parquet", pa.table({"a": [1, 2], "l": [[1], [2]], "s": ["x", "y"]}))
     two = _write(tmp_path / "2.parquet", pa.table({"a": [3]}))
@@ -272,6 +282,8 @@ def test_a_default_must_fit_its_dtype(tmp_path):
 # Files.
 
 
+# Promise (hybridbackend.md): read as a file (HybridBackend, a crash: a relative file name).
+# Promise (hybridbackend.md): read (HybridBackend, a crash: names that begin with `file://`, globs, folders).
 @pytest.mark.parametrize(
     "names",
     [
@@ -301,6 +313,8 @@ def test_names_may_come_from_tensors_and_datasets(tmp_path):
         ParquetDataset(tf.constant(files), 4, ["id"])
 
 
+# Promise (hybridbackend.md): the same everywhere (HybridBackend, a wrong result: the order of rows of several files
+# depends on the number of cores).
 def test_files_in_turn(tmp_path):
     files = [_id_file(tmp_path / f"{i}.parquet", 100 * i, rows) for i, rows in enumerate((5, 3, 2))]
     dataset = ParquetDataset(files, 2, num_parallel_reads=2)
@@ -312,6 +326,8 @@ def test_files_in_turn(tmp_path):
 # Shares.
 
 
+# Promise (hybridbackend.md): every row is read once, by one worker (HybridBackend, a wrong result: `partition_count`
+# drops row groups).
 @pytest.mark.parametrize("partition_by", ["rows", "row_groups", "batches"])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 def test_shares_are_the_data(tmp_path, partition_by, workers):
@@ -377,6 +393,8 @@ def test_graph_mode_iterators(tmp_path):
             session.run(one_shot)
 
 
+# Promise (hybridbackend.md): saved, also with the model's checkpoint (HybridBackend: the position in the data cannot be
+# saved).
 @pytest.mark.parametrize("partition_by", ["rows", "batches"])
 def test_the_position_is_saved_and_restored(tmp_path, partition_by):
     files = [_id_file(tmp_path / f"{i}.parquet", 40 * i, 40, row_group_size=15) for i in range(3)]
@@ -417,6 +435,8 @@ def _message(make) -> str:
     return f"{type(error.value).__name__}: {error.value.message}"
 
 
+# Promise (hybridbackend.md): an error that names it (HybridBackend, a crash: a missing second file; one truncated or
+# empty).
 @pytest.mark.parametrize(
     ("files", "fields", "kind", "text"),
     [
@@ -443,6 +463,8 @@ def test_errors_name_file_and_column_and_what_was_wanted(tmp_path, files, fields
     assert message.startswith(kind) and f"file '{tmp_path}/{text[1:]}" in message
 
 
+# Promise (hybridbackend.md): an error that names it (HybridBackend, a crash: a missing second file; one truncated or
+# empty).
 @pytest.mark.parametrize("place", ["first", "second"])
 @pytest.mark.parametrize("damage", ["empty", "truncated", "text", "middle"])
 def test_damaged_files_are_named_as_first_and_as_second_file(tmp_path, damage, place):

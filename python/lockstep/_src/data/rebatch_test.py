@@ -27,6 +27,8 @@ def test_rows_may_have_no_elements():
     assert [batch["lists"].row_lengths().numpy().tolist() for batch in batches] == [[1, 0, 2], [3]]
 
 
+# Promise (hybridbackend.md): an error that names the component; the batches before it are good (HybridBackend, a wrong
+# result: errors while rebatching are ignored: uninitialised tensors).
 @pytest.mark.parametrize(
     ("second", "message"),
     [

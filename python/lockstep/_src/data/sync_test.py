@@ -100,6 +100,8 @@ def test_the_position_is_saved_with_what_was_read_ahead(tmp_path, taken):
     assert seen == [[b"%d" % i, b"%d" % (i + 1)] for i in range(0, 10, 2)]
 
 
+# Promise (hybridbackend.md): each is taken once (HybridBackend, a wrong result: two `get_next()` of an iterator lose
+# batches).
 def test_elements_that_are_taken_in_two_places_are_each_taken_once():
     with scope():
         iterator = tf1.data.make_one_shot_iterator(tf.data.Dataset.range(10).batch(2))
@@ -111,6 +113,7 @@ def test_elements_that_are_taken_in_two_places_are_each_taken_once():
     assert seen == list(range(10))
 
 
+# Promise (hybridbackend.md): they can (HybridBackend: columns of lists cannot be trained on in a scope).
 def test_columns_of_lists_keep_their_structure(tmp_path):
     lists = [[1], [], [2, 3], [4, 5, 6], [7]]
     pq.write_table(pa.table({"ids": lists}), tmp_path / "lists.parquet")
@@ -122,6 +125,7 @@ def test_columns_of_lists_keep_their_structure(tmp_path):
     assert batches == [lists[:2], lists[2:4], lists[4:]]
 
 
+# Promise (hybridbackend.md): it stays unchanged (HybridBackend: the caller's list of hooks grows).
 def test_the_callers_hooks_and_configuration_stay_as_they_are():
     hooks, chief_only = [tf1.train.StopAtStepHook(last_step=5)], []
     config = tf1.ConfigProto(inter_op_parallelism_threads=3)

@@ -147,6 +147,8 @@ def test_one_row_batches_become_rows(path):
     assert tf.RaggedTensor.from_sparse(row["nested"]).to_list() == [[7], [], [7, 8]]
 
 
+# Promise (hybridbackend.md): as many as the batch has, in every file and in the last batch (HybridBackend, a wrong
+# result: rows of default values do not fit the last batch).
 def test_defaults_have_as_many_rows_as_their_batch(path):
     sparse = tf.SparseTensor([[1]], [5], [3])
     fields = ["id", Field("x", tf.int64, default_value=42), Field("v", tf.float32, default_value=[1.0, 2.0])]
@@ -203,6 +205,8 @@ def test_shuffled_batches_are_the_same_rows_in_another_order(path):
     assert all(row < 50 + 10 * (place // 10) for place, row in enumerate(ids))
 
 
+# Promise (hybridbackend.md): each pass has a new, reproducible order; `False` repeats the first (HybridBackend, a wrong
+# result: shuffles repeat in every epoch, and `reshuffle_each_iteration` has no effect).
 def test_each_pass_shuffles_differently_and_each_run_alike(path):
     (first, second), _ = _shuffled(path, 2, buffer_size=40, seed=3)
     assert first != second
@@ -212,6 +216,8 @@ def test_each_pass_shuffles_differently_and_each_run_alike(path):
     assert same[0] == same[1]
 
 
+# Promise (hybridbackend.md): each pass has a new, reproducible order; `False` repeats the first (HybridBackend, a wrong
+# result: shuffles repeat in every epoch, and `reshuffle_each_iteration` has no effect).
 def test_passes_of_an_initializable_iterator_shuffle_differently(path):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         dataset = TabularDataset.from_parquet(path, ["id"]).shuffle_batch(100, buffer_size=100, seed=3)

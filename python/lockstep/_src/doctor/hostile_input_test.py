@@ -1,5 +1,8 @@
 """`lockstep doctor` with wrong options, and in environments that no launcher makes: it reports them as findings."""
 
+# Promise of this file (command.md): `lockstep inspect`, `timeline` and `doctor` answer hostile files and variables with
+# one line.
+
 import json
 
 import pytest

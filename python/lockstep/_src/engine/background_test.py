@@ -1,5 +1,8 @@
 """Tests of background.py, with an engine in place of the library's whose work and barriers end as a test says."""
 
+# Promise of this file (checkpoints.md): functions that rely on a save beside training wait until all workers have
+# written.
+
 import threading
 
 import pytest

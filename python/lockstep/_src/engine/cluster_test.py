@@ -49,11 +49,15 @@ def test_sparse_cluster_is_read_in_the_order_of_its_indices():
     assert Task.from_environment(tf_config("worker", 0, sparse)).cluster == {"worker": ["a:1", "b:1"]}
 
 
+# Promise (hybridbackend.md): it has them all (HybridBackend: the context of an evaluator or a parameter server lacks
+# most of its attributes).
 def test_evaluator_is_a_job_of_its_own():
     cluster = Cluster.from_environment(tf_config("evaluator", 0, {**HOSTS, "evaluator": ["c:1"]}))
     assert (cluster.rank, cluster.world_size, cluster.task_type) == (0, 1, "evaluator")
 
 
+# Promise (hybridbackend.md): it has them all (HybridBackend: the context of an evaluator or a parameter server lacks
+# most of its attributes).
 def test_parameter_server_is_beside_the_job_and_cannot_train():
     cluster = Cluster.from_environment(tf_config("ps", 0, {**HOSTS, "ps": ["c:1"]}))
     assert (cluster.rank, cluster.world_size, cluster.task_type) == (0, 1, "ps")

@@ -114,6 +114,8 @@ def test_scope_restores_options_also_after_an_error(fresh):
     assert (fresh.options.mode, fresh.options.grad_nbuckets) == ("train", 1)
 
 
+# Promise (hybridbackend.md): all or none are set (HybridBackend, a wrong result: options stay changed after a scope
+# that failed).
 def test_refused_scope_changes_nothing(fresh):
     with pytest.raises(AttributeError, match="nonsense"), fresh.scope(grad_nbuckets=2, nonsense=1):
         raise AssertionError("entered")

@@ -91,6 +91,8 @@ def test_a_variable_that_nobody_knows_is_named_with_those_that_are(caplog):
     assert "HB_GRAD_NBUCKETS" in record.getMessage()
 
 
+# Promise (hybridbackend.md): each dataset has its own number of threads; the variable is read, not written
+# (HybridBackend: `ARROW_NUM_THREADS` is set for the whole process by the first dataset).
 @pytest.mark.parametrize(("text", "threads"), [("3", 3), ("0", 1), ("", None)])
 def test_arrows_variable_is_the_number_of_the_readers_threads(monkeypatch, text, threads):
     monkeypatch.setenv("ARROW_NUM_THREADS", text)

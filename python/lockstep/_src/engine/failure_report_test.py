@@ -1,5 +1,7 @@
 """Tests of the output of a job whose ranks train together, when one of them fails or the user interrupts it."""
 
+# Promise of this file (launching.md): a worker's reports reach the launcher after a failure and Ctrl-C.
+
 import importlib
 import signal
 import subprocess

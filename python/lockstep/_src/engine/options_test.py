@@ -47,6 +47,7 @@ def test_bad_variable_is_named():
         Options.from_environment({"HB_GRAD_NBUCKETS": "many"})
 
 
+# Promise (hybridbackend.md): type and range are (HybridBackend: a value of an option is not checked).
 @pytest.mark.parametrize(
     ("name", "value", "error"),
     [

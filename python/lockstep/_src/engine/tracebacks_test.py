@@ -90,6 +90,7 @@ def of_the_program():
 """
 
 
+# Promise (launching.md): an operation's error shows the program's own frames.
 @pytest.mark.parametrize("name", ["of_a_session", "of_a_function", "of_a_call", "of_the_program"])
 def test_an_operations_error_shows_the_programs_own_frames_only(name):
     program: dict = {}

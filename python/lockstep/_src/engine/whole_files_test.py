@@ -1,3 +1,8 @@
+# Promise of this file (keras.md): a save of Keras that fails or is killed leaves the files of the last one, in all
+# formats.
+# Promise of this file (checkpoints.md): saves into new folders and read-only folders do as without a scope; a read-only
+# file is refused.
+
 import errno
 import os
 import shutil
@@ -104,6 +109,8 @@ def _without_exchange(monkeypatch):
     monkeypatch.setattr(whole_files, "_exchange", lambda one, other: False)
 
 
+# Promise (checkpoints.md): a save that replaces a folder loses no file that comes into it meanwhile, nor the folder if
+# the process is killed.
 def test_a_folder_of_a_process_that_is_killed_between_two_renames_gets_its_name_back(tmp_path, monkeypatch):
     _without_exchange(monkeypatch)
     target = tmp_path / "model"
@@ -142,6 +149,8 @@ def test_an_interrupt_between_two_renames_leaves_the_folder(tmp_path, monkeypatc
     assert _tree(tmp_path) == {"model/a": "1"}
 
 
+# Promise (checkpoints.md): a save that replaces a folder loses no file that comes into it meanwhile, nor the folder if
+# the process is killed.
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_file_that_comes_into_a_folder_before_the_exchange_stays(tmp_path, monkeypatch, exchange):
     if not exchange:

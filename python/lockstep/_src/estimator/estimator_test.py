@@ -192,6 +192,8 @@ def keys_fn():
     return tf.data.Dataset.from_tensor_slices([[5, 7]])
 
 
+# Promise (checkpoints.md): `init_from_checkpoint` and warm starts give dynamic tables their rows, on any number of
+# workers.
 @pytest.mark.parametrize("meant", [".*", ["keyed"]])
 def test_a_warm_start_gives_dynamic_tables_their_rows(tmp_path, meant):
     row, accumulated, seen = 1.0, 0.1, []

@@ -140,6 +140,7 @@ def test_raw_inputs_are_the_features(rows):
         assert (receiver.features[name].dtype, receiver.features[name].shape.as_list()) == (dtype, shape)
 
 
+# Promise (deltas.md): exports with ragged and sparse inputs serve what `predict` returns.
 def test_raw_inputs_of_lists_have_no_padding():
     lists = [[5, 1], [], [2, 2, 3]]
     ragged = tf.ragged.constant(lists, tf.int64)

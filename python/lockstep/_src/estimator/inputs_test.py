@@ -1,5 +1,8 @@
 """Input functions return the same as NumPy and, if TensorFlow has it (2.15), as `tf.estimator`."""
 
+# Promise of this file (horovod.md): a program for `tf.estimator` trains on two ranks what numpy does.
+# Promise of this file (horovod_training.md): an estimator of two ranks trains what numpy does.
+
 import collections
 
 import numpy as np

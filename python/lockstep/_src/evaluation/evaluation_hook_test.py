@@ -52,6 +52,8 @@ def ones(history):
     return [round(float(record["ones"]), 6) for record in history]
 
 
+# Promise (hybridbackend.md): each starts at zero, after every n-th run (HybridBackend, a wrong result: metrics add up
+# over evaluations, and the first evaluation follows step 1).
 def test_evaluates_after_every_n_runs_and_not_before():
     history = []
     taken = train([EvaluationHook(share_of_ones(lambda: batches(1, 0)), every_n_iter=3, history=history)], 7)
@@ -74,6 +76,8 @@ def test_end_of_training_evaluates_only_where_asked_and_needed(at_end, runs, ste
     assert [record["global_step"] for record in history] == steps
 
 
+# Promise (hybridbackend.md): each starts at zero, after every n-th run (HybridBackend, a wrong result: metrics add up
+# over evaluations, and the first evaluation follows step 1).
 @pytest.mark.parametrize("make_iterator", ["make_one_shot_iterator", "make_initializable_iterator"])
 def test_every_evaluation_starts_at_the_beginning(make_iterator):
     history = []
@@ -264,6 +268,8 @@ def test_summaries_of_the_evaluated_model_stay_out_of_trainings():
         assert [[x.op.name for x in tf1.get_collection(key)] for key in collections] == [["trained"], [], []]
 
 
+# Promise (hybridbackend.md): nothing is written without a folder (HybridBackend: summaries go into a folder named
+# `None`).
 def test_chief_writes_summaries_only_with_a_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fn = share_of_ones(lambda: batches(1, 0))

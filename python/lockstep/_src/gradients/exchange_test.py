@@ -110,6 +110,7 @@ def test_local_gradients_stay_and_get_the_same_mean():
     assert exchange.lane.calls == [("agree", [1, 1]), ("mean", 0, ["x/0"])]
 
 
+# Promise (sok.md): Horovod's tapes and optimizers train tables as one process does; broadcasts leave tables unchanged.
 @pytest.mark.parametrize(
     ("how", "expected"),
     [({}, 0.5), ({"sparse_as_dense": True}, 0.5), ({"reduction": "sum"}, 2), ({"scale_local": False}, 2)],

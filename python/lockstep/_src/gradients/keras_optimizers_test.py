@@ -1,5 +1,8 @@
 """Tests of Keras' optimizers that exchange, with the Keras that TensorFlow loads: 3 or 2, and with its legacy ones."""
 
+# Promise of this file (horovod_training.md): a wrapped optimizer of Keras keeps what its config lacks, and names of
+# checkpoints.
+
 from __future__ import annotations
 
 import numpy as np

@@ -36,6 +36,7 @@ def origins(build):
     return result[0]
 
 
+# Promise (horovod_training.md): gradients that are computed only from exchanged ones count as exchanged.
 def test_what_is_computed_from_exchanged_gradients_alone_is_exchanged():
     def build(exchanged, local, variable):
         del local
@@ -61,6 +62,7 @@ def test_what_was_never_exchanged_is_local():
     assert set(origins(build)) == {Origin.LOCAL}
 
 
+# Promise (horovod_training.md): gradients that are computed only from exchanged ones count as exchanged.
 def test_what_has_something_of_this_rank_in_it_is_mixed():
     def build(exchanged, local, variable):
         del variable

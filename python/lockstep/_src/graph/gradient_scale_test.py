@@ -1,5 +1,8 @@
 """Tests of the derivatives of exchanged gradients, in graphs, of tapes and in functions."""
 
+# Promise of this file (hybridbackend.md): a step of meta-learning gives what one worker computes (HybridBackend, a
+# wrong result: derivatives of exchanged gradients are averaged without weights, and an empty share gives NaN).
+
 from __future__ import annotations
 
 import numpy as np

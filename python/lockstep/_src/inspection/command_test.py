@@ -293,6 +293,7 @@ def _read_with(folder, monkeypatch, lines):
     monkeypatch.setattr(columnar_files, "_SECONDS", 2)
 
 
+# Promise (command.md): `lockstep inspect` limits the time of each file, and does not call a reached limit damage.
 def test_the_limit_of_time_is_one_of_each_file(data, monkeypatch):
     for name in "cdef":
         shutil.copy(data / "a.parquet", data / f"{name}.parquet")
@@ -301,6 +302,7 @@ def test_the_limit_of_time_is_one_of_each_file(data, monkeypatch):
     assert command.describe(str(data))["rows"] == 60
 
 
+# Promise (command.md): `lockstep inspect` limits the time of each file, and does not call a reached limit damage.
 @pytest.mark.parametrize(
     ("lines", "limit"),
     [

@@ -1,5 +1,8 @@
 """`lockstep inspect` on files that no writer has made: it describes them, or says in one line what is wrong."""
 
+# Promise of this file (command.md): `lockstep inspect`, `timeline` and `doctor` answer hostile files and variables with
+# one line.
+
 import json
 import os
 import random

@@ -103,6 +103,7 @@ def _components(inputs, form):
     return {name: value.tolist() for name, value in {**fed, "age": AGES}.items()}
 
 
+# Promise (deltas.md): exports with ragged and sparse inputs serve what `predict` returns.
 @pytest.mark.parametrize("form", ["ragged", "sparse"])
 def test_stock_tensorflow_serves_what_predict_returns(form, tmp_path):
     model, inputs = _declared(form), _inputs(form)
@@ -130,6 +131,7 @@ class Undeclared(keras.Model):
         return self.join([self.ids(inputs["ids"]), self.words(inputs["words"]), inputs["age"]])
 
 
+# Promise (deltas.md): exports with ragged and sparse inputs serve what `predict` returns.
 def test_a_subclass_says_the_form_of_its_inputs_or_is_refused(tmp_path, monkeypatch):
     model, inputs = Undeclared(), _inputs("ragged")
     model(inputs)

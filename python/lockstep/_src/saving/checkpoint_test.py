@@ -268,6 +268,8 @@ def files_of_step_7(folder):
     return sorted(path.name for path in folder.iterdir() if path.name.startswith("model.ckpt-7."))
 
 
+# Promise (checkpoints.md): a checkpoint of the same name is there at every moment of a save; no files of another number
+# of workers stay.
 @pytest.mark.workers
 @pytest.mark.parametrize(
     ("point", "passes", "is_new"),
@@ -290,6 +292,8 @@ def test_a_checkpoint_of_the_same_name_is_there_at_every_moment_of_a_save(point,
     assert saved_files.is_complete(f"{prefix}.index")
 
 
+# Promise (checkpoints.md): a checkpoint of the same name is there at every moment of a save; no files of another number
+# of workers stay.
 @pytest.mark.workers
 def test_a_save_of_the_same_name_by_any_number_of_workers_leaves_only_its_own_files(tmp_path):
     folder, prefix = str(tmp_path), f"{tmp_path}/model.ckpt-7"

@@ -116,6 +116,7 @@ def test_a_checkpoint_without_positions_is_reported_if_they_are_wanted(folder, c
     assert "model.ckpt-5 has no position of this graph's data for 1 workers (it has none at all)" in said
 
 
+# Promise (launching.md): data that begins with its first batch is reported, in sessions and Keras.
 def test_data_that_begins_again_is_reported_although_no_position_was_ever_saved(tmp_path, caplog):
     _write(tmp_path / "0.parquet", _noise(0))
     for _ in range(2):

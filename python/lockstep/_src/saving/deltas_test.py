@@ -1,5 +1,8 @@
 """Deltas on exports: stock TensorFlow has, after each of them, the values of a full export, bit for bit."""
 
+# Promise of this file (deltas.md): a server under load has a full export's scores after each delta; damaged, missing
+# and late deltas are refused.
+
 import glob
 import json
 import os
@@ -633,6 +636,8 @@ def test_a_lost_list_of_increments_is_named(tmp_path):
         lockstep.export_delta(chain.since(tmp_path / "since", 1))
 
 
+# Promise (deltas.md): exports and deltas are durable before they get their names; leftovers of a killed one are
+# removed.
 def test_exports_and_deltas_are_synced_before_they_get_their_names(trained, tmp_path, monkeypatch):
     synced, renamed = set(), []
     gfile = whole_files._gfile()
@@ -652,6 +657,8 @@ def test_exports_and_deltas_are_synced_before_they_get_their_names(trained, tmp_
     assert renamed == [delta, again] and {str(tmp_path), os.path.dirname(again)} <= synced
 
 
+# Promise (deltas.md): exports and deltas are durable before they get their names; leftovers of a killed one are
+# removed.
 def test_what_a_killed_process_left_is_removed(trained, tmp_path):
     _, exported = trained
     process = subprocess.Popen([sys.executable, "-c", "pass"])

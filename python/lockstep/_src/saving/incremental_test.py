@@ -208,6 +208,7 @@ def copied(source, target):
     return f"{target}/model.ckpt-2"
 
 
+# Promise (checkpoints.md): increments whose list or folder is lost are an error.
 def test_increments_that_are_left_behind_or_not_listed_are_an_error_and_not_the_full_checkpoint(tmp_path):
     _, held = saved(tmp_path / "good")
     hidden = tmp_path / "good" / ".incremental_checkpoint"
@@ -278,6 +279,7 @@ def test_sessions_save_increments_and_resume_from_them(tmp_path):
         assert restored(tf.train.latest_checkpoint(folder)) == held
 
 
+# Promise (deeprec.md): estimators resume from incremental checkpoints.
 def test_estimators_resume_from_increments(tmp_path):
     class Fails(tf.train.SessionRunHook):
         def after_run(self, run_context, run_values):

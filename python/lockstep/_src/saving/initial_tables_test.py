@@ -75,6 +75,8 @@ FORMS = {
 }
 
 
+# Promise (checkpoints.md): `init_from_checkpoint` and warm starts give dynamic tables their rows, on any number of
+# workers.
 @pytest.mark.parametrize("form", FORMS)
 def test_all_forms_of_the_map_give_tables_their_rows(form, saved):
     folder, rows, slots, _ = saved
@@ -134,6 +136,8 @@ def test_a_restore_does_not_need_the_checkpoint_of_the_initial_rows(saved, tmp_p
         saver.restore(session, own)
 
 
+# Promise (checkpoints.md): `init_from_checkpoint` and warm starts give dynamic tables their rows, on any number of
+# workers.
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [

@@ -151,6 +151,8 @@ def save_while_changing(folder, writer):
         assert not np.array_equal(table.numpy(), expected[0])
 
 
+# Promise (checkpoints.md): a save has the values of its step, regardless of the operations that change variables
+# meanwhile.
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_save_has_the_values_of_its_moment(tmp_path, writer):
     call_workers(functools.partial(save_while_changing, str(tmp_path), writer), 2, timeout_s=DEADLINE_S)
@@ -185,6 +187,8 @@ def update_beside_saves(folder):
     np.testing.assert_array_equal(found[1:], found[:-1])
 
 
+# Promise (checkpoints.md): an update copies no table while a save runs; a resumed session allocates the memory of its
+# saves when it starts.
 def test_an_update_copies_no_variable_at_any_moment_of_a_save(tmp_path):
     call_workers(functools.partial(update_beside_saves, str(tmp_path)), 2, timeout_s=DEADLINE_S)
 
@@ -211,6 +215,8 @@ def take_memory_first(folder):
     np.testing.assert_array_equal(tf.train.load_checkpoint(f"{folder}/model").get_tensor("whole-0"), 1)
 
 
+# Promise (checkpoints.md): an update copies no table while a save runs; a resumed session allocates the memory of its
+# saves when it starts.
 def test_a_save_without_a_name_takes_the_memory_for_later_ones(tmp_path):
     call_workers(functools.partial(take_memory_first, str(tmp_path)), 2, timeout_s=DEADLINE_S)
     assert {path.name for path in tmp_path.iterdir()} == {"model.index", "model.data-00000-of-00001"}
@@ -229,6 +235,7 @@ def fail_on_one(folder):
     ordered.barrier()  # steps go on
 
 
+# Promise (checkpoints.md): a save that fails is an error of a later step, on all workers.
 def test_an_error_of_one_rank_is_one_of_all(tmp_path):
     (tmp_path / "nowhere").write_text("")
     call_workers(functools.partial(fail_on_one, str(tmp_path)), 2, timeout_s=DEADLINE_S)

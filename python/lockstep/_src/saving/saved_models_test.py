@@ -99,6 +99,7 @@ def test_stock_tensorflow_serves_it(checkpoint, tmp_path):
     assert sorted(tensors_of(directory)) == ["bias", "table"]
 
 
+# Promise (hybridbackend.md): it works; a `str` (HybridBackend: `assets_extra` fails; `export` returns bytes).
 def test_program_of_the_documents(checkpoint, tmp_path):
     numeric_fields, categorical_fields = ["x"], ["ids"]
 
@@ -168,6 +169,7 @@ def test_graph_is_fresh_and_built_for_inference(checkpoint, tmp_path):
     assert context.options.mode == "train"
 
 
+# Promise (hybridbackend.md): every export is built for prediction; its mode chooses tag and signature.
 @pytest.mark.parametrize(
     ("mode", "name"), [("infer", "serve"), ("predict", "serve"), ("train", "train"), ("eval", "eval"), ("test", "eval")]
 )
@@ -311,12 +313,16 @@ def refused(error, message, tmp_path, checkpoint, signature=serialized_signature
     assert not (tmp_path / "out").exists() or not os.listdir(tmp_path / "out")
 
 
+# Promise (hybridbackend.md): an error that names them (HybridBackend, a wrong result: an export without checkpoint, or
+# of one that lacks a variable, succeeds).
 def test_missing_checkpoint_is_refused(checkpoint, tmp_path):
     refused(ValueError, "no checkpoint '/nowhere/model.ckpt-3'", tmp_path, "/nowhere/model.ckpt-3")
     refused(ValueError, "no checkpoint", tmp_path, os.path.dirname(checkpoint))
     refused(ValueError, "latest_checkpoint found no checkpoint", tmp_path, None)
 
 
+# Promise (hybridbackend.md): an error that names them (HybridBackend, a wrong result: an export without checkpoint, or
+# of one that lacks a variable, succeeds).
 def test_missing_and_different_variables_of_the_checkpoint_are_named(checkpoint, tmp_path):
     def signature():
         tf.get_variable("user/table", [5, 4], use_resource=True)

@@ -81,6 +81,7 @@ def test_a_save_by_another_saver_ends_the_chain(session, tmp_path):
     _assert_restores(path, running.run(program.held))
 
 
+# Promise (checkpoints.md): increments have the changed rows of sharded tables; any number of workers resumes from them.
 def test_a_failed_increment_loses_no_changes(session, tmp_path):
     base = _save(*session, tmp_path, [1])
     first = _save(*session, tmp_path, [2])

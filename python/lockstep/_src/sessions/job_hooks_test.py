@@ -120,6 +120,7 @@ def test_the_launcher_is_told_whether_the_same_command_resumes_in_the_data(monke
     assert told["model.ckpt-2"] == data
 
 
+# Promise (launching.md): the last lines name the last complete checkpoint.
 def test_the_launcher_is_told_of_each_increment_while_it_exists(monkeypatch, tmp_path):
     def build():
         table = get_embedding_variable("user", 3)

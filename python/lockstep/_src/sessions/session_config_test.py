@@ -13,6 +13,7 @@ def test_a_new_configuration_places_softly_and_takes_the_arguments_of_a_proto():
     assert wraps_session_config(None, inter_op_parallelism_threads=3).inter_op_parallelism_threads == 3
 
 
+# Promise (hybridbackend.md): it stays unchanged (HybridBackend: a session's configuration is changed).
 def test_the_callers_configuration_keeps_its_settings_and_is_not_changed():
     given = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=2)
     before = given.SerializeToString()

@@ -98,6 +98,8 @@ def test_session_with_listeners_writes_what_tensorflows_session_writes(listener,
     assert written[1] == written[0]
 
 
+# Promise (hybridbackend.md): an error that names it (HybridBackend, a wrong result: a variable that a checkpoint of
+# `model_dir` lacks begins untrained).
 def test_a_checkpoint_that_lacks_a_variable_is_refused_in_the_directory_of_the_option(tmp_path):
     with scope(model_dir=str(tmp_path)):
         train()

@@ -1,5 +1,8 @@
 """`lockstep timeline` on files that no rank has written: it prints a summary, or one line of error."""
 
+# Promise of this file (command.md): `lockstep inspect`, `timeline` and `doctor` answer hostile files and variables with
+# one line.
+
 import json
 import os
 from xml.etree import ElementTree

@@ -1,3 +1,6 @@
+# Promise of this file (horovod_elastic.md): unauthenticated, forged and repeated messages are refused.
+# Promise of this file (security.md): elastic jobs refuse forged and repeated messages.
+
 import pytest
 
 from lockstep.launch.base.elastic_wire import Channel, WireError, round_secret

@@ -1,3 +1,5 @@
+# Promise of this file (launching.md): rank 0 listens at the address of the chosen interface.
+
 import socket
 
 import pytest

@@ -1,3 +1,5 @@
+# Promise of this file (launching.md): a worker's reports reach the launcher after a failure and Ctrl-C.
+
 import json
 import os
 

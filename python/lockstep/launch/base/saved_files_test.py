@@ -1,3 +1,5 @@
+# Promise of this file (checkpoints.md): the launcher recommends complete files only.
+
 import json
 import os
 import zipfile

@@ -1,3 +1,6 @@
+# Promise of this file (launching.md): several launchers agree on a secret.
+# Promise of this file (security.md): the secret is on no command line, and in files only for their owner.
+
 import os
 import re
 import subprocess

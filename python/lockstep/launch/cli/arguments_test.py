@@ -17,6 +17,7 @@ def line():
     return line
 
 
+# Promise (horovod.md): options after the command belong to the command.
 @pytest.mark.parametrize(
     ("words", "ours"),
     [

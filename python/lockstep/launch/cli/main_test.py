@@ -49,6 +49,7 @@ def test_a_worker_per_gpu_each_with_its_own(launch):
     assert (code, sorted(stdout)) == (0, ["[0] 3 2", "[1] GPU-a 2"])
 
 
+# Promise (hybridbackend.md): it keeps its number (HybridBackend: GPU 3 becomes GPU 0).
 def test_one_gpu_keeps_its_number(launch):
     _, stdout, _ = finish(
         launch(worker='print(os.environ["CUDA_VISIBLE_DEVICES"])', variables={"CUDA_VISIBLE_DEVICES": "3"})
@@ -122,6 +123,7 @@ def test_several_hosts_without_a_common_secret_are_refused(launch, tmp_path):
     assert "tasks on 2 hosts, and LOCKSTEP_SECRET is not set" in stderr[0]
 
 
+# Promise (launching.md): launchers of all tasks make one job, on one host and on several.
 def test_tasks_of_several_hosts_make_one_job(launch):
     """Each launcher runs on its own host; two addresses of this machine stand for the hosts."""
     cluster = {"chief": ["127.0.0.2:8860"], "worker": ["127.0.0.3:8861"]}
@@ -147,6 +149,7 @@ def test_an_evaluator_or_a_parameter_server_runs_alone_with_its_configuration(la
 TELL = 'names = ("RANK", "WORLD_SIZE", "RENDEZVOUS", "SECRET")\nprint(*(os.environ["LOCKSTEP_" + n] for n in names))\n'
 
 
+# Promise (launching.md): launchers of all tasks make one job, on one host and on several.
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_launcher_for_each_task_of_a_machine_makes_one_job(launch, tmp_path, workers):
     cluster = {"chief": ["127.0.0.1:8860"], "worker": ["127.0.0.1:8861"]}

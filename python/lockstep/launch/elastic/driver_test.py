@@ -1,5 +1,7 @@
 """The rules of an elastic job, without processes: the events that the driver gets, and its actions."""
 
+# Promise of this file (horovod_elastic.md): rounds, ranks, waiting and failing follow Horovod's rules.
+
 import pytest
 
 from lockstep.launch.elastic.driver import Driver, Limits

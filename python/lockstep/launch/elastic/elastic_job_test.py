@@ -1,6 +1,9 @@
 """Elastic jobs as their users see them: a launcher with workers that come and go. Workers are programs of a few lines
 that ask for places themselves, without TensorFlow."""
 
+# Promise of this file (horovod_elastic.md): a killed process is replaced, too few processes end in time, and nothing
+# stays behind.
+
 import contextlib
 import os
 import signal

@@ -1,3 +1,5 @@
+# Promise of this file (horovod_elastic.md): hosts cool down after failures, and output of discovery scripts is checked.
+
 import pytest
 
 from lockstep.launch.base.errors import LaunchError

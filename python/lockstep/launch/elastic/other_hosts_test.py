@@ -1,5 +1,7 @@
 """Elastic jobs whose workers are on several hosts, which are this machine under other names."""
 
+# Promise of this file (horovod_elastic.md): hosts may join, leave, be lost, freeze and cool down.
+
 import os
 import re
 import signal

@@ -36,6 +36,7 @@ def test_a_worker_for_each_gpu_that_is_named(folder):
     assert sorted(run.stdout.splitlines()) == ["[0] 2 0 sok", "[1] 2 1 sok"], run.stderr
 
 
+# Promise (deeprec.md): the launcher starts a worker for each GPU, and returns the exit code of the first failure.
 def test_without_variables_a_worker_for_each_gpu_of_the_machine(folder):
     smi = folder / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'GPU 0: A (UUID: GPU-aa)'\necho 'GPU 1: A (UUID: GPU-bb)'\n")
@@ -65,6 +66,7 @@ def test_programs_are_of_tensorflow_1_unless_that_is_refused(folder):
     assert _launch(folder, sys.executable, *shows, LOCKSTEP_TF1="0").stdout == "False\n"
 
 
+# Promise (deeprec.md): the launcher starts a worker for each GPU, and returns the exit code of the first failure.
 def test_the_first_failure_is_the_exit_code(folder):
     (folder / "main.py").write_text("import os, sys\nsys.exit(7 * int(os.environ['LOCKSTEP_RANK']))\n")
     run = _launch(folder, sys.executable, "main.py", CUDA_VISIBLE_DEVICES="0,1")

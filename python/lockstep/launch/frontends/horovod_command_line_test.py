@@ -15,6 +15,7 @@ def _request(words: str) -> Request:
     return request_of(options, json.loads)[0]
 
 
+# Promise (horovod.md): options are exported as Horovod's variables, and values out of range are refused.
 @pytest.mark.parametrize(
     ("words", "attributes"),
     [
@@ -74,6 +75,7 @@ def test_options_that_exclude_each_other_are_refused(words, capsys):
     assert "not allowed with argument" in capsys.readouterr().err
 
 
+# Promise (horovod.md): a configuration file says the same as options, and the command line takes precedence.
 def test_the_command_line_comes_before_the_configuration_file(tmp_path):
     path = tmp_path / "config"
     path.write_text('{"controller": "MPI", "params": {"fusion_threshold_mb": 10, "cycle_time_ms": 10, "x": 1}}')
@@ -84,6 +86,7 @@ def test_the_command_line_comes_before_the_configuration_file(tmp_path):
     assert _request(f"-np 2 --config-file {path}").controller == "mpi"
 
 
+# Promise (horovod.md): the help and the prefixes of lines are Horovod's.
 def test_the_help_has_horovods_headings_names_and_values(capsys):
     with pytest.raises(SystemExit):
         command_line().parse(["--help"])

@@ -10,6 +10,7 @@ from lockstep.launch.frontends.horovod_output import HorovodConsole
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 
+# Promise (horovod.md): the help and the prefixes of lines are Horovod's.
 @pytest.mark.parametrize("timestamps", [False, True])
 def test_lines_begin_as_horovods(timestamps):
     pipes = [os.pipe(), os.pipe()]

@@ -8,6 +8,7 @@ from lockstep.launch.placement.hosts import Host
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 
+# Promise (horovod.md): a request that cannot be met is one line.
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
@@ -100,6 +101,7 @@ def test_processes_are_told_of_settings_and_the_engine_of_its_own():
     assert Request(num_proc=2).variables({}) == {}
 
 
+# Promise (horovod.md): stall times come from the environment, and networks name interfaces.
 @pytest.mark.parametrize(
     ("more", "wanted"),
     [
@@ -113,6 +115,7 @@ def test_networks_are_exported_to_the_engine_alone(more, wanted):
     assert variables == {"LOCKSTEP_INTERFACE": "10.0.0.0/8", **wanted}
 
 
+# Promise (horovod.md): stall times come from the environment, and networks name interfaces.
 @pytest.mark.parametrize(
     ("settings", "environment", "wanted"),
     [

@@ -98,6 +98,7 @@ def _write(tmp_path, text: str) -> str:
     return str(tmp_path / "config")
 
 
+# Promise (horovod.md): options are exported as Horovod's variables, and values out of range are refused.
 @pytest.mark.parametrize("words", OPTIONS)
 def test_an_option_is_exported_as_horovods_variable(words):
     assert variables_of(_given(words)) == OPTIONS[words]
@@ -108,6 +109,7 @@ def test_every_setting_is_tried():
     assert tried == {setting.variable for setting in SETTINGS.values()}
 
 
+# Promise (horovod.md): options are exported as Horovod's variables, and values out of range are refused.
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -134,6 +136,7 @@ def test_yes_and_no_exclude_each_other(words, capsys):
     assert "not allowed with argument" in capsys.readouterr().err
 
 
+# Promise (horovod.md): a configuration file says the same as options, and the command line takes precedence.
 def test_a_configuration_file_says_the_same_as_options(tmp_path):
     settings, controller, unknown = read_config(_write(tmp_path, json.dumps(CONFIG)), json.loads)
     assert (controller, unknown) == ("gloo", [])

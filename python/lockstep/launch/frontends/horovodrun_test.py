@@ -44,6 +44,7 @@ def horovodrun(tmp_path):
     return run_it
 
 
+# Promise (horovod.md): processes find ranks under both names, see all GPUs, and never get `TF_CONFIG`.
 def test_processes_find_their_places_under_both_names(horovodrun):
     ours = ("LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE", "HOROVOD_HOSTNAME")
     code, stdout, stderr = horovodrun("-np", "2", "-H", "localhost:2", sys.executable, "show.py", *PLACE, *ours)
@@ -65,12 +66,14 @@ def test_hosts_may_have_several_names_of_this_machine(horovodrun, tmp_path, word
     assert (code, sorted(stdout)) == (0, ["[0]<stdout>:0 2 0 2 0 1", "[1]<stdout>:1 2 1 2 0 1"])
 
 
+# Promise (horovod.md): processes find ranks under both names, see all GPUs, and never get `TF_CONFIG`.
 def test_every_process_sees_all_gpus_of_which_it_takes_that_of_its_local_rank(horovodrun):
     words = ("-np", "2", sys.executable, "show.py", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
     assert sorted(horovodrun(*words)[1]) == ["[0]<stdout>:None None", "[1]<stdout>:None None"]
     assert sorted(horovodrun(*words, CUDA_VISIBLE_DEVICES="3")[1]) == ["[0]<stdout>:3 None", "[1]<stdout>:3 None"]
 
 
+# Promise (horovod.md): processes find ranks under both names, see all GPUs, and never get `TF_CONFIG`.
 def test_a_cluster_of_tensorflows_is_neither_read_nor_handed_on(horovodrun):
     config = '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "worker", "index": 0}}'
     code, stdout, _ = horovodrun("-np", "1", sys.executable, "show.py", "HOROVOD_RANK", "TF_CONFIG", TF_CONFIG=config)
@@ -79,6 +82,7 @@ def test_a_cluster_of_tensorflows_is_neither_read_nor_handed_on(horovodrun):
     assert sorted(horovodrun(*words, TF_CONFIG=config)[1]) == ["[0]<stdout>:None", "[1]<stdout>:None"]
 
 
+# Promise (horovod.md): options after the command belong to the command.
 @pytest.mark.parametrize("np", ["1", "2"])
 def test_the_users_options_are_the_users(horovodrun, np):
     theirs = ["-np", "7", "--max", "5", "--verbose", "-H", "a:1", "--", "--min-np", "-v", "--help", "--cycle-time-ms"]
@@ -98,6 +102,7 @@ def test_settings_reach_programs(horovodrun, tmp_path):
     assert stderr == ["[lockstep] --config-file config: extra means nothing to horovodrun"]
 
 
+# Promise (horovod.md): the output folder keeps each byte, also of failed and killed processes.
 @pytest.mark.parametrize("np", [1, 2])
 def test_output_is_kept_byte_for_byte_and_shown(horovodrun, tmp_path, np):
     writes = "import sys; print('out\\rput'); sys.stderr.write('no end')"
@@ -113,6 +118,7 @@ def test_output_is_kept_byte_for_byte_and_shown(horovodrun, tmp_path, np):
         assert f"[{rank}]<stdout>:put" in stdout
 
 
+# Promise (horovod.md): the output folder keeps each byte, also of failed and killed processes.
 def test_what_failed_and_what_was_killed_had_written_is_kept(horovodrun, tmp_path):
     fails = (
         "import os, sys, time\n"
@@ -144,6 +150,7 @@ def test_verbose_says_what_is_started(horovodrun):
     ]
 
 
+# Promise (horovod.md): a request that cannot be met is one line.
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -205,6 +212,7 @@ def _over_a_network(tmp_path) -> dict[str, str]:
     return {"LOCKSTEP_SSH": f"{sys.executable} {fake_ssh.__file__}", "FAKE_SSH": str(tmp_path / "network")}
 
 
+# Promise (horovod.md): processes and functions start on several hosts.
 def test_processes_on_several_hosts_find_their_places(horovodrun, tmp_path):
     hosts = "localhost:1,me@127.0.0.2:2"
     words = ("-np", "3", "-H", hosts, "--output-filename", "logs", "--verbose", sys.executable, "show.py", *PLACE)
@@ -237,6 +245,7 @@ def _place(*names: str) -> tuple[int, list[str]]:
     return os.getpid(), [os.environ[name] for name in names]
 
 
+# Promise (horovod.md): processes and functions start on several hosts.
 def test_a_function_is_called_on_several_hosts(tmp_path, monkeypatch):
     for name, value in _over_a_network(tmp_path).items():
         monkeypatch.setenv(name, value)

@@ -1,5 +1,7 @@
 """`--restarts` with workers on this machine; multi_host_job_test has several hosts."""
 
+# Promise of this file (launching.md): `--restarts` starts the job again on all hosts.
+
 import json
 import signal
 

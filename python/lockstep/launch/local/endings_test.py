@@ -1,3 +1,6 @@
+# Promise of this file (checkpoints.md): the launcher recommends complete files only.
+# Promise of this file (launching.md): the last lines name the last complete checkpoint.
+
 import os
 from types import SimpleNamespace
 

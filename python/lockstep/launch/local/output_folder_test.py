@@ -51,6 +51,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path, console):
         open_copies(str(tmp_path / "file"), [0], 1, console)
 
 
+# Promise (horovod.md): the output folder keeps each byte, also of failed and killed processes.
 def test_a_full_disk_is_said_once_and_ends_the_copy_alone(tmp_path, console):
     (tmp_path / "full").symlink_to("/dev/full")
     copy = OutputCopy(tmp_path / "full", console)

@@ -1,5 +1,7 @@
 """The launcher as its users see it: a process with workers below it. Workers are programs of a few lines."""
 
+# Promise of this file (launching.md): a job ends, handles signals and prints as one program does.
+
 import os
 import pty
 import re
@@ -66,6 +68,7 @@ def test_output_arrives_while_the_workerruns(launch):
     assert process.stdout.readline().endswith("] started\n")
 
 
+# Promise (hybridbackend.md): they are ended, with its exit code (HybridBackend: workers continue after a failure).
 def test_a_failure_ends_the_job_with_its_code_and_last_lines(launch, tmp_path):
     fail = _wait_for_pids(6) + 'if rank == 1: print("this is why")\n' + _fail(1, 37)
     code, _, stderr = finish(launch("-n", "3", worker=WITH_CHILD + fail + SLEEP))
@@ -157,6 +160,7 @@ _REMINDER = re.compile(r"\[lockstep\] the 2 workers exchanged nothing: .* inside
 _TELLS = RANK + "from lockstep.launch.base import notes\n"
 
 
+# Promise (launching.md): workers that exchanged nothing are reported.
 @pytest.mark.parametrize(
     ("worker", "is_said"),
     [

@@ -73,6 +73,7 @@ def test_a_malformed_list_is_an_error_that_names_it(value):
         visible_devices({"CUDA_VISIBLE_DEVICES": value})
 
 
+# Promise (hybridbackend.md): every GPU (HybridBackend, a hang: `NVIDIA_VISIBLE_DEVICES=all`).
 def test_all_means_every_gpu_that_nvidia_smi_lists(nvidia_smi):
     nvidia_smi(TWO_GPUS)
     assert visible_devices({"NVIDIA_VISIBLE_DEVICES": "all"}) == Devices(("GPU-aaaa", "GPU-bbbb"), granted=True)

@@ -90,6 +90,7 @@ def test_workers_fill_hosts_in_their_order():
     assert assign_slots(2, [Host("localhost", 2), Host(ELSEWHERE, 2)]) == [Host("localhost", 2)]
 
 
+# Promise (horovod.md): hosts and slots are counted as Horovod counts them, under all names of a machine.
 def test_a_host_that_is_named_again_is_one_host():
     hosts = [
         Host("localhost", 1),
@@ -102,6 +103,7 @@ def test_a_host_that_is_named_again_is_one_host():
     assert assign_slots(6, hosts)[2:] == [Host(ELSEWHERE, 1, "me")]
 
 
+# Promise (horovod.md): hosts and slots are counted as Horovod counts them, under all names of a machine.
 def test_more_workers_than_slots_are_refused_with_both_numbers():
     with pytest.raises(LaunchError, match=r"-np 4: there are 3 slots \(localhost:1,127.0.0.1:2\)"):
         assign_slots(4, [Host("localhost", 1), Host("127.0.0.1", 2)])
@@ -118,6 +120,7 @@ def test_another_users_workers_are_not_started_directly():
     assert not Host("localhost", 1, "me").is_this_machine()
 
 
+# Promise (horovod.md): hosts and slots are counted as Horovod counts them, under all names of a machine.
 @pytest.mark.parametrize(
     ("name", "is_here"),
     [("localhost", True), (socket.gethostname(), True), ("127.0.0.1", True), ("127.0.0.2", True), (ELSEWHERE, False)],

@@ -25,11 +25,13 @@ def _names_are_known(monkeypatch):
     monkeypatch.setattr(plan, "wait_for_name", lambda name, console, seconds: None)
 
 
+# Promise (deploy/README.md): a pod finds its place in Kubeflow Trainer's variables.
 def test_a_pod_finds_its_place():
     addresses = tuple(f"train-node-0-{i}.train:29500" for i in range(3))
     assert tasks_of_train_job(POD) == Tasks(addresses, 1, has_chief=False)
 
 
+# Promise (deploy/README.md): a pod finds its place in Kubeflow Trainer's variables.
 @pytest.mark.parametrize(("workers", "ranks"), [(None, ["2", "3"]), (1, ["1"])])
 def test_workers_are_those_of_the_train_job_unless_a_number_is_given(workers, ranks):
     planned = plan.environments(workers, {**POD, **SECRET}, Console())
@@ -60,6 +62,7 @@ def test_a_number_of_the_whole_job_is_refused_in_a_pod():
         plan.check_alone(6, POD)
 
 
+# Promise (deploy/README.md): a pod finds its place in Kubeflow Trainer's variables.
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

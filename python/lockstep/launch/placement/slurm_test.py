@@ -1,5 +1,7 @@
 """Slurm's variables as in its manual, and a job in an allocation with a stand-in for srun."""
 
+# Promise of this file (launching.md): lists of hosts, steps and allocations of Slurm are understood.
+
 import os
 import sys
 

@@ -1,5 +1,7 @@
 """The agent alone, with messages over its standard input and output."""
 
+# Promise of this file (launching.md): the agent refuses malformed messages.
+
 import os
 import selectors
 import signal

@@ -1,3 +1,5 @@
+# Promise of this file (launching.md): the agent refuses malformed messages.
+
 import os
 import selectors
 import struct

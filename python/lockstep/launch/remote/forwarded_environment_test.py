@@ -1,3 +1,5 @@
+# Promise of this file (launching.md): hosts are reached over ssh, and workers there get the environment.
+
 import pytest
 
 from lockstep.launch.remote.forwarded_environment import combined_environment, forwarded_variables

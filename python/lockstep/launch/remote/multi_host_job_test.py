@@ -1,5 +1,10 @@
 """Jobs on several hosts, which are this machine under other names: with a user's name they are reached over ssh."""
 
+# Promise of this file (horovod.md): processes and functions start on several hosts.
+# Promise of this file (launching.md): a job of several hosts ends on all hosts when a launcher, an agent or ssh is
+# killed, frozen or cut off.
+# Promise of this file (security.md): the secret is on no command line, and in files only for their owner.
+
 import json
 import os
 import re
@@ -366,6 +371,7 @@ def test_a_signal_before_the_hosts_have_answered_ends_the_launcher(hosts, tmp_pa
     assert _gone(pids)
 
 
+# Promise (launching.md): `--restarts` starts the job again on all hosts.
 def test_a_job_begins_anew_on_all_hosts(hosts):
     worker = RANK + 'k = os.environ["LOCKSTEP_RESTART"]; print(k + " " + os.environ["LOCKSTEP_SECRET"])\n'
     worker += 'if k == "0": sys.exit(5 * rank) if rank else time.sleep(600)\nif k == "1": os.kill(os.getpid(), 9)\n'

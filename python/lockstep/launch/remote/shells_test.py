@@ -1,3 +1,5 @@
+# Promise of this file (launching.md): hosts are reached over ssh, and workers there get the environment.
+
 import os
 import subprocess
 import sys

@@ -95,6 +95,8 @@ def trained_in_one_process():
         return session.run(variables)
 
 
+# Promise (sok.md): the strategy with `COLLECTIVE_STRATEGY=sok` trains as one process, and writes whole checkpoints and
+# exports.
 @pytest.mark.workers
 def test_tables_train_as_one_process_and_their_checkpoint_is_whole(tmp_path):
     folder, expected = str(tmp_path), trained_in_one_process()
@@ -137,11 +139,15 @@ def communicate():
         job.set_comm_tool("horovod")
 
 
+# Promise (sok.md): the strategy with `COLLECTIVE_STRATEGY=sok` trains as one process, and writes whole checkpoints and
+# exports.
 @pytest.mark.workers
 def test_the_scopes_collectives_are_those_of_sok():
     call_workers(communicate, 2, environment=SOK, timeout_s=60)
 
 
+# Promise (sok.md): the strategy with `COLLECTIVE_STRATEGY=sok` trains as one process, and writes whole checkpoints and
+# exports.
 def test_a_strategy_alone_connects_nothing(monkeypatch):
     """A launcher, or an evaluator beside the job, makes one, and would wait for others in vain."""
     monkeypatch.setenv("COLLECTIVE_STRATEGY", "sok")
@@ -155,6 +161,8 @@ def test_a_strategy_alone_connects_nothing(monkeypatch):
     assert not job.is_shared()
 
 
+# Promise (sok.md): the strategy with `COLLECTIVE_STRATEGY=sok` trains as one process, and writes whole checkpoints and
+# exports.
 def test_a_model_with_a_lookup_of_sok_in_tables_of_the_scope_is_exported(tmp_path, monkeypatch):
     monkeypatch.setenv("COLLECTIVE_STRATEGY", "sok")
     strategy = CollectiveStrategy()

@@ -174,6 +174,10 @@ def all_errors():
     hvd.shutdown()
 
 
+# Promise (horovod.md): an error of one rank reaches all ranks: roots, process sets, objects, variables that are not
+# numbers.
+# Promise (horovod.md): collectives compute what Horovod's do: reductions, gathers, exchanges, types, sparse tensors,
+# compression, gradients, join.
 @pytest.mark.parametrize("size", [2, 4])
 def test_errors_reach_all_ranks(size):
     """All cases in one job of workers."""

@@ -342,6 +342,8 @@ def everything():
     return last
 
 
+# Promise (horovod.md): collectives compute what Horovod's do: reductions, gathers, exchanges, types, sparse tensors,
+# compression, gradients, join.
 @pytest.mark.parametrize("size", [2, 4])
 def test_collectives(size):
     """All cases in one job of workers."""

@@ -436,4 +436,5 @@ def all_cases():
     hvd.shutdown()
 
 
+# Promise (horovod_training.md): each gradient meets its own gradient on other ranks, in any order of calls.
 test_gradients_meet_their_own_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=240)

@@ -59,6 +59,8 @@ def rows(path):
     return found
 
 
+# Promise (horovod.md): the timeline names tensors and ranks, also of a killed process.
+# Promise (horovod.md): stalls are warned of and end in a timeout.
 def test_the_timeline_names_tensors_and_ranks(tmp_path):
     """And a rank that is late is named, with the tensor."""
     environment = {

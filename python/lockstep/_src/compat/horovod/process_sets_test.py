@@ -258,6 +258,9 @@ def everything():
     some_ranks()
 
 
+# Promise (horovod.md): an error of one rank reaches all ranks: roots, process sets, objects, variables that are not
+# numbers.
+# Promise (horovod.md): static and dynamic process sets work, and a subset of ranks can be a job.
 @pytest.mark.parametrize("size", [2, 4])
 def test_on_workers(size):
     """All in one job of workers, which meet several times."""
@@ -299,6 +302,9 @@ def alone():
     assert int(hvd.join()) == 0
 
 
+# Promise (horovod.md): an error of one rank reaches all ranks: roots, process sets, objects, variables that are not
+# numbers.
+# Promise (horovod.md): static and dynamic process sets work, and a subset of ranks can be a job.
 def test_without_a_launcher():
     """A process that nobody started as a worker is a job of its own."""
     call_workers(alone, 1, timeout_s=60)

@@ -219,6 +219,7 @@ def all_cases():
     hvd.shutdown()
 
 
+# Promise (horovod_training.md): batch normalization covers the rows of all ranks.
 test_batch_normalization_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=240)
 
 

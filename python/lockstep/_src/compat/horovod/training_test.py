@@ -491,4 +491,5 @@ def all_cases():
     hvd.shutdown()
 
 
+# Promise (horovod_training.md): tapes and optimizers of TensorFlow 1 exchange slices, groups, process sets and Adasum.
 test_tapes_and_optimizers_of_tensorflow1_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=240)

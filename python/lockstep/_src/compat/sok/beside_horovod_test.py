@@ -350,6 +350,7 @@ def run_without_init():
     one_tape_gives_the_gradients_of_all()
 
 
+# Promise (sok.md): `sok.init()` by itself starts Horovod's interface.
 def test_horovod_is_initialized_by_sok():
     call_workers(run_without_init, 2, timeout_s=100)
 
@@ -360,4 +361,5 @@ def run_all():
     run_cases(CASES, lambda name: hvd.barrier())
 
 
+# Promise (sok.md): Horovod's tapes and optimizers train tables as one process does; broadcasts leave tables unchanged.
 test_horovods_optimizers_and_soks_variables_on_two_workers = reported_by_case(run_all, CASES, 2, timeout_s=200)

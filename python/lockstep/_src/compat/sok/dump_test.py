@@ -314,6 +314,8 @@ def loaded(folder):
     return {float(number) for table in tables for number in np.unique(table.numpy())}
 
 
+# Promise (sok.md): files of dumps have SOK's bytes, load on any number of ranks, are complete or absent, and name their
+# damage.
 @pytest.mark.parametrize("ends_at", ["rename", "exchange"])
 def test_a_dump_that_ends_in_the_middle_of_its_renames_leaves_the_last_one(tmp_path, monkeypatch, ends_at):
     def fail(*args):
@@ -332,6 +334,7 @@ def test_a_dump_that_ends_in_the_middle_of_its_renames_leaves_the_last_one(tmp_p
     assert loaded(folder) == {3.0} and (folder / "notes.txt").read_text() == "of the user"
 
 
+# Promise (sok.md): files of two dumps are refused; tables that were dumped one by one load together.
 def test_files_of_two_dumps_are_refused_where_a_folder_cannot_be_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(whole_files, "is_replaceable", lambda path: False)
     replace, renamed = os.replace, []
@@ -356,6 +359,7 @@ def test_files_of_two_dumps_are_refused_where_a_folder_cannot_be_replaced(tmp_pa
     assert loaded(tmp_path) == {3.0}
 
 
+# Promise (sok.md): files of two dumps are refused; tables that were dumped one by one load together.
 def test_a_file_of_another_dump_is_named_and_changes_nothing(tmp_path):
     dump.dump(tmp_path / "first", two_tables(1))
     dump.dump(tmp_path / "second", two_tables(2))
@@ -368,6 +372,7 @@ def test_a_file_of_another_dump_is_named_and_changes_nothing(tmp_path):
         dump.load(tmp_path / "second", static("a"))
 
 
+# Promise (sok.md): files of two dumps are refused; tables that were dumped one by one load together.
 def test_tables_that_were_dumped_one_by_one_load_together(tmp_path):
     first, second = two_tables(4)
     dump.dump(tmp_path, first)
@@ -375,6 +380,7 @@ def test_tables_that_were_dumped_one_by_one_load_together(tmp_path):
     assert loaded(tmp_path) == {4.0}
 
 
+# Promise (sok.md): files of two dumps are refused; tables that were dumped one by one load together.
 def test_a_table_loads_with_one_of_a_later_dump_that_has_lost_other_files(tmp_path):
     first, others = two_tables(4), [static("c"), static("d")]
     for table in others:

@@ -26,6 +26,8 @@ DYNAMIC_KEYS = np.array([-5, 0, 3, 77, 12, 13, 2**30])
 STATIC_ROWS = 11
 
 
+# Promise (sok.md): files of dumps have SOK's bytes, load on any number of ranks, are complete or absent, and name their
+# damage.
 def test_dumps_of_any_number_of_ranks_load_on_any(tmp_path):
     dynamic_32 = (DYNAMIC_KEYS, "int32")
     write_by_numpy(tmp_path / "by_numpy", {"rows_0": (range(11), "int64"), "last_0": (range(11), "uint32")})

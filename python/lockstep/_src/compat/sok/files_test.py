@@ -48,6 +48,8 @@ def test_names_of_tables_have_no_punctuation():
     assert files.slot_path("/d", "v_0", "Adam", "m") == "/d/v_0-Adam-m"
 
 
+# Promise (sok.md): files of dumps have SOK's bytes, load on any number of ranks, are complete or absent, and name their
+# damage.
 @pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("file_type", FileType)
 def test_headers_have_these_bytes(tmp_path, dtype, file_type):
@@ -186,6 +188,8 @@ DAMAGES = {
 }
 
 
+# Promise (sok.md): files of dumps have SOK's bytes, load on any number of ranks, are complete or absent, and name their
+# damage.
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_file_is_named(tmp_path, damage):
     folder = write_table(tmp_path, KEYS, WEIGHTS, m=SLOT, v=SLOT)
@@ -219,6 +223,8 @@ def test_headers_with_names_that_are_no_text_are_accepted(tmp_path):
     assert files.ValuesFile(str(tmp_path / "file"), FileType.WEIGHT).count == 6
 
 
+# Promise (sok.md): files of dumps have SOK's bytes, load on any number of ranks, are complete or absent, and name their
+# damage.
 def test_files_appear_together_or_not_at_all(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     old.write_bytes(b"old")

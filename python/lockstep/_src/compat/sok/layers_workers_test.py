@@ -72,6 +72,7 @@ CASES = (
 )
 
 
+# Promise (sok.md): layers of SOK 1.x train as plain TensorFlow on the whole batch.
 @pytest.mark.workers
 def test_layers_train_as_plain_tensorflow_on_the_whole_batch(monkeypatch):
     alone(monkeypatch, seed=3)

@@ -157,6 +157,7 @@ def check_exchanges():
     return stats(since=before)["collectives"]
 
 
+# Promise (sok.md): lookups in tables of all kinds share their exchanges.
 @pytest.mark.workers
 def test_tables_of_all_kinds_share_exchanges():
     """There are three: of ids, of rows and of gradients."""

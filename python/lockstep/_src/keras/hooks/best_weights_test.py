@@ -1,5 +1,7 @@
 """`EarlyStopping(restore_best_weights=True)` with dynamic tables, on one worker and on two."""
 
+# Promise of this file (keras.md): `EarlyStopping` restores dynamic tables of the best epoch.
+
 from __future__ import annotations
 
 import gc

@@ -190,6 +190,7 @@ def job(tmp_path_factory):
     return outcomes(str(tmp_path_factory.mktemp("callbacks")))
 
 
+# Promise (hybridbackend.md): worker 0 does (HybridBackend: workers write and delete one file of Keras' callbacks).
 def test_worker_0_alone_writes_and_deletes(job):
     folder, (first, second) = job
     changed, events, all_events, state = first["write_all"]
@@ -210,6 +211,7 @@ def test_what_was_saved_is_that_of_the_job_and_opens_in_plain_keras(job):
         np.testing.assert_array_equal(got, wanted)
 
 
+# Promise (hybridbackend.md): worker 0 does (HybridBackend: workers write and delete one file of Keras' callbacks).
 def test_an_interrupted_training_ends_as_one_left_alone(job):
     _, workers = job
     for outcome in workers:

@@ -1,5 +1,7 @@
 """Saves of Keras 2 that fail leave the files of the last save, in all formats; on one worker, in a scope."""
 
+# Promise of this file (keras.md): a save of Keras 2 that fails leaves the files of the last one, in all formats.
+
 from __future__ import annotations
 
 import json

@@ -1,5 +1,8 @@
 """Saves of Keras 3 that fail leave the files of the last save, on one worker and on two."""
 
+# Promise of this file (keras.md): a save of Keras that fails or is killed leaves the files of the last one, in all
+# formats.
+
 from __future__ import annotations
 
 import contextlib
@@ -261,6 +264,8 @@ def test_a_save_that_is_refused_names_the_path_of_the_call_and_asks_before_it_re
         assert f"{tmp_path}/{name}" in text and ".saving" not in text
 
 
+# Promise (checkpoints.md): saves into new folders and read-only folders do as without a scope; a read-only file is
+# refused.
 def test_saves_into_new_folders_the_working_directory_and_read_only_folders_do_as_without_a_scope(tmp_path):
     folder = str(tmp_path)
     (found,) = call_workers(saves_into_places_of_other_kinds, 1, folder, timeout_s=120)
@@ -293,6 +298,7 @@ def test_a_job_that_is_killed_in_a_save_leaves_the_last_backup(tmp_path):
     assert set(os.listdir(tmp_path / "saved")) == {*before, "next"}
 
 
+# Promise (keras.md): a backup's weights and epoch never part.
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_backup_resumes_by_the_epoch_of_its_weights(workers, tmp_path):
     for epochs in call_workers(between_two_files, workers, str(tmp_path), timeout_s=120):

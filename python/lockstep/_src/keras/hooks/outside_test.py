@@ -72,6 +72,7 @@ def advised():
     return found
 
 
+# Promise (keras.md): tables that are replicated because of the place where they are made are named.
 def test_tables_that_are_replicated_because_of_their_place_are_named_once():
     (inside, small, before, large), others = call_workers(advised, 2, timeout_s=200)
     assert inside == small == [] and others == [[], [], [], []]

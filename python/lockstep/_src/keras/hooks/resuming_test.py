@@ -1,5 +1,8 @@
 """Where data begins when `fit` resumes, on one worker and on two: warnings, and what the launcher is told."""
 
+# Promise of this file (launching.md): the last lines name the last complete checkpoint.
+# Promise of this file (launching.md): data that begins with its first batch is reported, in sessions and Keras.
+
 from __future__ import annotations
 
 import contextlib

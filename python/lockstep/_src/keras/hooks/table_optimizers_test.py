@@ -1,5 +1,8 @@
 """A table of Keras RS has its own optimizer in a scope, whatever optimizer the model has."""
 
+# Promise of this file (keras.md): a layer of Keras RS may be built while a function is traced; a table's optimizer
+# keeps all attributes.
+
 import importlib.util
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Tests of a worker's part of a table as bytes, and of malformed bytes."""
 
+# Promise of this file (security.md): parts of tables with pickles, wrong sizes or names of other files are refused.
+
 import json
 import pickle
 

@@ -129,6 +129,8 @@ def _equal(outputs, expected):
         np.testing.assert_allclose(output, wanted, rtol=2e-5, atol=1e-6)
 
 
+# Promise (deeprec.md): feature columns without a vocabulary train as TensorFlow's over a vocabulary: combiners,
+# weights, norms, shared tables, integers and strings.
 @pytest.mark.parametrize("keys", [SPREAD, WORDS], ids=["integers", "strings"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_table_that_grows_is_read_and_trained_as_one_with_a_vocabulary(layout, keys):
@@ -142,6 +144,8 @@ def _on_a_worker(layout):
     return _train(layout, _dynamic(SPREAD), SPREAD, own)
 
 
+# Promise (deeprec.md): feature columns without a vocabulary train as TensorFlow's over a vocabulary: combiners,
+# weights, norms, shared tables, integers and strings.
 @pytest.mark.workers
 @pytest.mark.parametrize("layout", ["separate", "shared"])
 def test_two_workers_train_as_one_process_on_the_rows_of_both(layout):
@@ -150,6 +154,7 @@ def test_two_workers_train_as_one_process_on_the_rows_of_both(layout):
     _equal([np.concatenate(parts) for parts in zip(*outputs, strict=True)], expected)
 
 
+# Promise (deeprec.md): sequence columns keep the rows of an example; missing values are skipped; misfits are refused.
 def test_minus_one_and_the_empty_string_of_dense_features_are_no_values():
     with tf.Graph().as_default(), tf1.Session() as session:
         features = {"n": tf.constant([[3, -1], [-1, -1], [4, 4]]), "s": tf.constant([["x", ""], ["", ""], ["y", "x"]])}
@@ -189,6 +194,7 @@ def test_ids_below_0_are_no_values(combiner):
     np.testing.assert_allclose(values[1], values[0], rtol=1e-6)
 
 
+# Promise (deeprec.md): sequence columns keep the rows of an example; missing values are skipped; misfits are refused.
 def test_sequences_keep_the_rows_of_an_example():
     with tf.Graph().as_default(), tf1.Session() as session:
         features = {"s": tf.ragged.constant([[10**12, 7], [], [7]], dtype=tf.int64).to_sparse()}
@@ -217,6 +223,7 @@ def test_other_columns_are_tensorflows():
 GROWING = embedding.categorical_column_with_embedding("x", tf.int64)
 
 
+# Promise (deeprec.md): sequence columns keep the rows of an example; missing values are skipped; misfits are refused.
 @pytest.mark.parametrize(
     ("column", "ids", "message"),
     [

@@ -43,6 +43,7 @@ def _ragged(values, lengths):
     return tf.RaggedTensor.from_row_lengths(values, lengths)
 
 
+# Promise (deeprec.md): grouped lookups and their gradients equal numpy's.
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_each_table_is_combined_in_its_own_way(sharded, weighted):
@@ -112,6 +113,7 @@ def test_sequences_keep_their_rows():
     np.testing.assert_array_equal(np.sort(slices.indices), np.sort(ids[0]))
 
 
+# Promise (deeprec.md): grouped lookups and their gradients equal numpy's.
 def test_dense_ids_train_ordinary_variables():
     tables, _, _ = _case(3)
     ids = [np.array([[1, 2], [2, 10]]), np.array([3, 3]), np.array(7)]

@@ -1,5 +1,8 @@
 """Tests that rows which are computed alone have the bits of plain TensorFlow's whole table."""
 
+# Promise of this file (hybridbackend.md): the same values on any number of workers (HybridBackend, a wrong result:
+# tables begin with other values than in one process, and an initial value of the whole shape fails).
+
 from __future__ import annotations
 
 import functools

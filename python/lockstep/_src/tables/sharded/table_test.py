@@ -201,6 +201,8 @@ def raise_and_go_on(eager):
         return error.value.message
 
 
+# Promise (hybridbackend.md): an error on all workers (HybridBackend, a wrong result: ids beyond a table's rows are read
+# as zeros, or not checked).
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_an_id_out_of_range_is_every_workers_error_and_the_job_can_go_on(workers, eager):
@@ -250,5 +252,6 @@ def tables_smaller_than_the_job():
     return table.shape.as_list()
 
 
+# Promise (hybridbackend.md): it works (HybridBackend: a table with fewer rows than workers breaks).
 def test_a_table_with_fewer_rows_than_workers_works():
     assert call_workers(tables_smaller_than_the_job, 3) == [[1, 3], [1, 3], [0, 3]]

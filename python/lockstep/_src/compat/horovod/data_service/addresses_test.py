@@ -52,6 +52,7 @@ def test_an_address_or_a_network_chooses_the_interface_that_has_it(monkeypatch):
             addresses.own_address([choice])
 
 
+# Promise (horovod.md): stall times come from the environment, and networks name interfaces.
 def test_a_network_that_horovodrun_exports_chooses():
     choices = addresses.chosen_interfaces({"LOCKSTEP_NETWORK_INTERFACES": "127.0.0.0/8"})
     assert choices == ["127.0.0.0/8"]

@@ -1,3 +1,5 @@
+# Promise of this file (security.md): the secret is on no command line, and in files only for their owner.
+
 import dataclasses
 import json
 import logging

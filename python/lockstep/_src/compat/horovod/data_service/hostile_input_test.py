@@ -1,5 +1,7 @@
 """The config file and the messages of the data service with content from attackers."""
 
+# Promise of this file (security.md): the data service's registry refuses wrong keys and recorded requests.
+
 import json
 import socket
 

@@ -1,3 +1,5 @@
+# Promise of this file (security.md): the data service's registry refuses wrong keys and recorded requests.
+
 import contextlib
 import logging
 import socket

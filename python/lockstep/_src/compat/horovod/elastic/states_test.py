@@ -1,5 +1,7 @@
 """Elastic states and their loop with a communicator that is none: what rank 0 would send is in the test."""
 
+# Promise of this file (horovod_elastic.md): states and the loop of an elastic program follow Horovod's rules.
+
 import pytest
 
 from lockstep._src.compat.horovod.elastic.loop import run_fn

@@ -3,6 +3,9 @@
 All jobs run in one program, which is this file: it imports TensorFlow once, and workers are its forks.
 """
 
+# Promise of this file (horovod_elastic.md): committed state survives a rank that dies in any collective, save, restore,
+# sync or reset.
+
 from __future__ import annotations
 
 import os

@@ -103,4 +103,5 @@ def all_cases():
     hvd.shutdown()
 
 
+# Promise (horovod_training.md): callbacks do what Horovod's do.
 test_callbacks_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=120)

@@ -168,6 +168,7 @@ def all_cases():
     hvd.shutdown()
 
 
+# Promise (horovod_training.md): backward passes are counted for each optimizer and job, also in graphs of TensorFlow 1.
 test_passes_and_local_layers_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=120)
 
 
@@ -196,6 +197,7 @@ def passes_in_graphs_of_tensorflow1():
     hvd.shutdown()
 
 
+# Promise (horovod_training.md): backward passes are counted for each optimizer and job, also in graphs of TensorFlow 1.
 @pytest.mark.skipif(KERAS3, reason="Keras 3 runs on TensorFlow 2's behaviour alone")
 def test_passes_of_keras2_in_graphs_of_tensorflow1():
     call_workers(passes_in_graphs_of_tensorflow1, 2, timeout_s=120)

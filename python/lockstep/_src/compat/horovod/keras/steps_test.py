@@ -317,4 +317,6 @@ def all_cases():
     hvd.shutdown()
 
 
+# Promise (horovod_training.md): steps with clipping, decay, averages, XLA, strategies and loss scales train as in
+# Keras.
 test_steps_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=240)

@@ -410,6 +410,7 @@ def all_cases():
     hvd_tf.shutdown()
 
 
+# Promise (horovod_training.md): `fit` on two workers equals `fit` on one with twice the batch.
 test_keras_on_two_workers = reported_by_case(all_cases, CASES, 2, timeout_s=300)
 
 
