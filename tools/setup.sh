@@ -96,7 +96,7 @@ make_ops() {
   need_compiler
   mkdir -p build
   module_names >build/modules.txt
-  local described=(pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml build/modules.txt)
+  local described=(VERSION pyproject.toml "requirements/tf-$TF.lock" python/*/pyproject.toml build/modules.txt)
   if ! stamped install "${described[@]}" || [ ! -f "$BUILD/build.ninja" ]; then
     say "op library for TensorFlow $TF"
     "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . --config-settings "build-dir=$BUILD" \

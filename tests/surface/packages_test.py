@@ -4,6 +4,8 @@ import re
 import subprocess
 import sys
 import zipfile
+from email import message_from_bytes
+from email.message import Message
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +22,7 @@ except ModuleNotFoundError:  # Python 3.10, where the build brings the same unde
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
 ROOT = Path(__file__).resolve().parents[2]
+VERSION = (ROOT / "VERSION").read_text().strip()
 MAIN = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 FACADES = {
     path.parent.name: tomllib.loads(path.read_text())["project"] for path in ROOT.glob("python/*/pyproject.toml")
@@ -29,37 +32,50 @@ _PACKAGES = {"sok": "sparse_operation_kit"}
 
 
 def test_the_package_has_the_version_of_its_distribution():
-    assert lockstep.__version__ == metadata.version("lockstep-tf") == MAIN["version"]
+    assert lockstep.__version__ == metadata.version("lockstep-tf") == VERSION
     assert "__version__" in dir(lockstep)
 
 
 def test_citation_and_changelog_name_the_version():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == MAIN["version"]
+    assert citation["version"] == VERSION
     assert citation["license"] == MAIN["license"]
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert newest is not None
-    assert newest[1] == MAIN["version"]
+    assert newest[1] == VERSION
+
+
+def test_no_other_file_has_a_version_of_its_own():
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True, timeout=60)
+    formats = {"CITATION.cff", "CHANGELOG.md", "VERSION"}  # the test above compares them
+    sources = [ROOT / name for name in listed.stdout.splitlines() if name not in formats]
+    named = re.compile(
+        rf"^(?:project\(.*VERSION |__version__ = |version = |lockstep-\w+==).*{re.escape(VERSION)}", re.M
+    )
+    checked = [path for path in sources if path.suffix in {".toml", ".txt", ".py", ".cfg", ".yml"} and path.is_file()]
+    assert checked and not [path for path in checked if named.search(path.read_text())]
+
+
+def test_there_is_one_license():
+    files = [path for path in ROOT.glob("python/*/LICENSE") if path.resolve() != ROOT / "LICENSE"]
+    assert (ROOT / "LICENSE").is_file() and not files
 
 
 @pytest.mark.parametrize("facade", FACADES)
-def test_a_facade_is_an_extra_and_needs_the_library_of_its_own_version(facade):
-    project = FACADES[facade]
-    version = MAIN["version"]
-    assert f"lockstep-tf=={version}" in project["dependencies"]
-    assert MAIN["optional-dependencies"][facade] == [f"lockstep-{facade}=={version}"]
-    for key in ("version", "requires-python", "license", "license-files", "classifiers"):
-        assert project[key] == MAIN[key], key
+def test_a_facade_declares_what_the_library_declares(facade):
+    for key in ("requires-python", "license", "license-files", "classifiers"):
+        assert FACADES[facade][key] == MAIN[key], key
 
 
-def _files_of_wheel(source: Path, folder: Path) -> set[str]:
-    """Builds a distribution without its C++ part, and returns the names of the wheel's files."""
+def _wheel(source: Path, folder: Path) -> tuple[set[str], Message]:
+    """Builds a distribution without its C++ part. Returns the names of the wheel's files, and its metadata."""
     command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     command += ["--config-settings", "wheel.cmake=false", "--wheel-dir", str(folder), str(source)]
     subprocess.run(command, check=True, timeout=120)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        return set(archive.namelist())
+        (description,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return set(archive.namelist()), message_from_bytes(archive.read(description))
 
 
 def _is_for_tests(name: str) -> bool:
@@ -67,15 +83,22 @@ def _is_for_tests(name: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["lockstep", *FACADES])
-def test_a_wheel_has_every_module_types_and_license_and_no_test(tmp_path, name):
+def test_a_wheel_has_every_module_types_license_and_version_and_no_test(tmp_path, name):
     folder = ROOT / "python" / ("" if name == "lockstep" else name)
-    files = _files_of_wheel(ROOT if name == "lockstep" else folder, tmp_path)
+    files, described = _wheel(ROOT if name == "lockstep" else folder, tmp_path)
     package = _PACKAGES.get(name, name)
     assert not [name for name in files if _is_for_tests(name)]
     modules = {str(path.relative_to(folder)) for path in (folder / package).rglob("*.py")}
     assert {name for name in modules if not _is_for_tests(name)} <= files
     assert f"{package}/py.typed" in files
     assert [name for name in files if name.endswith(".dist-info/licenses/LICENSE")]
+    assert described["Version"] == VERSION
+    required = described.get_all("Requires-Dist")
+    if name == "lockstep":
+        wanted = {f'lockstep-{facade}=={VERSION}; extra == "{facade}"' for facade in FACADES}
+    else:
+        wanted = {f"lockstep-tf=={VERSION}"} | ({f"lockstep-horovod=={VERSION}"} if name == "sok" else set())
+    assert {one.replace("'", '"') for one in required if one.startswith("lockstep")} == wanted
 
 
 def _pins(file: Path) -> dict[str, str]:
