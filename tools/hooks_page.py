@@ -73,7 +73,7 @@ of Keras are replaced only if it is loaded at the right time:
 ## How to read the tables
 
 - "replaced by" names the modules in `python/lockstep/_src` that replace the symbol in this period.
-- Modules of Keras 2 are written as those of `tf_keras`. With TensorFlow 2.15 they lie in `keras`.
+- Modules of Keras 2 are written as modules of `tf_keras`. With TensorFlow 2.15 they lie in `keras`.
 """
 
 _END = """

@@ -210,7 +210,7 @@ WEIGHTED_LOSS = _row_of_several(
 MEAN_OF_LOSSES = _row_of_several(_LOSSES + "_safe_mean(losses, num_present)", _BY_DIVISOR)
 MOMENTS = _row(
     "tensorflow.python.ops.nn_impl:moments(x, axes, shift=None, name=None, keep_dims=None, keepdims=None)",
-    "Moments over a batch are those of all workers' batches.",
+    "Moments cover the batches of all workers.",
     also=(_V1 + "nn.moments",),
 )
 _NORMALIZED = "Batch normalization is by the moments of all workers' batches."
@@ -228,7 +228,7 @@ MOVING_AVERAGE = _row(
 )
 RESTING_AVERAGE = _row(
     _AVERAGES + "assign_moving_average(variable, ...)",
-    {EVALUATION: "The evaluated model leaves training's moving averages alone."},
+    {EVALUATION: "The evaluated model does not touch training's moving averages."},
 )
 
 # Data.
@@ -563,7 +563,7 @@ KERAS_2_APPLY_GRADIENTS = _row(
 )
 KERAS_2_BUILD = _row(
     _KERAS_2 + "optimizers.optimizer:_BaseOptimizer.build(self, var_list)",
-    {SOK_LAYERS: "There are no slots for its dynamic tables, which have their own."},
+    {SOK_LAYERS: "Its dynamic tables get no slots: they have their own."},
     subclasses=True,
 )
 KERAS_2_LEGACY_APPLY_GRADIENTS = _row(
