@@ -41,7 +41,9 @@ runs 2000 of each kind, for hours. A failure prints the program and a smaller on
 
 _FOLDERS = ("benchmarks", "core", "examples", "python", "tests", "tf", "tools")
 _PROMISE = re.compile(r"\s*(#|//) Promise( of this file)? \(([\w/.]+\.md)\): (.*)$")
-_TEST = re.compile(r"\s*(?:async )?def (\w+)\(|(test_\w+) = |TE?ST(?:_[FP])?\((\w+), *(\w+)|TYPED_TEST(?:_P)?\((\w+), *(\w+)")
+_TEST = re.compile(
+    r"\s*(?:async )?def (\w+)\(|(test_\w+) = |TE?ST(?:_[FP])?\((\w+), *(\w+)|TYPED_TEST(?:_P)?\((\w+), *(\w+)"
+)
 
 
 class Promise(NamedTuple):

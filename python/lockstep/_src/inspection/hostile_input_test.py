@@ -153,7 +153,7 @@ def test_a_changed_configuration_of_keras_is_described_or_refused(tmp_path, caps
 def _refusal(path, capsys):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     error = run_tool(command.main, [str(path)], capsys)
-    # In KiB. Other tests of this process may have had larger children before, and a child begins with its parent's pages.
+    # In KiB. Other tests may have had larger children before, and a child begins with its parent's pages.
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, own) + (1 << 20)
     assert error.startswith(f"lockstep inspect: {path}")
