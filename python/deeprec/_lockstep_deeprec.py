@@ -17,6 +17,10 @@ Every Python start pays for this module, so it imports nothing that is not loade
 
 import sys
 
+TYPE_CHECKING = False  # type checkers take a variable of this name for true
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
 _PARENT = "tensorflow.python.distribute"
 LAUNCHER = f"{_PARENT}.launch"
 _OPTIONS = "tensorflow.core.framework.embedding"
@@ -35,7 +39,7 @@ class _Finder:
     def __init__(self, *packages: str) -> None:
         self._packages = packages
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
         """Returns the module's specification, as importlib asks of a finder; None for other names."""
         if name in self._packages:
             from importlib.machinery import ModuleSpec

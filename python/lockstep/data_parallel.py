@@ -2,7 +2,8 @@
 
 from lockstep._src.gradients.adasum import AdasumOptimizer
 from lockstep._src.gradients.exchange import GradientExchange as Reducer
-from lockstep._src.gradients.keras_optimizers import CallableList, is_exchanging, make_variables_callable
+from lockstep._src.gradients.keras_hooks import is_exchanging
+from lockstep._src.gradients.keras_optimizers import CallableList, make_variables_callable
 from lockstep._src.gradients.keras_optimizers import make_exchanging as make_exchanging_keras_optimizer
 from lockstep._src.gradients.settings import Exchange
 from lockstep._src.gradients.tape import make_exchanging as make_exchanging_tape

@@ -30,7 +30,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
@@ -88,7 +88,8 @@ def embedding_scope(**options: Unpack[OptionValues]) -> contextlib.AbstractConte
     Args:
       {options}
     """
-    return scope(**{"sharding": True, **options})
+    given: OptionValues = {"sharding": True, **options}
+    return scope(**given)
 
 
 @contextlib.contextmanager
@@ -132,7 +133,7 @@ def _intercept(interception: Interception) -> None:
 
 def _has_keras_3() -> bool:
     """Returns whether the program has loaded Keras 3 with TensorFlow as its backend."""
-    keras = sys.modules.get("keras")
+    keras: Any = sys.modules.get("keras")
     version = getattr(keras, "__version__", "0")
     return int(version.split(".")[0]) >= 3 and keras.backend.backend() == "tensorflow"
 

@@ -1,8 +1,7 @@
 """Estimators on all workers of a job. They follow `tf.estimator`, which TensorFlow 2.16 removed."""
 
 from lockstep import _assembly  # noqa: F401
-from lockstep._src.estimator.estimator import Estimator
-from lockstep._src.estimator.evaluations import train_and_evaluate
+from lockstep._src.estimator.estimator import Estimator, train_and_evaluate
 from lockstep._src.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
 from lockstep._src.estimator.specs import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
 from lockstep._src.estimator.warm_start import WarmStartSettings

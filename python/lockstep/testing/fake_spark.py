@@ -3,6 +3,7 @@
 import sys
 import threading
 import types
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,32 +11,32 @@ from typing import Any
 class Context:
     """A SparkContext with a number of slots; `collect` runs all tasks of a stage at the same time."""
 
-    def __init__(self, slots):
+    def __init__(self, slots: int) -> None:
         self.defaultParallelism = slots
         self.is_stopped = False
-        self.lost = None
+        self.lost: threading.Event | None = None
 
-    def parallelize(self, numbers, slices):
+    def parallelize(self, numbers: Sequence[int], slices: int) -> "_Stage":
         """Returns a stage with a task for each number."""
         assert len(numbers) == slices
         return _Stage(self, len(numbers))
 
 
 class _Stage:
-    def __init__(self, context, tasks):
+    def __init__(self, context: Context, tasks: int) -> None:
         self._context, self._tasks = context, tasks
         self._is_barrier = False
         self._function: Any = None
 
-    def barrier(self):
+    def barrier(self) -> "_Stage":
         self._is_barrier = True
         return self
 
-    def mapPartitions(self, function):  # noqa: N802
+    def mapPartitions(self, function: Callable[[Iterable[int]], Iterable[Any]]) -> "_Stage":  # noqa: N802
         self._function = function
         return self
 
-    def collect(self):
+    def collect(self) -> list[Any]:
         assert self._is_barrier
         if self._tasks > self._context.defaultParallelism:
             raise RuntimeError("the stage requires more slots")
@@ -49,7 +50,7 @@ class _Stage:
             # An exception from a signal must not wait for the tasks.
             pool.shutdown(wait=False)
 
-    def _run(self, rank):
+    def _run(self, rank: int) -> list[Any]:
         _TASK.rank = rank
         return list(self._function(iter([rank])))
 
@@ -57,11 +58,11 @@ class _Stage:
 _TASK = threading.local()
 
 
-def install(slots):
+def install(slots: int) -> Context:
     """Makes `import pyspark` find this imitation, and returns its context."""
     context = Context(slots)
 
-    def stop():
+    def stop() -> None:
         context.is_stopped = True
 
     session = types.SimpleNamespace(sparkContext=context, stop=stop)
@@ -77,10 +78,10 @@ def install(slots):
     return context
 
 
-def installer(monkeypatch):
+def installer(monkeypatch: Any) -> Callable[[int], Context]:
     """Returns a function that installs this imitation with a number of slots, until the test ends."""
 
-    def start(slots):
+    def start(slots: int) -> Context:
         for name in ("pyspark", "pyspark.sql"):
             monkeypatch.setitem(sys.modules, name, None)
         return install(slots)

@@ -100,7 +100,7 @@ class OrderedLane:
 class Ranks(Protocol):
     """The ranks of a named lane. They are needed only when gradients are exchanged, so they may be set later."""
 
-    process_set_id: int
+    process_set_id: int | None
 
     def included(self) -> bool:
         """Returns whether this process is one of the ranks, as it is by default."""
@@ -115,6 +115,10 @@ class AllRanks(Ranks):
     """All ranks of the job, as a process set. `size` is never called, since this process takes part."""
 
     process_set_id = named.ALL
+
+    def size(self) -> int:
+        """Returns the number of ranks."""
+        return context.world_size
 
 
 class NamedLane:
@@ -200,8 +204,13 @@ class NamedLane:
 
     def divided(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Divides by the number of ranks at the time when the operation runs; an elastic job may change it."""
-        ranks = named.size_of(self._ranks.process_set_id) if self.takes_part() else self._ranks.size()
+        ranks = named.size_of(self._group()) if self.takes_part() else self._ranks.size()
         return [value / tf.cast(ranks, value.dtype) for value in values]
+
+    def _group(self) -> int:
+        number = self._ranks.process_set_id
+        assert number is not None, "`check` refuses sets that are not in use"
+        return number
 
     def _called(self, kind: str, names: Sequence[str]) -> dict[str, Any]:
         """Returns the arguments of an operation whose tensors have these names, in the current scope.
@@ -211,7 +220,7 @@ class NamedLane:
         """
         scope, _, name = names[0].rpartition("/")
         by_name = {"names": names} if tf.executing_eagerly() or not scope else {"name": name}
-        return named.call_arguments(kind, len(names), group=self._ranks.process_set_id, **by_name)
+        return named.call_arguments(kind, len(names), group=self._group(), **by_name)
 
 
 Lane = OrderedLane | NamedLane

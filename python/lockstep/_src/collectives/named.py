@@ -20,7 +20,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import tensorflow as tf
 
@@ -33,6 +33,14 @@ REDUCTIONS = ("sum", "mean", "min", "max", "product", "adasum")
 ALL = 0  # the group of all ranks
 
 _secrets: dict[int, str] = {}  # group that has a lane -> its secret
+
+
+class LaneSettings(TypedDict, total=False):
+    """The arguments of `open_lane` that all lanes of a job share."""
+
+    fusion_bytes: int
+    stall_warning_s: float
+    stall_timeout_s: float
 
 
 def open_lane(
@@ -345,9 +353,9 @@ def _names(kind: str, number: int, name: str | None, names: Sequence[str] | None
         # Without names, the node's name is used, which is known only after functions have been inlined.
         return {"names": [""] * number if names is None else list(names), "called": []}
         # TensorFlow creates and keeps a kernel for each value of the attributes. So names are an input, or numbers.
-    if names is None and name is None:
-        return {"names": [kind] * number, "numbered": True, "called": []}
     if names is None:
+        if name is None:
+            return {"names": [kind] * number, "numbered": True, "called": []}
         names = names_in_group(name, number)
     return {"names": [""] * number, "called": [tf.constant(list(names))]}
 
@@ -375,9 +383,12 @@ def as_tensors(
     Raises:
       TypeError: a value is ragged or sparse, or of a type that cannot be sent; the message names it.
     """
-    if names is None:
-        names = [None] * len(values) if name is None else names_in_group(name, len(values))
-    return exchangeable.as_tensors(kind, _OPERATIONS[kind], values, names)
+    known: Sequence[str | None] = [None] * len(values)
+    if names is not None:
+        known = names
+    elif name is not None:
+        known = names_in_group(name, len(values))
+    return exchangeable.as_tensors(kind, _OPERATIONS[kind], values, known)
 
 
 def _run(

@@ -70,7 +70,7 @@ def start(
       tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
       SystemExit, RuntimeError: in an elastic job, as `elastic.join_round`.
     """
-    settings = {
+    settings: named.LaneSettings = {
         "stall_warning_s": stall_warning_s,
         "stall_timeout_s": stall_timeout_s,
         "fusion_bytes": fusion_bytes,
@@ -81,8 +81,8 @@ def start(
             elastic.join_round(lambda: _connect(ranks, process_sets, settings))
 
 
-def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], settings: dict[str, float]) -> None:
-    global _job, _was_started
+def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]], settings: named.LaneSettings) -> None:
+    global _job, _settings, _was_started
     cluster = Cluster.from_environment(os.environ)
     ranks = _checked_ranks(ranks, cluster)
     sets: dict[int, list[int]] = {named.ALL: list(range(len(ranks)))}
@@ -114,14 +114,13 @@ def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]],
     _was_started = True
     if len(ranks) > 1:
         program_end.tell_joined()
-    _settings.clear()
-    _settings.update(settings)
+    _settings = settings
     at_exit.register(_stop_at_exit)
 
 
 # These symbols are replaced from `start` to `stop`. Other modules add the symbols that they replace in a job.
 hooks = HookSet(symbols.NAMED_JOB, file_errors.intercept_savers)
-_settings: dict[str, float] = {}  # for the lanes of sets that are added later
+_settings: named.LaneSettings = {}  # for the lanes of sets that are added later
 
 
 def stop() -> None:
@@ -324,7 +323,7 @@ def _check_alike(values: list) -> None:
             raise ValueError(f"the ranks want different process sets: rank 0 {values[0]}, rank {other} {value}")
 
 
-def _open_set(number: int, members: list[int], settings: dict[str, float]) -> None:
+def _open_set(number: int, members: list[int], settings: named.LaneSettings) -> None:
     """Opens the lane of a set if this rank is in it. All ranks of the job call this, and all get the same failure."""
     job = _current()
     is_first, failure = job.rank == members[0], ""
@@ -332,10 +331,17 @@ def _open_set(number: int, members: list[int], settings: dict[str, float]) -> No
         address = "" if listener is None else f"{_address_host(job)}:{listener.getsockname()[1]}"
         address = gather_values(address, f"process_set.{number}.address")[members[0]]
         if job.rank in members:
-            place = {"rank": members.index(job.rank), "size": len(members), "rendezvous": address}
             label = f"process set {number} of the ranks {members}"
             try:
-                named.open_lane(number, **place, listener=listener, label=label, **settings)
+                named.open_lane(
+                    number,
+                    rank=members.index(job.rank),
+                    size=len(members),
+                    rendezvous=address,
+                    listener=listener,
+                    label=label,
+                    **settings,
+                )
             except Exception as error:  # sent to all ranks, which raise it
                 failure = str(error) or type(error).__name__
     outcomes = gather_values(failure, f"process_set.{number}.opened")

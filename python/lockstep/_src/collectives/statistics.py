@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, cast, overload
+from typing import Any, Literal, cast, overload
 
 from lockstep._src.collectives import agreement, named_job
 from lockstep._src.engine import library
@@ -28,11 +28,13 @@ class Stats(dict[str, Any]):
 
     def __init__(self, totals: dict[str, Any], since: Stats | None = None) -> None:
         super().__init__(totals if since is None else _difference(totals, since.totals))
-        self.totals = totals
+        self.totals: dict[str, Any] = totals
 
 
 @overload
-def stats(since: Stats | None = None) -> Stats: ...
+def stats(since: Stats | None = None, *, all_ranks: Literal[False] = False) -> Stats: ...
+@overload
+def stats(since: Stats | None = None, *, all_ranks: Literal[True]) -> list[dict[str, Any]]: ...
 @overload
 def stats(since: Stats | None = None, *, all_ranks: bool) -> Stats | list[dict[str, Any]]: ...
 def stats(since: Stats | None = None, *, all_ranks: bool = False) -> Stats | list[dict[str, Any]]:
@@ -214,7 +216,7 @@ class Periods:
 
     def restart(self) -> None:
         """Begins a period now."""
-        self._since = cast(Stats, stats())
+        self._since = stats()
         self._steps = 0
         self._examples: float | None = None
 
@@ -240,7 +242,7 @@ class Periods:
         return scalars(workers, sum(known) if known else None)
 
     def _gathered(self) -> list[dict[str, Any]]:
-        mine = {**cast(Stats, stats(self._since)), "examples": self._examples}
+        mine = {**stats(self._since), "examples": self._examples}
         if named_job.is_started():
             return named_job.gather_values(mine, "stats")
         return agreement.gather_values(mine, "stats")

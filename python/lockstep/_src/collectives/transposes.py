@@ -136,8 +136,10 @@ class _Named:
     def allreduce(
         self, tensors: Tensors, reduction: str, factors: tuple[float, float] = (1.0, 1.0), what: str = ""
     ) -> Tensors:
-        scale = {"prescale": factors[0], "postscale": factors[1]}
-        return named.allreduce(tensors, reduction, names=self.names(what), group=self._group, **scale)
+        names, (prescale, postscale) = self.names(what), factors
+        return named.allreduce(
+            tensors, reduction, names=names, group=self._group, prescale=prescale, postscale=postscale
+        )
 
     def own_rows_of_sums(self, tensors: Tensors) -> Tensors:
         """Returns the sum of the gradients of a gather, and of this sum only the rows that this rank gave."""

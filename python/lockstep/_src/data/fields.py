@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -76,17 +76,35 @@ class Field:
         """
         if self.default_value is None:
             return b""
+        if self.dtype is None:
+            raise ValueError(f"field {self.name!r}: default_value is {self.default_value!r}, wanted a dtype as well")
         if self.dtype == tf.string and isinstance(self.default_value, (str, bytes)):
             return tf.compat.as_bytes(self.default_value)
-        value, wanted = np.asarray(self.default_value), np.dtype(self.dtype.as_numpy_dtype)
+        value = np.asarray(self.default_value)
+        wanted: np.dtype[Any] = np.dtype(self.dtype.as_numpy_dtype)
         fits = value.shape == () and np.can_cast(value.dtype, wanted, "same_kind")
         if value.shape == () and value.dtype.kind in "iu" and wanted.kind in "iu":
-            fits = np.iinfo(wanted).min <= value <= np.iinfo(wanted).max
+            fits = bool(np.iinfo(wanted).min <= value <= np.iinfo(wanted).max)
         if not fits or self.dtype == tf.string:
             raise ValueError(
                 f"field {self.name!r}: default_value is {self.default_value!r}, wanted one {self.dtype.name}"
             )
         return value.astype(wanted).tobytes()
+
+
+class Form(NamedTuple):
+    """The attributes of a field that describe its tensors."""
+
+    dtype: tf.DType
+    ragged_rank: int
+    shape: list[int]
+
+
+def form_of(field: Field) -> Form:
+    """Returns the form of a field that `resolve` returned; raises ValueError for an incomplete one."""
+    if field.dtype is None or field.ragged_rank is None or field.shape is None:
+        raise ValueError(f"{field} is incomplete, wanted its dtype, ragged_rank and shape")
+    return Form(field.dtype, field.ragged_rank, field.shape.as_list())
 
 
 def _is_text(name: str) -> bool:

@@ -30,17 +30,17 @@ def conjunctions(filters: Filters | None) -> list[list[Term]]:
         return []
     if isinstance(filters, (str, bytes)) or not isinstance(filters, Iterable):
         raise TypeError(f"filters is {filters!r}, wanted a list of (column, op, value), or a list of such lists")
-    filters = list(filters)
-    if filters and all(isinstance(term, tuple) for term in filters):
-        filters = [filters]
-    if not filters:
+    given: list[Any] = list(filters)
+    if given and all(isinstance(term, tuple) for term in given):
+        given = [given]
+    if not given:
         raise ValueError("filters is empty, wanted at least one (column, op, value), or None for all rows")
-    for conjunction in filters:
+    for conjunction in given:
         if isinstance(conjunction, (str, bytes)) or not isinstance(conjunction, Sequence) or not conjunction:
             raise TypeError(f"filters: {conjunction!r} is not a list of (column, op, value)")
         for term in conjunction:
             _check(term)
-    return [list(conjunction) for conjunction in filters]
+    return [list(conjunction) for conjunction in given]
 
 
 def _check(term: Any) -> None:
@@ -64,7 +64,7 @@ def encode(filters: list[list[Term]]) -> list[bytes]:
     Raises:
       TypeError, ValueError: no column can be compared with one of the values.
     """
-    words = []
+    words: list[str | bytes] = []
     for number, terms in enumerate(filters):
         for column, op, value in terms:
             try:

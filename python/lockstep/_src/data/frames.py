@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -128,6 +128,9 @@ def _do_not_convert(function: Callable[..., Any]) -> Callable[..., Any]:
     return tf.autograph.experimental.do_not_convert(function)
 
 
+_Field: TypeAlias = Field  # inside of the class, `Field` is its attribute
+
+
 class DataFrame:
     """A namespace for the columns of a table: their `Field`s, their `Value`s, and functions that convert them."""
 
@@ -164,7 +167,7 @@ class DataFrame:
 
     @staticmethod
     @_do_not_convert
-    def populate_defaults(features: dict[str, Any], all_fields: Iterable[Field], batch_size: Any = None) -> Any:
+    def populate_defaults(features: dict[str, Any], all_fields: Iterable[_Field], batch_size: Any = None) -> Any:
         """Returns the features and, for each absent field with a default, a column that repeats its default.
 
         Features that are not among the fields come first; all others follow in the order of the fields.

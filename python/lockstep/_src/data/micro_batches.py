@@ -123,8 +123,8 @@ def _merge(values: list[Any]) -> Any:
     if not values[0].dtype.is_floating:
         return values[0]
     weights = [row_weights.of([value]) for value in values]
-    if None in weights:
+    rows = [tf.cast(weight.rows, values[0].dtype) for weight in weights if weight is not None]
+    if len(rows) < len(values):
         return tf.add_n(values) / len(values)
-    rows = [tf.cast(weight.rows, values[0].dtype) for weight in weights]
     total = tf.maximum(tf.add_n(rows), 1)
     return tf.add_n([tf.math.multiply_no_nan(value, n) for value, n in zip(values, rows, strict=True)]) / total

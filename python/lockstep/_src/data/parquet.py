@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow.python.data.ops import dataset_ops
 
 from lockstep._src.data.checksums import Checksums, words
-from lockstep._src.data.fields import Field, resolve
+from lockstep._src.data.fields import Field, form_of, resolve
 from lockstep._src.data.filters import Filters, conjunctions, encode
 from lockstep._src.data.sharing import mark_share
 from lockstep._src.engine.context import context
@@ -302,17 +302,18 @@ def _threads_of_a_worker() -> int:
 
 def _spec(field: Field, rows: int | None) -> tf.TypeSpec:
     """Returns the spec of a column in a batch of `rows` rows; None means that the number is not known."""
-    shape = [rows, *[None] * field.ragged_rank, *field.shape.as_list()]
-    if field.ragged_rank == 0:
-        return tf.TensorSpec(shape, field.dtype)
-    return tf.RaggedTensorSpec(shape, field.dtype, field.ragged_rank, tf.int64)
+    dtype, ragged_rank, inner = form_of(field)
+    shape = [rows, *[None] * ragged_rank, *inner]
+    if ragged_rank == 0:
+        return tf.TensorSpec(shape, dtype)
+    return tf.RaggedTensorSpec(shape, dtype, ragged_rank, tf.int64)
 
 
 def tensor_specs(field: Field, rows: int | None) -> tuple[tf.TensorSpec, ...]:
     """Returns the specs of the tensors of a column: the values, then the row splits of each ragged level."""
-    inner = field.shape.as_list()
-    if field.ragged_rank == 0:
-        return (tf.TensorSpec([rows, *inner], field.dtype),)
+    dtype, ragged_rank, inner = form_of(field)
+    if ragged_rank == 0:
+        return (tf.TensorSpec([rows, *inner], dtype),)
     outer_splits = tf.TensorSpec([None if rows is None else rows + 1], tf.int64)
-    other_splits = [tf.TensorSpec([None], tf.int64)] * (field.ragged_rank - 1)
-    return (tf.TensorSpec([None, *inner], field.dtype), outer_splits, *other_splits)
+    other_splits = [tf.TensorSpec([None], tf.int64)] * (ragged_rank - 1)
+    return (tf.TensorSpec([None, *inner], dtype), outer_splits, *other_splits)

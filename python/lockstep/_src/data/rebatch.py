@@ -89,8 +89,8 @@ def _packed(spec: Any, tensors: list[tf.Tensor]) -> Any:
         packed = {name: _packed(spec[name], tensors) for name in sorted(spec)}
         return {name: packed[name] for name in spec}
     if isinstance(spec, (tuple, list)):
-        packed = [_packed(item, tensors) for item in spec]
-        return type(spec)(*packed) if hasattr(spec, "_fields") else type(spec)(packed)
+        items = [_packed(item, tensors) for item in spec]
+        return type(spec)(*items) if hasattr(spec, "_fields") else type(spec)(items)
     return tensors.pop(0)
 
 

@@ -35,8 +35,6 @@ from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.saving import data_positions
 
-ITERATOR = tf.compat.v1.data.Iterator
-
 # The collection of the operations that take an element in agreement with the other workers. All operations that take
 # elements are of the types in `_TAKING`.
 _TOGETHER = ("lockstep", "taken_together")
@@ -48,7 +46,7 @@ _FOLLOWING = {"output_types": tf.int64, "output_shapes": tf.TensorShape(()), "ou
 _EAGER_NAME = "next batch of a dataset (of all ranks inside of scope(), of one alone outside or with mode='infer')"
 
 
-class SyncIterator(ITERATOR):
+class SyncIterator(tf.compat.v1.data.Iterator):
     """An iterator of a graph that ends on all workers at the same step.
 
     A program uses it in place of the iterator that it created; its elements have the same structure.
@@ -62,7 +60,7 @@ class SyncIterator(ITERATOR):
 
     def __init__(self, iterator: Any, drop_remainder: bool, ahead: int = 0, is_share: bool = False) -> None:
         # TensorFlow's own __init__ is not called: it would add another iterator to the graph.
-        vars(self).update(vars(iterator))
+        self.__dict__.update(vars(iterator))
         if ahead:
             self._element_spec = iterator.element_spec[0]
         self._iterator = iterator

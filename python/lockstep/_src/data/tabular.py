@@ -64,22 +64,21 @@ class _Table:
                 [filenames] if isinstance(filenames, (str, bytes)) or hasattr(filenames, "__fspath__") else filenames
             )
             filenames = names = list(filenames)
-        fields = None if fields is None else [f if isinstance(f, Field) else Field(f) for f in fields]
-        order = fields
-        constants = [field for field in fields or () if not _is_scalar(field.default_value)]
-        if fields is not None:
-            fields = [field for field in fields if _is_scalar(field.default_value)]
-        read = resolve(fields, names, ignore_case=ignore_case)
+        given = [f if isinstance(f, Field) else Field(f) for f in fields or ()]
+        order = given
+        constants = [field for field in given if not _is_scalar(field.default_value)]
+        in_files = [field for field in given if _is_scalar(field.default_value)]
+        read = resolve(None if fields is None else in_files, names, ignore_case=ignore_case)
         if ignore_case and names is not None and reading.filters:
             filters = renamed(conjunctions(reading.filters), lambda column: name_in_file(column, names))
             reading = dataclasses.replace(reading, filters=filters)
         if field_map_fn is not None:
             read = list(field_map_fn(read))
-            order = None
+            order = []
         following = iter(read)
-        complete = [field if field in constants else next(following) for field in order or ()]
+        complete = [field if field in constants else next(following) for field in order]
         complete = complete or [*read, *constants]
-        shaped = frozenset(field.name for field in fields or () if field.shape)
+        shaped = frozenset(field.name for field in in_files if field.shape)
         return cls(filenames, complete, constants, shaped, dataclasses.replace(reading, fields=read))
 
     def batches(self, batch_size: Any, drop_remainder: bool) -> Any:
@@ -262,7 +261,7 @@ class TabularDataset(dataset_ops.DatasetV1Adapter):
         table = _Table.of(filenames, fields, field_ignore_case, field_map_fn, reading)
         deduplicate = None
         if key_idx_field_names is not None:
-            deduplicate = frames.deduplicate(key_idx_field_names, value_field_names)
+            deduplicate = frames.deduplicate(key_idx_field_names, value_field_names or ())
         return cls(table, to_dense, deduplicate)
 
     @classmethod

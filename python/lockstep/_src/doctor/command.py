@@ -109,4 +109,4 @@ def _show(hosts: dict[str, list[Finding]], quiet: bool, as_json: bool) -> None:
         for finding in shown:
             print_text("\n".join(finding.lines()))
     states = [finding.state for found in hosts.values() for finding in found]
-    print_text("problems: {}, warnings: {}".format(*map(states.count, ("problem", "warning"))))
+    print_text(f"problems: {states.count('problem')}, warnings: {states.count('warning')}")

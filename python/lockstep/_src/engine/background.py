@@ -40,13 +40,16 @@ class _Work:
     what: str
     engine: int
     then: Callable[[], None]
-    thread: threading.Thread | None = None
+    thread: threading.Thread = dataclasses.field(init=False)
     # Set when `start` has returned or failed.
     begun: threading.Event = dataclasses.field(default_factory=threading.Event)
     failed_to_begin: bool = False  # written before `begun` is set
     # None: all were called, or none will be.
     functions: list[Callable[[], None]] | None = dataclasses.field(default_factory=list)
     error: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=_watch, args=(self,), name="lockstep background work", daemon=True)
 
 
 _work: _Work | None = None
@@ -67,7 +70,6 @@ def begin(what: str, start: Callable[[], None], then: Callable[[], None]) -> Non
     """
     global _work
     work = _Work(what, library.engine_number(), then)
-    work.thread = threading.Thread(target=_watch, args=(work,), name="lockstep background work", daemon=True)
     while True:
         finish()
         with _lock:
@@ -145,8 +147,8 @@ def leave(end: Callable[[], None]) -> None:
             with contextlib.suppress(KeyboardInterrupt):
                 _join(work)
     # The errors of a rank that leaves, or whose peers have left, are no news.
-    no_news = (type(None), tf.errors.CancelledError, tf.errors.UnavailableError)
-    if work is not None and not isinstance(work.error, no_news):
+    no_news = (tf.errors.CancelledError, tf.errors.UnavailableError)
+    if work is not None and work.error is not None and not isinstance(work.error, no_news):
         logging.getLogger("lockstep").error("%s: %s", work.what, file_errors.cause_of(work.error))
 
 

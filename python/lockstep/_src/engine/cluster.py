@@ -140,7 +140,7 @@ class Cluster:
         if rank >= size:
             raise ValueError(f"{RANK}: got {rank}, wanted less than {WORLD_SIZE}, which is {size}")
         trainers = task.trainers if task else [("worker", r) for r in range(size)] if size > 1 else [("localhost", 0)]
-        if len(trainers) != size:
+        if task is not None and len(trainers) != size:
             raise ValueError(f"{WORLD_SIZE} is {size}, but TF_CONFIG names {len(trainers)} workers: {task.cluster}")
         here = environ.get(RENDEZVOUS_HERE, "")
         return cls(
@@ -157,8 +157,15 @@ class Cluster:
 
     def alone(self) -> Cluster:
         """Returns a job of this process alone, with the task type, task index and secret that it has in this job."""
-        here = {"rank": 0, "local_rank": 0, "local_world_size": 1, "trainers": (self.trainers[self.rank],)}
-        return dataclasses.replace(self, **here, rendezvous="", listen="")
+        return dataclasses.replace(
+            self,
+            rank=0,
+            local_rank=0,
+            local_world_size=1,
+            trainers=(self.trainers[self.rank],),
+            rendezvous="",
+            listen="",
+        )
 
     def check_can_connect(self) -> None:
         """Raises ValueError if a variable is missing that workers need to connect, or if this is a parameter server."""

@@ -119,16 +119,18 @@ def is_of_a_peer(error: BaseException) -> bool:
 def _reason(error: BaseException) -> dict[str, str]:
     """Returns why the program failed, and the line that stands for its traceback."""
     causes = list(_causes(error))
-    ends = (KeyboardInterrupt, *(_errors_of_tensorflow(*_INTERRUPT_ERRORS) if _was_interrupted else ()))
+    of_tensorflow = _errors_of_tensorflow(*_INTERRUPT_ERRORS) if _was_interrupted else ()
+    ends: tuple[type[BaseException], ...] = (KeyboardInterrupt, *of_tensorflow)
     if any(isinstance(cause, ends) or _REPLACED in str(cause) for cause in causes):
         return {"because": notes.INTERRUPT, "error": "interrupted"}
     for cause in causes:
         if line := getattr(cause, _LINE, ""):
             return {"because": notes.PEER, "error": line}
     library = sys.modules.get("lockstep._src.engine.library")
-    for cause in causes if library is not None else ():  # without the library, the program has joined no job
-        if _is_of_engine(cause) and (lost := library.lost_peer(str(cause))):
-            return {"because": notes.PEER, "error": lost}
+    if library is not None:  # without the library, the program has joined no job
+        for cause in causes:
+            if _is_of_engine(cause) and (lost := library.lost_peer(str(cause))):
+                return {"because": notes.PEER, "error": lost}
     return {"because": notes.ITSELF}
 
 
@@ -153,7 +155,7 @@ def _is_of_engine(error: BaseException) -> bool:
 
 def _is_of_start_up(error: BaseException) -> bool:
     """Returns whether TensorFlow's start-up lines may explain an error: something was not loaded, or a device fails."""
-    kinds = (ImportError, *_errors_of_tensorflow(*_DEVICE_ERRORS))
+    kinds: tuple[type[BaseException], ...] = (ImportError, *_errors_of_tensorflow(*_DEVICE_ERRORS))
     return any(isinstance(cause, kinds) for cause in _causes(error))
 
 

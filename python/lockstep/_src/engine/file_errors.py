@@ -157,14 +157,15 @@ def _wrap_callbacks(tell: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def cause_of(error: Exception) -> str:
+def cause_of(error: BaseException) -> str:
     """Returns an error as one line, without the stacks of operations that TensorFlow writes around it."""
     if not isinstance(error, tf.errors.OpError):
         return " ".join(f"{type(error).__name__}: {error}".split())
+    of_operation: Any = error
     inner = error.__context__
-    if error.message.startswith("Graph execution error") and isinstance(inner, tf.errors.OpError):
-        error = inner  # the operation's own error
-    lines = error.message.splitlines() or [type(error).__name__]
+    if of_operation.message.startswith("Graph execution error") and isinstance(inner, tf.errors.OpError):
+        of_operation = inner
+    lines = of_operation.message.splitlines() or [type(of_operation).__name__]
     if len(lines) > 1 and "root error(s) found" in lines[0]:
         return lines[1].partition(": ")[2]  # "  (0) OUT_OF_RANGE: ..."
     return error_messages.sentence(lines[0])

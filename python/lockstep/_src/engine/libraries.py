@@ -36,7 +36,7 @@ def op_library(tensorflow_version: str, tensorflow_folder: Path) -> Path:
             f"is imported (from {tensorflow_folder}). Install another TensorFlow: pip install "
             f'"tensorflow-cpu=={built[-1]}.*", or build lockstep for this one: {_REBUILD}'
         )
-    path = Path(build_info.__file__).with_name(f"liblockstep_tf{wanted}.so")
+    path = _folder_of(build_info) / f"liblockstep_tf{wanted}.so"
     if not path.is_file():
         raise ImportError(f"lockstep's op library {path} is missing, though it was built. Build it again: {_REBUILD}")
     return path
@@ -75,7 +75,7 @@ def arrow_place(search: Iterable[str] | None = None) -> ArrowPlace:
         return ArrowPlace(
             None, missing=f"Parquet and ORC input: pyarrow {version} is installed (in {folder}), {advice}"
         )
-    library = Path(build_info.__file__).with_name(f"liblockstep_arrow{major}.so")
+    library = _folder_of(build_info) / f"liblockstep_arrow{major}.so"
     if not library.is_file():
         why = f"Parquet and ORC input: {library} is missing, though it was built. Build it again: {_REBUILD}"
         return ArrowPlace(None, missing=why)
@@ -94,6 +94,10 @@ def _build_info() -> ModuleType:
         return importlib.import_module("lockstep._build_info")
     except ModuleNotFoundError as e:
         raise ImportError(f"lockstep's op library is not built in this environment. Build it: {_REBUILD}") from e
+
+
+def _folder_of(module: ModuleType) -> Path:
+    return Path(str(module.__file__)).parent
 
 
 def _minor(version: str) -> str:

@@ -360,8 +360,9 @@ def takes_options(function: _Function) -> _Function:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_UNCHANGED, annotation=annotation)
         for name, annotation in get_type_hints(OptionValues).items()
     ]
-    function.__signature__ = signature.replace(parameters=of_its_own + options)
-    described = inspect.getdoc(Options).partition("Attributes:\n")[2]
+    open_to_attributes: Any = function  # types of functions have no `__signature__`
+    open_to_attributes.__signature__ = signature.replace(parameters=of_its_own + options)
+    described = (inspect.getdoc(Options) or "").partition("Attributes:\n")[2]  # `python -OO` drops docstrings
     indented = described.replace("\n", "\n    ")
     function.__doc__ = (function.__doc__ or "").replace("{options}", indented.strip())
     return function

@@ -32,8 +32,8 @@ FAILED = "its program ended with "
 
 _error: BaseException | None = None  # the error that ends the program
 _code: Any = None  # the argument of sys.exit
-_former_hook: Callable[..., Any] | None = None
-_former_exit: Callable[..., Any] | None = None
+_former_hook: Callable[..., Any] = sys.excepthook
+_former_exit: Callable[..., NoReturn] = sys.exit
 _watcher = 0  # the process that watches
 _has_joined = False  # whether this process has ever joined other workers
 _optimizer: weakref.ref[Any] | None = None  # the newest optimizer that counts steps
@@ -48,8 +48,9 @@ def watch() -> None:
     global _former_hook, _former_exit, _watcher
     if _watcher == os.getpid():
         return
+    was_forked = _watcher != 0  # a fork has both already
     _watcher = os.getpid()
-    if _former_hook is None:  # a fork has both already
+    if not was_forked:
         _former_hook, sys.excepthook = sys.excepthook, _show
         _former_exit, sys.exit = sys.exit, _exit
         atexit.register(_tell_code)
@@ -162,7 +163,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     # Without the library there is nothing that takes long to release, and a caller of this hook has more to do.
     if library is None or sys._getframe().f_back is not None:
         return
-    threading._shutdown()
+    threading._shutdown()  # type: ignore[attr-defined]  # typeshed does not declare it
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no stream, or its reader has ended

@@ -29,7 +29,8 @@ import tensorflow as tf
 from lockstep._src.collectives import agreement
 from lockstep._src.engine import progress
 from lockstep._src.engine.context import context
-from lockstep._src.estimator import evaluations, warm_start
+from lockstep._src.engine.options import OptionValues
+from lockstep._src.estimator import checkpoints, evaluations, warm_start
 from lockstep._src.estimator.exporters import signatures
 from lockstep._src.estimator.specs import ModeKeys, RunConfig, checked_hooks, checked_metrics
 from lockstep._src.estimator.warm_start import WarmStartSettings
@@ -177,12 +178,12 @@ class Estimator:
         _check_steps("train", "max_steps", max_steps)
         hooks = list(checked_hooks("train: hooks", hooks))
         saving_listeners = checked_hooks("train: saving_listeners", saving_listeners, "CheckpointSaverListener")
-        if max_steps is not None and self._trained_steps() >= max_steps:
+        if max_steps is not None and checkpoints.trained_steps(self.model_dir) >= max_steps:
             progress.info("training has already reached step %d", max_steps)
             return self
         if steps is not None or max_steps is not None:
             hooks.append(_tf1.train.StopAtStepHook(steps, max_steps))
-        options = {"mode": "train"}
+        options: OptionValues = {"mode": "train"}
         if self._train_drop_remainder is not None:
             options["data_sync_drop_remainder"] = self._train_drop_remainder
         with self._graph(), scope(**options):
@@ -194,12 +195,6 @@ class Estimator:
                     _, loss = session.run([spec.train_op, spec.loss])
         progress.info("training ended with loss %s", loss)
         return self
-
-    def _trained_steps(self) -> int:
-        path, step = latest.agreed_checkpoint(self.model_dir, "trained_latest"), 0
-        if context.rank == 0 and path is not None:
-            step = int(tf.train.load_variable(path, _tf1.GraphKeys.GLOBAL_STEP))
-        return agreement.from_chief(step, "trained_steps")
 
     def _session(self, features: Any, labels: Any, spec: Any, hooks: list[Any], listeners: Any) -> Any:
         config = self._config
@@ -285,7 +280,7 @@ class Estimator:
         """
         _check_steps("evaluate", "steps", steps)
         hooks = checked_hooks("evaluate: hooks", hooks)
-        path = self._checkpoint(checkpoint_path)
+        path = checkpoints.found(checkpoint_path, self.model_dir)
         with self._graph(), scope(mode="eval"):
             step = _tf1.train.create_global_step()
             metrics, spec = self._build_metrics(input_fn)
@@ -433,7 +428,7 @@ class Estimator:
         self, train_spec: Any, eval_spec: Any, eval_every_n_iter: int | None = None, eval_history: Any = None
     ) -> tuple[dict[str, Any] | None, list[Any]]:
         """Trains and evaluates this estimator; see the function `train_and_evaluate`."""
-        return evaluations.train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
+        return train_and_evaluate(self, train_spec, eval_spec, eval_every_n_iter, eval_history)
 
     def _place(self) -> contextlib.AbstractContextManager[None]:
         """Returns a context for methods: here this process stays a worker of its job, unlike in `tf1_estimator.py`."""
@@ -447,12 +442,6 @@ class Estimator:
             _tf1.set_random_seed(self._config.tf_random_seed)
             yield
 
-    def _checkpoint(self, path: str | None) -> str:
-        path = agreement.from_chief(path, "checkpoint") or latest.agreed_checkpoint(self.model_dir, "checkpoint_latest")
-        if path is None:
-            raise ValueError(f"there is no checkpoint in {self.model_dir!r}; train first")
-        return path
-
     def _build(self, input_fn: InputFn, mode: str) -> tuple[Any, Any, Any]:
         features, labels = self._inputs(input_fn, mode)
         return features, labels, self._call_model_fn(features, labels, mode)
@@ -464,7 +453,7 @@ class Estimator:
         drops = mode == ModeKeys.EVAL and self._eval_drop_remainder
         # Iterators of evaluations end when no worker has data. To end with the first worker's data, the iterator is
         # made as one for training.
-        options = {"mode": "train", "data_sync_drop_remainder": True} if drops else {}
+        options: OptionValues = {"mode": "train", "data_sync_drop_remainder": True} if drops else {}
         with context.scope(**options):
             data = input_fn(**{name: offered[name] for name in names})
             if isinstance(data, (tf.data.Dataset, _tf1.data.Dataset)):
@@ -489,6 +478,43 @@ class Estimator:
         if spec.mode != mode:
             raise ValueError(f"model_fn returned a spec for mode {spec.mode!r}, wanted {mode!r}")
         return spec
+
+
+def train_and_evaluate(
+    estimator: Estimator,
+    train_spec: Any,
+    eval_spec: Any,
+    eval_every_n_iter: int | None = None,
+    eval_history: Any = None,
+) -> tuple[dict[str, Any] | None, list[Any]]:
+    """Trains and evaluates, both on all workers in parallel; follows `tf.estimator.train_and_evaluate`.
+
+    By default, an evaluation follows each checkpoint if `throttle_secs` have passed, by worker 0's clock, since the
+    previous evaluation; another one follows the end of training. If TF_CONFIG has a task 'evaluator', that process
+    evaluates all checkpoints instead, outside of the job.
+
+    Args:
+      estimator: the estimator to train.
+      train_spec: a `TrainSpec`.
+      eval_spec: an `EvalSpec`.
+      eval_every_n_iter: the number of steps between evaluations inside the training session, which need no checkpoint.
+        A last evaluation follows the end of training.
+      eval_history: a list to which the evaluations of `eval_every_n_iter` are appended.
+
+    Returns:
+      The values of the last evaluation (None if there was none), and a list of the results of the exporters at the end
+      of training. The list is empty on workers other than worker 0.
+
+    Raises:
+      TypeError: `train_spec` or `eval_spec` is of another type.
+    """
+    evaluations.check_specs(train_spec, eval_spec)
+
+    def metrics() -> dict[str, Any]:
+        return estimator._build_metrics(eval_spec.input_fn)[0]
+
+    with estimator._place():
+        return evaluations.in_turn(estimator, metrics, train_spec, eval_spec, eval_every_n_iter, eval_history)
 
 
 def _arguments(function: Callable[..., Any], what: str, known: Sequence[str]) -> list[str]:

@@ -60,7 +60,7 @@ def _model(tmp_path_factory):
     return make(tmp_path_factory.mktemp("model")).train(input_fn)
 
 
-class Count(_tf1.train.SessionRunHook):
+class Count(tf.compat.v1.train.SessionRunHook):
     """A hook that counts runs."""
 
     runs = 0

@@ -1,62 +1,69 @@
-"""Trains and evaluates an estimator in turn, on all workers."""
+"""Training and evaluation in turn, on all workers, through the public methods of an estimator."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
+from lockstep._src.estimator import checkpoints
 from lockstep._src.estimator.specs import EvalSpec, TrainSpec
 from lockstep._src.evaluation.evaluation_hook import EvaluationHook
-
-if TYPE_CHECKING:
-    from lockstep._src.estimator.estimator import Estimator
 
 _tf1 = tf.compat.v1
 
 
-def train_and_evaluate(
-    estimator: Estimator,
-    train_spec: Any,
-    eval_spec: Any,
-    eval_every_n_iter: int | None = None,
-    eval_history: Any = None,
-) -> tuple[dict[str, Any] | None, list[Any]]:
-    """Trains and evaluates, both on all workers in parallel; follows `tf.estimator.train_and_evaluate`.
+class Trained(Protocol):
+    """The methods of an estimator that this module calls."""
 
-    By default, an evaluation follows each checkpoint if `throttle_secs` have passed, by worker 0's clock, since the
-    previous evaluation; another one follows the end of training. If TF_CONFIG has a task 'evaluator', that process
-    evaluates all checkpoints instead, outside of the job.
+    @property
+    def model_dir(self) -> str:
+        """The directory of checkpoints and summaries."""
 
-    Args:
-      estimator: the estimator to train.
-      train_spec: a `TrainSpec`.
-      eval_spec: an `EvalSpec`.
-      eval_every_n_iter: the number of steps between evaluations inside the training session, which need no checkpoint.
-        A last evaluation follows the end of training.
-      eval_history: a list to which the evaluations of `eval_every_n_iter` are appended.
+    @property
+    def config(self) -> Any:
+        """The configuration, a `RunConfig`."""
 
-    Returns:
-      The values of the last evaluation (None if there was none), and a list of the results of the exporters at the end
-      of training. The list is empty on workers other than worker 0.
+    def eval_dir(self, name: str | None = None) -> str:
+        """Returns the directory of the summaries of evaluations."""
 
-    Raises:
-      TypeError: `train_spec` or `eval_spec` is of another type.
-    """
+    def train(self, input_fn: Any, *, hooks: Any, max_steps: Any, saving_listeners: Any) -> Any:
+        """Trains the model."""
+
+    def evaluate(self, input_fn: Any, *, steps: Any, hooks: Any, checkpoint_path: Any, name: Any) -> dict[str, Any]:
+        """Evaluates a checkpoint, and returns values by name."""
+
+
+def check_specs(train_spec: Any, eval_spec: Any) -> None:
+    """Raises TypeError if a specification lacks the fields of `TrainSpec` or `EvalSpec`."""
     for what, spec, cls in (("train_spec", train_spec, TrainSpec), ("eval_spec", eval_spec, EvalSpec)):
         if not all(hasattr(spec, field) for field in cls._fields):
             raise TypeError(f"train_and_evaluate: {what} is {spec!r}, wanted {cls.__name__}")
-    with estimator._place():
-        return _in_turn(estimator, train_spec, eval_spec, eval_every_n_iter, eval_history)
 
 
-def _in_turn(
-    estimator: Estimator, train_spec: Any, eval_spec: Any, eval_every_n_iter: int | None, eval_history: Any
+def in_turn(
+    estimator: Trained,
+    metrics: Callable[[], dict[str, Any]],
+    train_spec: Any,
+    eval_spec: Any,
+    eval_every_n_iter: int | None,
+    eval_history: Any,
 ) -> tuple[dict[str, Any] | None, list[Any]]:
+    """Trains and evaluates; see `estimator.train_and_evaluate`.
+
+    Args:
+      estimator: the estimator.
+      metrics: builds the model for evaluation in the current graph, and returns its metrics.
+      train_spec: a `TrainSpec`.
+      eval_spec: an `EvalSpec`.
+      eval_every_n_iter: the number of steps between evaluations inside the training session; None: there are none.
+      eval_history: a list to which these evaluations are appended.
+    """
     evaluation = _Evaluations(estimator, eval_spec)
     if context.task_type == "evaluator":
         evaluation.follow(train_spec.max_steps)
@@ -67,7 +74,7 @@ def _in_turn(
     if eval_every_n_iter is not None:
         hooks.append(
             EvaluationHook(
-                lambda: estimator._build_metrics(eval_spec.input_fn)[0],
+                metrics,
                 steps=eval_spec.steps,
                 every_n_iter=eval_every_n_iter,
                 summary_dir=estimator.eval_dir(eval_spec.name),
@@ -82,10 +89,10 @@ def _in_turn(
     return evaluation.values, evaluation.exports
 
 
-class _Evaluations(_tf1.train.CheckpointSaverListener):
+class _Evaluations(tf.compat.v1.train.CheckpointSaverListener):
     """A listener that evaluates each checkpoint when it is saved, and calls the exporters."""
 
-    def __init__(self, estimator: Estimator, spec: Any) -> None:
+    def __init__(self, estimator: Trained, spec: Any) -> None:
         self._estimator = estimator
         self._spec = spec
         self._began: float | None = None
@@ -109,15 +116,15 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
 
     def finish(self) -> None:
         """Runs the last evaluation, unless it was already done, and the final exports."""
-        self._evaluate_step(self._estimator._trained_steps())
+        self._evaluate_step(checkpoints.trained_steps(self._estimator.model_dir))
         self._export(is_final=True)
 
     def follow(self, max_steps: int | None) -> None:
         """Evaluates checkpoints that other processes save, until the one of step `max_steps`."""
         time.sleep(self._spec.start_delay_secs)
         for _ in tf.train.checkpoints_iterator(self._estimator.model_dir, self._spec.throttle_secs):
-            self._evaluate()
-            if max_steps is not None and self.values["global_step"] >= max_steps:
+            step = self._evaluate()
+            if max_steps is not None and step >= max_steps:
                 break
         self._export(is_final=True)
 
@@ -126,10 +133,11 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
         if self.values is None or self.values["global_step"] != step:
             self._evaluate()
 
-    def _evaluate(self) -> None:
+    def _evaluate(self) -> int:
+        """Evaluates the latest checkpoint, and returns its global step."""
         self._began = time.monotonic()
-        self._path = self._estimator._checkpoint(None)
-        self.values = self._estimator.evaluate(
+        self._path = checkpoints.found(None, self._estimator.model_dir)
+        self.values = values = self._estimator.evaluate(
             self._spec.input_fn,
             steps=self._spec.steps,
             hooks=self._spec.hooks,
@@ -137,6 +145,7 @@ class _Evaluations(_tf1.train.CheckpointSaverListener):
             name=self._spec.name,
         )
         self._export(is_final=False)
+        return int(values["global_step"])
 
     def _export(self, is_final: bool) -> None:
         if context.rank != 0:

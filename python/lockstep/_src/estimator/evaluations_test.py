@@ -6,8 +6,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
-from lockstep._src.estimator.estimator import Estimator
-from lockstep._src.estimator.evaluations import train_and_evaluate
+from lockstep._src.estimator.estimator import Estimator, train_and_evaluate
 from lockstep._src.estimator.exporters import Exporter
 from lockstep._src.estimator.specs import EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec
 

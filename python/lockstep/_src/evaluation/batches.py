@@ -41,7 +41,7 @@ def mean_over_batches(loss: tf.Tensor, features: Any, labels: Any) -> tuple[tf.T
     return _tf1.metrics.mean(loss_or_zero(loss, features, labels), weight, name="mean_loss")
 
 
-class FinalValues(_tf1.train.SessionRunHook):
+class FinalValues(tf.compat.v1.train.SessionRunHook):
     """A hook that reads the values of metrics after the last batch.
 
     Attributes:

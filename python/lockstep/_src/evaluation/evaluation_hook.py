@@ -66,7 +66,7 @@ class EvaluationSpec(NamedTuple):
     eval_dict: Mapping[str, Any]
 
 
-class EvaluationHook(_tf1.train.SessionRunHook):
+class EvaluationHook(tf.compat.v1.train.SessionRunHook):
     """A hook that evaluates the model every few runs of a `MonitoredTrainingSession`, on all workers of the job.
 
     Every evaluation starts with counters at zero, and with its data from the beginning. The class follows
@@ -234,7 +234,8 @@ class EvaluationHook(_tf1.train.SessionRunHook):
 
     def _run_batch(self, session: Any) -> tuple[dict[str, Any], bool]:
         """Takes a batch. Returns the values computed from it, and whether a hook requests the evaluation's end."""
-        fetches, feeds = {"updates": self._updates, "along": self._along}, {}
+        fetches: dict[str, Any] = {"updates": self._updates, "along": self._along}
+        feeds: dict[Any, Any] = {}
         run_context = _tf1.train.SessionRunContext(_tf1.train.SessionRunArgs(self._updates), session)
         for number, hook in enumerate(self._hooks):
             request = hook.before_run(run_context)

@@ -40,7 +40,8 @@ class Passes:
 
     def _part(self, variables: Sequence[Any]) -> _Part:
         keys = tuple(key(v) for v in variables)
-        self._parts[keys] = self._parts.pop(keys, None) or _Part(variables, self._made)
+        known = self._parts.pop(keys, None)
+        self._parts[keys] = known or _Part(variables, self._made)
         self.counter = self._parts[keys].counter
         return self._parts[keys]
 
@@ -86,7 +87,7 @@ class Passes:
             for i, value in zip(there, values, strict=True):
                 full[i] = value
             all_reduced = self._exchange.exchange(full, variables)
-            reduced = [all_reduced[i] for i in there]
+            reduced: list[Any] = [all_reduced[i] for i in there]
             if how.average_passes:
                 reduced = [g / tf.cast(how.passes, g.dtype) for g in reduced]
             with after(values), after(reduced):

@@ -6,13 +6,13 @@ import collections
 import itertools
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
 from lockstep._src.gradients.variable_sets import LocalVariableSet, key
 
-Gradient = tf.Tensor | tf.IndexedSlices | None
+Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices | None
 
 
 def _places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalVariableSet) -> list[int]:

@@ -25,9 +25,10 @@ from lockstep._src.gradients.agreed_variables import Gradient, described
 from lockstep._src.gradients.graphs import after
 from lockstep._src.gradients.provenance import Origin
 from lockstep._src.gradients.settings import Exchange
-from lockstep._src.gradients.variable_sets import LocalVariableSet, VariableSet, gradient_is_sum, is_table
+from lockstep._src.gradients.variable_sets import LocalVariableSet, VariableSet, gradient_is_sum
 from lockstep._src.graph import row_weights
 from lockstep._src.tables import sharded
+from lockstep._src.tables.sharded import is_table
 
 # Reductions whose result for equal values is this value, so that results may be reduced again.
 _IDEMPOTENT = ("mean", "min", "max", "adasum")
@@ -259,12 +260,14 @@ class GradientExchange:
 
 def _make_others_skip(local: Sequence[Any], shared: Sequence[int], result: list[Gradient]) -> None:
     """Adds NaN to one of the exchanged gradients if a local one is not finite."""
-    floating = [i for i in shared if result[i].dtype.is_floating]
-    dense = [i for i in floating if not isinstance(result[i], tf.IndexedSlices)]
+    exchanged: dict[int, Any] = {i: result[i] for i in shared}
+    floating = [i for i, gradient in exchanged.items() if gradient.dtype.is_floating]
+    dense = [i for i in floating if not isinstance(exchanged[i], tf.IndexedSlices)]
     for i in (dense or floating)[:1]:
         finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(values_of(g))) for g in local])
-        tell = tf.where(finite, tf.zeros([], result[i].dtype), tf.constant(float("nan"), result[i].dtype))
-        result[i] = with_values(result[i], values_of(result[i]) + tell)
+        gradient = exchanged[i]
+        tell = tf.where(finite, tf.zeros([], gradient.dtype), tf.constant(float("nan"), gradient.dtype))
+        result[i] = with_values(gradient, values_of(gradient) + tell)
 
 
 @contextlib.contextmanager

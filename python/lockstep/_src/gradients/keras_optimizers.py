@@ -12,7 +12,7 @@ import functools
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import tensorflow as tf
 
@@ -26,10 +26,15 @@ from lockstep._src.gradients.settings import Exchange
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 
+if TYPE_CHECKING:
+    from keras.optimizers import Optimizer
+else:
+    Optimizer = object  # the optimizer's own class comes behind `_Exchanging`
+
 _UPDATES = "_lockstep_updates"
 
 
-class _Exchanging:
+class _Exchanging(Optimizer):
     """The base of exchanging optimizers of all versions of Keras; it precedes the optimizer's class."""
 
     _lockstep_exchange: ClassVar[Exchange]
@@ -44,7 +49,7 @@ class _Exchanging:
             updates = OwnUpdates(self._lockstep_exchange, self._lockstep_name, keras_hooks.tracker(self._lockstep_base))
             updates.exchange.skips_steps = hasattr(self, "inner_optimizer")
             updates.exchange.order = self._known_variables
-            vars(self)[_UPDATES] = updates
+            self.__dict__[_UPDATES] = updates
             program_end.counts_steps(self)
         return vars(self)[_UPDATES]
 
@@ -267,12 +272,12 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
     named_job.hooks.add(keras_hooks.intercept_keras3 if is_keras3 else keras_hooks.intercepts_keras2(root))
     # Variables of a graph cannot be copied.
     if _has_state(optimizer) or not tf.executing_eagerly():
-        made = object.__new__(cls)
+        made: Any = object.__new__(cls)
         vars(made).update(vars(optimizer))
     else:
         made = optimizer_copies.copied(optimizer, cls)
     vars(made).pop(_UPDATES, None)
-    inner = getattr(made, "inner_optimizer", None)
+    inner: Any = getattr(made, "inner_optimizer", None)
     if is_exchanging(inner):
         # A LossScaleOptimizer contains its inner optimizer, which must not exchange as well.
         inner.__class__ = inner._lockstep_base
@@ -309,4 +314,5 @@ def _intercept_variables(interception: Interception) -> None:
 
 def _wrap_variables(variables: property) -> property:
     getter = variables.fget
+    assert getter is not None
     return property(functools.wraps(getter)(lambda self: CallableList(getter(self))))

@@ -111,7 +111,7 @@ class _Losses(threading.local):
     ) -> Any:
         """Computes a loss; the divisor is the number of rows if the weight is one constant and no mask chose rows."""
         static = tf.get_static_value(weights) if tf.is_tensor(weights) else weights
-        is_scalar = static is not None and not getattr(tf.convert_to_tensor(static), "shape", None).rank
+        is_scalar = static is not None and not tf.convert_to_tensor(static).shape.rank
         by_weights = reduction in _BY_WEIGHTS and not is_scalar
         by_values = reduction in (*_BY_WEIGHTS, _BY_NUMBER) and row_weights.counts_other_than_rows(losses)
         self._counts = by_weights or by_values

@@ -33,7 +33,7 @@ def copied(optimizer: Any, cls: type | None = None) -> Any:
 
     def begin(original: Any, cls: type) -> None:
         # `copy.deepcopy` must not make optimizers: it would make them from their configs.
-        made = object.__new__(cls)
+        made: Any = object.__new__(cls)
         memo[id(original)] = made
         pairs.append((original, made))
         for value in vars(original).values():

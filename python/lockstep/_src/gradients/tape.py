@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -12,10 +12,15 @@ from lockstep._src.gradients.exchange import GradientExchange
 from lockstep._src.gradients.provenance import delivered_by_tapes
 from lockstep._src.gradients.settings import Exchange
 
+if TYPE_CHECKING:
+    from tensorflow import GradientTape
+else:
+    GradientTape = object  # the tape's own class comes behind `_Exchanging`
+
 _NONE = tf.UnconnectedGradients.NONE
 
 
-class _Exchanging:
+class _Exchanging(GradientTape):
     """The base of an exchanging tape's class; it precedes the tape's own class."""
 
     _lockstep_exchange: GradientExchange
@@ -66,7 +71,8 @@ class _Exchanging:
     ) -> tuple[list[tuple[Any, Gradient]], list[tuple[Any, Gradient]]]:
         """Returns pairs of a source and its gradient: those of local sources, and the others."""
         gradients = self.gradient(target, sources, output_gradients, use_generic_names)
-        local, others = [], []
+        local: list[tuple[Any, Gradient]] = []
+        others: list[tuple[Any, Gradient]] = []
         for source, gradient, is_local in zip(
             sources, gradients, self._lockstep_exchange.local.among(sources), strict=True
         ):
@@ -86,7 +92,7 @@ def make_exchanging(tape: tf.GradientTape, exchange: Exchange, name: str) -> Any
     """
     base = getattr(type(tape), "_lockstep_base", type(tape))
     cls = type(base.__name__, (_Exchanging, base), {"__doc__": base.__doc__, "_lockstep_base": base})
-    made = object.__new__(cls)
+    made: Any = object.__new__(cls)
     vars(made).update(vars(tape))
     made._lockstep_exchange = GradientExchange(exchange, name)
     return made

@@ -21,7 +21,6 @@ from lockstep._src.gradients.settings import Exchange
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 
-_Optimizer = tf.compat.v1.train.Optimizer
 GradientsAndVariables = Sequence[tuple[Gradient, tf.Variable]]
 
 
@@ -134,13 +133,14 @@ def exchange_in(optimizer: type, lazy: bool | None = None) -> None:
     for name, wrap in _WRAPS.items():
         setattr(optimizer, name, wrap(getattr(optimizer, name)))
     if lazy is not None:
-        optimizer._lockstep_lazy = lazy
+        with_options: Any = optimizer
+        with_options._lockstep_lazy = lazy
 
 
-class OptimizerWrapper(_Optimizer):
+class OptimizerWrapper(tf.compat.v1.train.Optimizer):
     """Base of optimizers that wrap another one; slots and variables are those of the wrapped one."""
 
-    def __init__(self, optimizer: _Optimizer, name: str, use_locking: bool) -> None:
+    def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: str, use_locking: bool) -> None:
         super().__init__(name=name, use_locking=use_locking)
         self._optimizer = optimizer
 
@@ -177,7 +177,9 @@ class ExchangingOptimizer(OptimizerWrapper):
       use_locking: as in `tf.compat.v1.train.Optimizer`.
     """
 
-    def __init__(self, optimizer: _Optimizer, exchange: Exchange, name: str, use_locking: bool = False) -> None:
+    def __init__(
+        self, optimizer: tf.compat.v1.train.Optimizer, exchange: Exchange, name: str, use_locking: bool = False
+    ) -> None:
         super().__init__(optimizer, name, use_locking)
         self._lockstep_updates = OwnUpdates(exchange, name)
         self._lockstep_updates.exchange.order = variables_of_graph

@@ -37,8 +37,8 @@ def scaled(gradient: Any, factor: tf.Tensor, omits_nan: bool = False) -> Any:
     multiply = tf.math.multiply_no_nan if omits_nan else tf.multiply
     values = values_of(gradient)
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    is_plain = graph is not None and not isinstance(graph, func_graph.FuncGraph)
-    if is_plain and not record.could_possibly_record():
+    is_in_function = isinstance(graph, func_graph.FuncGraph)
+    if graph is not None and not is_in_function and not record.could_possibly_record():
         # This costs no operation. A tape would not see it.
         with graph.gradient_override_map({"Mul": _PASSED, "MulNoNan": _PASSED}):
             return with_values(gradient, multiply(values, factor))

@@ -49,12 +49,12 @@ class _Layer:
         with _lock:
             stacks = [_layers[id(owner), name] for owner, name in self._places]
             above = {layer for stack in stacks for layer in stack[stack.index(self) + 1 :]}
-            above = sorted(above, key=lambda layer: layer._number)
-            for layer in reversed([self, *above]):
+            oldest_first = sorted(above, key=lambda layer: layer._number)
+            for layer in reversed([self, *oldest_first]):
                 layer._take_off()
             for stack in stacks:
                 stack.remove(self)
-            for layer in above:
+            for layer in oldest_first:
                 layer._put_on()
             for owner, name in self._places:
                 # An object may end, and another one may then get its id.
@@ -179,5 +179,5 @@ def around(function: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 
 def all_subclasses(cls: type) -> list[type]:
     """Returns the classes below `cls`, at any depth, each once."""
-    direct = cls.__subclasses__()
+    direct: list[type] = cls.__subclasses__()
     return list(dict.fromkeys(direct + [sub for d in direct for sub in all_subclasses(d)]))

@@ -56,7 +56,10 @@ def _row(declaration: str, why: str | dict[Period, str], **more: Any) -> Hook:
       why: the reason, for each period; a reason without a period is that of a scope.
       more: further attributes of the row.
     """
-    symbol, signature = re.fullmatch(r"([^ (]+) ?(.+)", declaration).groups()
+    found = re.fullmatch(r"([^ (]+) ?(.+)", declaration)
+    if found is None:
+        raise ValueError(f"hook {declaration!r}: wanted 'module:symbol' and a signature or a kind")
+    symbol, signature = found.groups()
     hook = Hook(symbol, signature, {SCOPE: why} if isinstance(why, str) else why, **more)
     _made.append(hook)
     return hook

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import keras
 import numpy as np
@@ -38,7 +38,7 @@ class TableWeight(backend.Variable):
         """The dynamic table."""
         return self._value
 
-    def assign(self, value: Any) -> NoReturn:
+    def assign(self, value: Any) -> None:
         """Raises NotImplementedError."""
         self._value.assign(value)
 
@@ -52,7 +52,7 @@ class TableWeight(backend.Variable):
     def _restore_from_tensors(self, restored_tensors: Any) -> Any:
         return self._value._restore_from_tensors(restored_tensors)
 
-    def numpy(self) -> NoReturn:
+    def numpy(self) -> None:
         """Raises NotImplementedError."""
         self._value.numpy()
 
@@ -94,6 +94,8 @@ class DynamicEmbedding(keras.layers.Layer):
       ValueError: the combiner is unknown.
     """
 
+    built: bool
+
     def __init__(
         self,
         output_dim: int,
@@ -118,9 +120,8 @@ class DynamicEmbedding(keras.layers.Layer):
         self.places: Any = None
         # The forms in which the layer has had keys: 'dense', 'ragged', 'sparse'.
         self.forms: frozenset[str] = frozenset()
-        self.check_form: Callable[[str], None] | None = (
-            None  # called with the form of keys, instead of a note in `forms`
-        )
+        # Called with the form of keys, instead of a note in `forms`.
+        self.check_form: Callable[[str], None] | None = None
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the table."""
@@ -157,7 +158,7 @@ class DynamicEmbedding(keras.layers.Layer):
             if self.combiner is None:
                 found = tf.nn.embedding_lookup(self._weight._value, self._keys(inputs))
             else:
-                found = self._pooled(inputs, weights)
+                found = self._pooled(inputs, weights, self.combiner)
         return tf.cast(found, self.compute_dtype) if not isinstance(found, tf.RaggedTensor) else found
 
     def _note_form(self, keys: Any) -> None:
@@ -188,13 +189,13 @@ class DynamicEmbedding(keras.layers.Layer):
         if (got == tf.string) != (self.key_dtype == tf.string):
             raise TypeError(wrong_keys(f"layer '{self.name}'", got, self.key_dtype))
 
-    def _pooled(self, inputs: Any, weights: Any) -> tf.Tensor:
+    def _pooled(self, inputs: Any, weights: Any, combiner: str) -> tf.Tensor:
         keys = self._keys(inputs)
         if isinstance(keys, tf.Tensor):
             if weights is not None:
                 raise ValueError(f"{self.name}: weights are for a SparseTensor or a RaggedTensor, got {inputs}")
             keys = tf.RaggedTensor.from_tensor(keys, ragged_rank=1)
-        pooled = lookup_pooled(self._weight._value, keys, weights, self.combiner)
+        pooled = lookup_pooled(self._weight._value, keys, weights, combiner)
         return tf.ensure_shape(pooled, [None, self.output_dim])
 
     def compute_output_shape(self, input_shape: Any, *args: Any) -> tuple[Any, ...]:

@@ -173,8 +173,8 @@ def intercept_initializers(interception: Interception) -> None:
             initialized = original(var_list, name=f"{name}_local")
             with tf.control_dependencies([initialized]):
                 values = [v.read_value() for v in replicated]
-            values = ordered.broadcast(values, root=0, name=f"{name}_broadcast")
-            assigned = [v.assign(value, read_value=False) for v, value in zip(replicated, values, strict=True)]
+            sent = ordered.broadcast(values, root=0, name=f"{name}_broadcast")
+            assigned = [v.assign(value, read_value=False) for v, value in zip(replicated, sent, strict=True)]
             return tf.group(initialized, *assigned, name=name)
 
         return wrapped

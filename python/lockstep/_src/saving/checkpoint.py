@@ -57,7 +57,9 @@ class _GatheredSaveable(saveable_object.SaveableObject):
     """
 
     def __init__(self, variable: tf.Variable, name: str) -> None:
-        self._shard = sharded.shard_of(variable)
+        shard = sharded.shard_of(variable)
+        assert shard is not None
+        self._shard = shard
         with tf.name_scope("lay_out"):
             local = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
             self.contiguous = sharded.gather_table(local, self._shard)
@@ -81,7 +83,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 
     def __init__(self, write_version: Any, changes: bool = False, track: bool = False) -> None:
         super().__init__(write_version)
-        self._tables = {"changes": changes, "track": track}
+        self._changes, self._track = changes, track
 
     def _build_internal(self, names_to_saveables: Any, **kwargs: Any) -> Any:
         tables, names_to_saveables = dynamic_tables.take_tables(names_to_saveables)
@@ -104,16 +106,16 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
         mine = [s for s in saveables if getattr(s, "restored_by_saver", True)]
         tables, shards, others = _by_kind(mine)
         parts = []
-        if self._tables["changes"]:
+        if self._changes:
             replicated, others = _split_replicated(others)
             if replicated:
                 parts.append(_restore_replicated(replicated, filename_tensor))
         if others or not (tables or shards or parts):
             parts.append(super()._AddRestoreOps(filename_tensor, others, *args, **kwargs))
         if shards:
-            parts.append(shard_saveables.restore(shards, filename_tensor, changes=self._tables["changes"]))
+            parts.append(shard_saveables.restore(shards, filename_tensor, changes=self._changes))
         if tables:
-            parts.append(dynamic_tables.restore(tables, filename_tensor, **self._tables))
+            parts.append(dynamic_tables.restore(tables, filename_tensor, changes=self._changes, track=self._track))
         return parts[0] if len(parts) == 1 else tf.group(*parts, name="restore_all")
 
     def _GroupByDevices(self, saveables: Iterable[Any]) -> list[tuple[str, list[Any]]]:  # noqa: N802
@@ -131,7 +133,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
             "prefix": prefix,
             **_variables_and_tensors(mine),
             **shard_saveables.arguments(shards),
-            **dynamic_tables.saved(tables, **self._tables),
+            **dynamic_tables.saved(tables, changes=self._changes, track=self._track),
         }
         with tf.control_dependencies(gathered):
             saved = ops.lockstep_save_checkpoint(**arguments, name="save_checkpoint")
@@ -145,7 +147,8 @@ def _variables_and_tensors(saveables: Sequence[Any]) -> dict[str, list[Any]]:
 
     The handles of variables on another device than the CPU are of no use to the operation.
     """
-    variables, tensors = [], []
+    variables: list[tuple[Any, Any]] = []
+    tensors: list[tuple[Any, Any]] = []
     only_cpu = not tf.config.get_visible_devices("GPU")
     for saveable in saveables:
         by_handle = type(saveable) is saveable_object_util.ResourceVariableSaveable and only_cpu
@@ -179,7 +182,9 @@ def _rows_saveable(variable: tf.Variable, name: str) -> ShardSaveable | _Gathere
 
 def _by_kind(saveables: Iterable[Any]) -> tuple[list[dynamic_tables.TableSaveable], list[ShardSaveable], list[Any]]:
     """Returns dynamic tables, shards of tables, and all others."""
-    tables, shards, others = [], [], []
+    tables: list[dynamic_tables.TableSaveable] = []
+    shards: list[ShardSaveable] = []
+    others: list[Any] = []
     for saveable in saveables:
         is_table, is_shard = isinstance(saveable, dynamic_tables.TableSaveable), isinstance(saveable, ShardSaveable)
         (tables if is_table else shards if is_shard else others).append(saveable)
@@ -199,7 +204,8 @@ def _split_replicated(saveables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
     The placement of a table depends on the number of workers, and the names of slots do not tell their tables.
     """
     kinds = (saveable_object_util.ResourceVariableSaveable, saveable_object_util.ReferenceVariableSaveable)
-    replicated, others = [], []
+    replicated: list[Any] = []
+    others: list[Any] = []
     for saveable in saveables:
         may_be_rows = (
             type(saveable) in kinds

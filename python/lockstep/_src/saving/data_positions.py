@@ -128,7 +128,7 @@ def _adopt() -> None:
             _tf1.add_to_collection(_POSITIONS, saveables[i])
 
 
-class PositionHook(_tf1.train.SessionRunHook):
+class PositionHook(tf.compat.v1.train.SessionRunHook):
     """Moves a session's iterators to the position at which its checkpoint was saved.
 
     Args:

@@ -241,7 +241,8 @@ def _changed_rows(
     # An increment has the variable whole. Only rows that have other bits than before go into the delta.
     before = history.before()
     old, new = Rows(name, before), Rows(name, [*before, *newer])
-    ids, values = [np.zeros([0], np.int64)], [np.zeros([0, *shape[1:]], dtype.as_numpy_dtype)]
+    ids: list[np.ndarray] = [np.zeros([0], np.int64)]
+    values: list[np.ndarray] = [np.zeros([0, *shape[1:]], dtype.as_numpy_dtype)]
     for first, stop in pieces_of(shape, dtype):
         rows = new.read(first, stop)
         changed_here = np.flatnonzero(_differ(rows, old.read(first, stop)))
@@ -275,7 +276,7 @@ def _changed_keys(
     keys, last = np.unique(np.concatenate(events)[::-1], return_index=True)
     source, place = (np.concatenate(parts)[::-1][last] for parts in (sources, places))
     is_there = source >= 0
-    values = np.empty([is_there.sum(), dim], np.float32)
+    values: np.ndarray = np.empty([is_there.sum(), dim], np.float32)
     read_places(newer, delta_files.changed_values(name), source[is_there], place[is_there], values)
     dtype = object if key_dtype == tf.string else np.int64
     return keys[is_there].astype(dtype), values, keys[~is_there].astype(dtype)

@@ -116,9 +116,8 @@ class IncrementalSaver:
         found = {link for row in of_workers for link in row}
         link = found.pop() if len(found) == 1 else 0
         directory = os.path.dirname(save_path)
-        name = None
-        if context.rank == 0 and self._continues(link, directory):
-            name = self._chain.next_name(int(global_step))
+        chain = self._continued(link, directory) if context.rank == 0 else None
+        name = None if chain is None else chain.next_name(int(global_step))
         name = agreement.from_chief(name, "incremental_name")
         if name is None:
             path = self._full().save(session, save_path, global_step=global_step)
@@ -132,11 +131,12 @@ class IncrementalSaver:
 
     def _record(self, directory: str, path: str, name: str | None) -> None:
         """Adds a complete checkpoint to the chain: the increment `name`, or a full one, with which the chain begins."""
-        if name is None:
+        chain = self._chain
+        if name is None or chain is None:
             self._begin_chain(directory, os.path.basename(path))
         else:
-            self._chain.increments.append(name)
-            self._chain.write(directory)
+            chain.increments.append(name)
+            chain.write(directory)
         self._link = _link_of(path)
 
     def _warn_of_unsaved(self, found: list[int]) -> None:
@@ -184,17 +184,20 @@ class IncrementalSaver:
             before = prefix
         return chain.prefixes(directory)
 
-    def _continues(self, link: int, directory: str) -> bool:
-        """Returns, on worker 0, whether the next checkpoint can be an increment; otherwise it must be a full one."""
+    def _continued(self, link: int, directory: str) -> Chain | None:
+        """Returns, on worker 0, the chain that the next checkpoint may continue; None if it must be a full one."""
         if not link:
-            return False
+            return None
         if link != self._link or self._chain is None:
             # Another saver saved the last checkpoint. The chain can begin with it if it was the session's saver.
             others = getattr(self._full(), "last_checkpoints", None)
             if not others or os.path.dirname(others[-1]) != directory or _link_of(others[-1]) != link:
-                return False
+                return None
             self._begin_chain(directory, os.path.basename(others[-1]))
-        return self._every is None or len(self._chain.increments) + 1 < self._every
+        chain = self._chain
+        if chain is None or (self._every is not None and len(chain.increments) + 1 >= self._every):
+            return None
+        return chain
 
     def _begin_chain(self, directory: str, base: str) -> None:
         """Starts a chain on another full checkpoint, and removes all other increments."""
@@ -250,7 +253,7 @@ def _saver_of_changes() -> tf_saver.Saver:
     return saver
 
 
-class IncrementalCheckpointHook(_tf1.train.CheckpointSaverHook):
+class IncrementalCheckpointHook(tf.compat.v1.train.CheckpointSaverHook):
     """A hook that saves increments while a session trains, and restores those of its checkpoint when it begins.
 
     The session saves the full checkpoints; if there is none to build on, this hook saves one. The hook must come before

@@ -45,7 +45,7 @@ _SIGNATURE = type(_tf1.saved_model.build_signature_def())
 
 def export(
     export_dir_base: str | os.PathLike[str],
-    checkpoint_path: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str] | None,
     signature_def_fn: Callable[[], Any],
     assets_extra: Mapping[str, str] | None = None,
     as_text: bool = False,
@@ -99,7 +99,7 @@ def export(
 
 def export_all(
     export_dir_base: str | os.PathLike[str],
-    checkpoint_path: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str] | None,
     signature_defs_and_main_op_fn: Callable[[], Any],
     assets_extra: Mapping[str, str] | None = None,
     as_text: bool = False,
@@ -158,7 +158,7 @@ def _checked_mode(mode: str) -> str:
 def _export(
     name: str,
     export_dir_base: str | os.PathLike[str],
-    checkpoint_path: str | os.PathLike[str],
+    checkpoint_path: str | os.PathLike[str] | None,
     fn: Callable[[], Any],
     assets_extra: Mapping[str, str] | None,
     *,
@@ -183,8 +183,9 @@ def _export(
     scopes = context.scope(mode="infer", sharding=False), context.detached()
     with tf.Graph().as_default() as graph, scopes[0], scopes[1], stock_tables_alone:
         signatures, main_op = _signatures(fn(), default_key)
+        used = modes or ()
         if default_key is None:
-            signatures, modes = _select_modes(name, signatures, modes)
+            signatures, used = _select_modes(name, signatures, modes)
         checkpoint.check_variables(_tf1.global_variables())
         if main_op is None:
             main_op = tf.group(_tf1.local_variables_initializer(), _tf1.tables_initializer(), name="init_all")
@@ -205,7 +206,7 @@ def _export(
             with _tf1.Session() as session:
                 builder.add_meta_graph_and_variables(
                     session,
-                    tags=[_TAGS[mode] for mode in modes],
+                    tags=[_TAGS[mode] for mode in used],
                     signature_def_map=signatures,
                     assets_collection=_tf1.get_collection(_tf1.GraphKeys.ASSET_FILEPATHS),
                     clear_devices=clear_devices,
@@ -365,7 +366,7 @@ class _Checkpoint:
         bundle.copy_tensors(self.path, set(names), target)
 
 
-class _CopyingSaver(_tf1.train.Saver):
+class _CopyingSaver(tf.compat.v1.train.Saver):
     """A Saver of the default graph whose `save` copies tensors from a checkpoint, and reads no variables."""
 
     def __init__(self, checkpoint: _Checkpoint) -> None:

@@ -36,7 +36,7 @@ def numbers_of(strings: Sequence[bytes], salt: int = 0) -> np.ndarray:
 def _fingerprints(strings: Sequence[bytes], lengths: np.ndarray, salt: int) -> np.ndarray:
     words = int(lengths.max()) // 8 + 1  # the last word of each string is its rest of less than 8 bytes, filled with 0
     padded = np.array(strings, dtype=f"S{8 * words}").view("<u8").reshape(len(strings), words).astype(np.uint64)
-    full = lengths // 8
+    full: np.ndarray = lengths // 8
     start = _mix(np.array([(salt + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF], np.uint64))
     hashes = start ^ (lengths.astype(np.uint64) * np.uint64(0xA0761D6478BD642F))
     for i in range(words - 1):

@@ -157,7 +157,7 @@ class _AgreedTimer:
         return getattr(self.timer, name)
 
 
-class AgreedPeriodHook(_tf1.train.SessionRunHook):
+class AgreedPeriodHook(tf.compat.v1.train.SessionRunHook):
     """A wrapper around a periodic hook that makes it act after the same steps on all workers.
 
     A hook with a period in steps stays unchanged. For a period in seconds, worker 0's clock decides; each step carries
@@ -235,7 +235,7 @@ class _NoWriter:
         return lambda *args, **kwargs: None
 
 
-class _LauncherListener(_tf1.train.CheckpointSaverListener):
+class _LauncherListener(tf.compat.v1.train.CheckpointSaverListener):
     """A listener that reports each checkpoint of a `CheckpointSaverHook` to the launcher, for its last message."""
 
     def __init__(self, hook: Any) -> None:
@@ -248,7 +248,7 @@ class _LauncherListener(_tf1.train.CheckpointSaverListener):
         background.when_done(lambda: notes.say_saved(path, suffix=".index", step=step, resumes=True, data=resumes))
 
 
-class LastStepHook(_tf1.train.SessionRunHook):
+class LastStepHook(tf.compat.v1.train.SessionRunHook):
     """A hook that records the global step at which a session ends; other workers that still run report it."""
 
     stops_alike = True
@@ -340,7 +340,7 @@ class PeriodicJobHook(AgreedPeriodHook):
         return isinstance(self._hook, _SAVER_HOOK) or communicates(self._hook._get_summary_op() or ())
 
 
-class _NanHookOfRows(_tf1.train.SessionRunHook):
+class _NanHookOfRows(tf.compat.v1.train.SessionRunHook):
     """A `NanTensorHook` that ignores batches without rows, whose mean loss is NaN.
 
     Args:

@@ -30,7 +30,7 @@ class _Timer:
     def __init__(self, policy: Policy) -> None:
         self.by_clock = policy.every_n_secs is not None
         self.last_step: int | None = None  # the step of the last call
-        self._timer = None
+        self._timer: Any = None
         if not policy.only_at_end:
             self._timer = _tf1.train.SecondOrStepTimer(every_secs=policy.every_n_secs, every_steps=policy.every_n_steps)
 
@@ -49,10 +49,10 @@ class _Timer:
     def wants_to_call(self) -> bool:
         """Returns, before a step, whether this worker's clock makes the policy due."""
         # The step of a run is not known before the run. Any step but the last triggered one lets the clock decide.
-        return self.by_clock and self.is_due((self._timer.last_triggered_step() or 0) + 1)
+        return self._timer is not None and self.by_clock and self.is_due((self._timer.last_triggered_step() or 0) + 1)
 
 
-class _Trigger(_tf1.train.SessionRunHook):
+class _Trigger(tf.compat.v1.train.SessionRunHook):
     """A hook that calls policies when they are due. A session in a scope creates one for the policies among its hooks.
 
     Args:
@@ -132,7 +132,7 @@ class _Trigger(_tf1.train.SessionRunHook):
             self._writer.flush()
 
 
-class Policy(_tf1.train.SessionRunHook):
+class Policy(tf.compat.v1.train.SessionRunHook):
     """An action that training takes every few steps; override `__call__`.
 
     Pass it to a `MonitoredTrainingSession` in a scope, among its `hooks` or `chief_only_hooks`. It is called on every

@@ -94,8 +94,8 @@ def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
     return args
 
 
-def _path(value: Any) -> str | None:
-    return None if value is None else tf.compat.path_to_str(value)
+def _path(value: Any) -> str:
+    return str(tf.compat.path_to_str(value))
 
 
 # The arguments that a session of the job takes in addition to TensorFlow's, with their defaults.

@@ -13,7 +13,7 @@ from lockstep._src.engine import arguments, steps
 _tf1 = tf.compat.v1
 
 
-class StepMarks(_tf1.train.SessionRunHook):
+class StepMarks(tf.compat.v1.train.SessionRunHook):
     """A hook that marks each run of a session as a step (`engine/steps.py`)."""
 
     stops_alike = True
@@ -23,7 +23,7 @@ class StepMarks(_tf1.train.SessionRunHook):
         steps.end_run(run_context)
 
 
-class StatsHook(_tf1.train.SessionRunHook):
+class StatsHook(tf.compat.v1.train.SessionRunHook):
     """A hook that writes statistics of the whole job as summaries for TensorBoard.
 
     Worker 0 writes, with the values of all workers: throughput, time of exchanges and waits, the ratio of distinct ids,

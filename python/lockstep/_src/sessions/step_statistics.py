@@ -13,7 +13,7 @@ from lockstep._src.engine import arguments, progress
 _tf1 = tf.compat.v1
 
 
-class StepStatHook(_tf1.train.SessionRunHook):
+class StepStatHook(tf.compat.v1.train.SessionRunHook):
     """A hook that logs this worker's seconds per step, and its samples (or other units) per second.
 
     A line has three values: the median of the seconds per step, the 10th percentile divided by the 90th (100 %: all
@@ -60,7 +60,7 @@ class StepStatHook(_tf1.train.SessionRunHook):
             self._log()
 
     def _log(self) -> None:
-        low, median, high = np.percentile(self._durations, [10, 50, 90])
+        low, median, high = np.percentile(self._durations, [10, 50, 90]).tolist()
         text = f"secs/step: {median:.5f} ({100 * low / high:.2f}%)"
         if self._count is not None:
             text += f", {self._unit}s/sec: {self._counted / sum(self._durations):.2f}"

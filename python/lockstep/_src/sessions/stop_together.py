@@ -59,7 +59,7 @@ def stop_together(hooks: Sequence[Any]) -> list[Any]:
     return hooks
 
 
-class StopTogetherHook(_tf1.train.SessionRunHook):
+class StopTogetherHook(tf.compat.v1.train.SessionRunHook):
     """The last hook of a session on every worker: requests a stop if any worker's hooks have requested one."""
 
     stops_alike = True

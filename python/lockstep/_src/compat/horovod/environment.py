@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockstep._src.engine import elastic
 from lockstep.launch.base import elastic_wire
+
+if TYPE_CHECKING:
+    from lockstep._src.collectives import named
 
 DYNAMIC_PROCESS_SETS = "HOROVOD_DYNAMIC_PROCESS_SETS"
 # One of these is set by this project's launchers, the others by Horovod's and by MPI's.
@@ -45,7 +48,7 @@ def check_launcher() -> None:
             )
 
 
-def stall_settings() -> dict[str, float]:
+def stall_settings() -> named.LaneSettings:
     """Returns after how many seconds a tensor that some ranks did not ask for is warned of, and given up."""
     if is_set("HOROVOD_STALL_CHECK_DISABLE"):
         return {"stall_warning_s": 0, "stall_timeout_s": 0}
@@ -55,7 +58,7 @@ def stall_settings() -> dict[str, float]:
     return {"stall_warning_s": warning, "stall_timeout_s": timeout if timeout > warning else 0}
 
 
-def fusion_settings() -> dict[str, int]:
+def fusion_settings() -> named.LaneSettings:
     """Returns up to how many bytes small tensors travel together; nothing if the variable is not set."""
     threshold = _number("HOROVOD_FUSION_THRESHOLD", int, None)
     return {} if threshold is None else {"fusion_bytes": threshold}
@@ -67,10 +70,11 @@ def timeline_path() -> str:
     if path.upper() == "DYNAMIC":
         return ""
     worker = elastic.member()
-    if path and worker is not None and worker.place.round > 1:
+    place = None if worker is None else worker.place
+    if path and place is not None and place.round > 1:
         # Each round has its own file, because rank 0 may be another process.
         root, extension = os.path.splitext(path)
-        return f"{root}.{worker.place.round}{extension}"
+        return f"{root}.{place.round}{extension}"
     return path
 
 

@@ -144,8 +144,9 @@ def _checked_groups(groups: Any) -> Any:
     if groups is None:
         return None
     if isinstance(groups, numbers.Integral) and not isinstance(groups, bool):
-        if groups > 0:
-            return int(groups)
+        number = int(groups)
+        if number > 0:
+            return number
     elif isinstance(groups, list):
         for group in groups:
             if not isinstance(group, list | tuple):
@@ -162,13 +163,8 @@ def layers_of(local_layers: Any) -> list[Any]:
     Raises:
       ValueError: something is no layer.
     """
-    layer_classes = tuple(
-        {
-            getattr(module, "layers", module).Layer
-            for module in (tf.keras, sys.modules.get("keras"), sys.modules.get("tf_keras"))
-            if hasattr(module, "layers")
-        }
-    )
+    modules: tuple[Any, ...] = (tf.keras, sys.modules.get("keras"), sys.modules.get("tf_keras"))
+    layer_classes = tuple({getattr(module, "layers", module).Layer for module in modules if hasattr(module, "layers")})
     if local_layers is None:
         return []
     layers = [local_layers] if isinstance(local_layers, layer_classes) else local_layers

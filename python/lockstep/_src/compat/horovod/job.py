@@ -24,7 +24,7 @@ def init(comm: Iterable[int] | None, process_sets: Sequence[sets.ProcessSet] | s
     ranks = list(comm or ()) or None
     if not (was_started := named_job.is_started()):
         environment.check_launcher()
-    settings = {**environment.stall_settings(), **environment.fusion_settings()}
+    settings: named.LaneSettings = {**environment.stall_settings(), **environment.fusion_settings()}
     named_job.start(ranks, [one.ranks for one in wanted], **settings)
     sets.number(wanted)
     if not was_started and (path := environment.timeline_path()):

@@ -29,7 +29,7 @@ class ProcessSet:
     __module__ = "horovod.common.process_sets"
 
     process_set_id: int | None = None
-    ranks: list[int] | None = None
+    ranks: list[int]
     mpi_comm = None
 
     def __init__(self, ranks_or_comm: Iterable[int]):
@@ -63,9 +63,9 @@ class ProcessSet:
             raise ValueError(f"rank {own} is not part of process set {self.process_set_id}, which has {ranks}")
         return ranks.index(own)
 
-    def included(self) -> bool | None:
-        """Returns whether this process is in the set; None if its ranks are not known."""
-        return None if self.ranks is None else named_job.rank() in self.ranks
+    def included(self) -> bool:
+        """Returns whether this process is in the set."""
+        return named_job.rank() in self.ranks
 
     def __str__(self) -> str:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"

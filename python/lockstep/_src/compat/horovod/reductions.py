@@ -11,7 +11,7 @@ from lockstep._src.collectives import named
 from lockstep._src.compat.horovod import collectives
 from lockstep._src.compat.horovod.collectives import AVERAGE, SUM
 from lockstep._src.compat.horovod.compression import Compressor
-from lockstep._src.compat.horovod.process_sets import ProcessSet
+from lockstep._src.compat.horovod.process_sets import ProcessSet, number_of
 
 
 class Reduction(NamedTuple):
@@ -43,7 +43,7 @@ class Reduction(NamedTuple):
 def allreduce(tensors: Sequence[Any], how: Reduction) -> list[Any]:
     """Returns dense tensors reduced and slices gathered; see `horovod.tensorflow.grouped_allreduce`."""
     if not tensors:
-        return tensors
+        return []
     is_sparse = [isinstance(tensor, tf.IndexedSlices) for tensor in tensors]
     if any(is_sparse):
         _check_sparse(how)
@@ -66,7 +66,7 @@ def allreduce(tensors: Sequence[Any], how: Reduction) -> list[Any]:
 def reducescatter(tensors: Sequence[Any], how: Reduction) -> list[tf.Tensor]:
     """Returns this rank's rows of the reduced tensors, which are dense."""
     if not tensors:
-        return tensors
+        return []
     with tf.device(how.device_dense or None):
         return _reduce_dense("reducescatter", tensors, how)
 
@@ -104,7 +104,7 @@ def _gather_slices(slices: list[tf.IndexedSlices], how: Reduction) -> list[tf.In
     if how.op == AVERAGE:
         # A graph asks when it runs, because the size of an elastic job may change.
         eager = tf.executing_eagerly()
-        ranks = tf.constant(how.process_set.size()) if eager else named.size_of(how.process_set.process_set_id)
+        ranks = tf.constant(how.process_set.size()) if eager else named.size_of(number_of(how.process_set, "allreduce"))
         # Integers become floating-point numbers: Horovod and TensorFlow divide so.
         values = [value / tf.cast(ranks, value.dtype) for value in values]
     return [

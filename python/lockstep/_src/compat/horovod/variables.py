@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from lockstep._src.compat.horovod import collectives
 from lockstep._src.compat.horovod.process_sets import ProcessSet, global_process_set
-from lockstep._src.gradients.variable_sets import is_table
 from lockstep._src.tables import sharded
+from lockstep._src.tables.sharded import is_table
 
 
 def broadcast_variables(

@@ -19,7 +19,7 @@ _PHASES = ("compute_gradients", "apply_gradients")
 _TENSORFLOWS_ESTIMATORS = ("tensorflow_estimator.python.estimator.estimator", tf1_estimator.__name__)
 # The optimizers of TensorFlow and of this library by name, and the exchanging classes already made from them.
 _OFFERED = {**vars(tf_training), LazyAdamOptimizer.__name__: LazyAdamOptimizer}
-_made: dict[type, type] = {}
+_made: dict[type, Any] = {}
 
 
 def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
@@ -46,7 +46,7 @@ def wraps_optimizer(cls: Class, aggregation: str | None = None) -> Class:
     if cls.__module__.partition(".")[0] in ("tensorflow", "lockstep"):
         if aggregation is None and cls in _made:
             return _made[cls]
-        made = type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": __name__})
+        made: Any = type(cls.__name__, (cls,), {"__doc__": cls.__doc__, "__module__": __name__})
         if aggregation is None:
             _made[cls] = _made[made] = made
         cls = made
@@ -91,7 +91,7 @@ def optimizer(name: str) -> Any:
     Raises:
       AttributeError: there is no optimizer of this name.
     """
-    found = _OFFERED.get(name)
+    found: Any = _OFFERED.get(name)
     if not _is_kind(found):
         raise AttributeError(f"TensorFlow has no optimizer {name!r}; there are {', '.join(names())}")
     return wraps_optimizer(found)

@@ -10,8 +10,6 @@ import tensorflow as tf
 from lockstep._src.engine.context import context
 from lockstep._src.gradients import tensorflow1_optimizers
 
-_OPTIMIZER = tf.compat.v1.train.Optimizer
-
 
 class _NoTokens(tf.compat.v1.train.SessionRunHook):
     """A hook that does nothing, because the workers wait for each other in the exchange."""
@@ -19,7 +17,7 @@ class _NoTokens(tf.compat.v1.train.SessionRunHook):
     stops_alike = True
 
 
-class SyncReplicasOptimizer(_OPTIMIZER):
+class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
     """An optimizer that applies the mean of all workers' gradients, in a scope or not.
 
     The classes of TensorFlow and HybridBackend gather gradients on parameter servers, which give the workers a token

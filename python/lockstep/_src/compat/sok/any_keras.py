@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -44,7 +44,13 @@ def is_of_keras_3(layer: Any) -> bool:
     return module is not None and isinstance(layer, module.Layer)
 
 
-class ExtendsKeras:
+if TYPE_CHECKING:
+    from keras.layers import Layer
+else:
+    Layer = object  # `_joined` adds the class of the program's Keras
+
+
+class ExtendsKeras(Layer):
     """Base of the classes that this module describes."""
 
     # Whether the class extends one of Keras.
@@ -61,7 +67,9 @@ class ExtendsKeras:
             make = super().__new__
             return make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
         # Keras 2 replaces bases of a layer's class in a graph of TensorFlow 1, so classes for graphs are others.
-        joined = _joined(cls, cls._base_in(keras_of_program()), tf.compat.v1.executing_eagerly_outside_functions())
+        # mypy takes `__hash__` of a class's objects for that of the class, so it is passed as a plain type.
+        own: type = cls
+        joined = _joined(own, cls._base_in(keras_of_program()), tf.compat.v1.executing_eagerly_outside_functions())
         return joined.__new__(joined, *args, **kwargs)
 
 

@@ -37,6 +37,7 @@ class DynamicVariable(dynamic.DynamicVariable):
     __module__ = "sparse_operation_kit"
 
     sums_gradients = True
+    _graph_element: tf.Tensor | None
     gradients_by = "key"
 
     def __init__(

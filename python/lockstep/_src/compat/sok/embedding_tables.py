@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import weakref
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import tensorflow as tf
@@ -40,6 +40,14 @@ class EmbeddingVariable:
     _capacity: int
     _keys_are: tf.DType
     _layer: Any = None
+
+    if TYPE_CHECKING:  # the classes of variables that come behind this one have these
+
+        @property
+        def dim(self) -> int: ...
+
+        @property
+        def handle(self) -> tf.Tensor: ...
 
     @classmethod
     def CreateInstances(  # noqa: N802
@@ -93,7 +101,7 @@ class EmbeddingVariable:
     @property
     def emb_handle(self) -> tf.Tensor:
         """The resource of the table; so are `m_handle` and `tf_handle`."""
-        return self.handle  # type: ignore[attr-defined]
+        return self.handle
 
     m_handle = tf_handle = emb_handle
 

@@ -40,7 +40,7 @@ import string
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import numpy as np
 
@@ -151,6 +151,13 @@ def filter_of(tables: Iterable[str]) -> str:
 def new_number() -> str:
     """Returns the number of a dump that begins now."""
     return f"{time.time_ns():016x}"
+
+
+class Encodes(Protocol):
+    """The first bytes of a file."""
+
+    def encode(self) -> bytes:
+        """Returns the bytes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -388,7 +395,7 @@ class StagedFiles:
         self._files.clear()
         shutil.rmtree(self._root, ignore_errors=True)
 
-    def create(self, path: str, header: Header) -> None:
+    def create(self, path: str, header: Encodes) -> None:
         """Begins a file with its header.
 
         Raises:

@@ -19,6 +19,8 @@ class InPlaceInitializer:
 
     __module__ = "sparse_operation_kit.core.inplace_initializer"
 
+    name: str
+
     def __init__(self, **kwargs: Any) -> None:
         vars(self).update(kwargs)
 

@@ -99,14 +99,14 @@ def alltoall(tensor: Any, splits: Any) -> tuple[tf.Tensor, tf.Tensor]:
 def allreduce(tensor: Any, op: str | int) -> tf.Tensor:
     """Reduces a tensor over the ranks; see `communication.allreduce`."""
     check_started()
-    op = _REDUCTIONS.get(op, op)
-    if op not in _REDUCTIONS.values():
+    number = _REDUCTIONS.get(op) if isinstance(op, str) else op
+    if number is None or number not in _REDUCTIONS.values():
         raise ValueError(f"op: got {op!r}, wanted {', '.join(map(repr, _REDUCTIONS))}")
     if _tool == "single":
         return tf.identity(tensor)
     if _tool == _SCOPE:
-        return ordered.allreduce(tf.convert_to_tensor(tensor), op=REDUCTIONS[op])
-    return collectives.reduce("allreduce", [tensor], None, op, 1.0, 1.0, False, global_process_set)[0]
+        return ordered.allreduce(tf.convert_to_tensor(tensor), op=REDUCTIONS[number])
+    return collectives.reduce("allreduce", [tensor], None, number, 1.0, 1.0, False, global_process_set)[0]
 
 
 def allgather(tensor: Any) -> tf.Tensor:

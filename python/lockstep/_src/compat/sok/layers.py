@@ -24,7 +24,7 @@ class TableLayer(any_keras.ExtendsKeras):
     def _hold(self, table: Any) -> None:
         """Makes a table the weight of the layer."""
         # Keras must not find the variable of TensorFlow here a second time.
-        vars(self)["_sok_table"] = table
+        self.__dict__["_sok_table"] = table
         if any_keras.is_of_keras_3(self):
             from lockstep._src.compat.sok import keras3_weights
 

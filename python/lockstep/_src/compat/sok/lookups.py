@@ -7,7 +7,7 @@ all tables of a call are grouped into one exchange by the engine, in a graph or 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,7 +19,7 @@ from lockstep._src.tables.pooling import fused, lookup_pooled
 from lockstep._src.tables.sharded import lookup_steps
 from lockstep._src.tables.sharded.lookup_steps import DistinctRows
 
-Ids = tf.SparseTensor | tf.RaggedTensor
+Ids: TypeAlias = tf.SparseTensor | tf.RaggedTensor
 _COMBINERS = ("sum", "mean")
 
 

@@ -272,7 +272,7 @@ class CloningWrapper(KerasWrapper):
         """Returns the optimizer of a table, which is built, with the learning rate of now."""
         o = self._optimizer
         # The table holds its clones, so they exist as long as the table and the wrapper.
-        clones = vars(table).setdefault("_clones", weakref.WeakKeyDictionary())
+        clones = table.__dict__.setdefault("_clones", weakref.WeakKeyDictionary())
         if self not in clones:
             for option in ("use_ema", "weight_decay", "gradient_accumulation_steps"):
                 if getattr(o, option, None):

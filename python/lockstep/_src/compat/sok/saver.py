@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.compat.sok import checks, files, job, rows, saver_files, together
-from lockstep._src.compat.sok.embedding_tables import EmbeddingVariable, HashedTable, too_many_keys
+from lockstep._src.compat.sok.embedding_tables import EmbeddingVariable, HashedTable, IndexedTable, too_many_keys
 from lockstep._src.engine import whole_files
 
 _DONE = b"OK"
@@ -143,7 +143,8 @@ class _Read:
 
     def _read(self, folder: str) -> tuple[np.ndarray, np.ndarray]:
         found = saver_files.RawFiles(folder, self._name, self._dim)
-        keys, values = [np.zeros(0, np.int64)], [np.zeros([0, self._dim], np.float32)]
+        keys: list[np.ndarray] = [np.zeros(0, np.int64)]
+        values: list[np.ndarray] = [np.zeros([0, self._dim], np.float32)]
         for some, their_rows in found.chunks():
             self._check(some, found.keys)
             own = some % some.dtype.type(job.num_ranks()) == job.rank()
@@ -201,9 +202,10 @@ def _set_rows(table: EmbeddingVariable, keys: tf.Tensor, values: tf.Tensor, what
       values: [n, D].
       what: the method, for errors.
     """
-    if not isinstance(table, HashedTable):
+    if isinstance(table, IndexedTable):
         done = table.scatter_update(tf.IndexedSlices(values, table.key_map(keys)))
     else:
+        assert isinstance(table, HashedTable)
         check = _CapacityCheck(table, what)
         new = tf.math.count_nonzero(table.find(keys) < 0)
         (checked,) = _call(check, [table.total_count() + new], [tf.int64])

@@ -18,6 +18,7 @@ import tensorflow as tf
 from lockstep._src.collectives import ordered
 from lockstep._src.engine import steps
 from lockstep._src.engine.context import context
+from lockstep._src.engine.options import OptionValues
 from lockstep._src.keras.hooks import called_alone, uneven
 
 # Method of a model -> the attribute by which callbacks end it.
@@ -63,7 +64,7 @@ class Passes(threading.local):
 
     def begin(self, name: str) -> Callable[..., Any]:
         """Returns a model's `fit`, `evaluate` or `predict`; the latter two process all data of all workers."""
-        options = {} if name == "fit" else {"mode": "eval"}
+        options: OptionValues = {} if name == "fit" else {"mode": "eval"}
         advice = _advice(name)
 
         def run(method: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:

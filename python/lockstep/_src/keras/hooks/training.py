@@ -134,7 +134,7 @@ class _Step(threading.local):
             wanted = epoch.steps_per_execution
             if epoch.steps_per_epoch is not None:
                 wanted = min(wanted, epoch.steps_per_epoch - begin)
-            batches = []
+            batches: list[Any] = []
             while len(batches) < wanted:
                 batch = self.next_of_all(epoch._current_iterator, adapter, begin + len(batches), of_data)
                 if batch is None:
@@ -373,7 +373,7 @@ def _counts_of_all(variables: list[Any]) -> Iterator[None]:
     for v in {id(v): v for v in variables}.values():
         if v.aggregation in ("sum", "mean"):
             by_kind.setdefault((v.aggregation, v.dtype), []).append(v)
-    reduced = []
+    reduced: list[tuple[Any, tf.Tensor]] = []
     for (op, dtype), group in by_kind.items():
         values = ordered.allreduce([tf.convert_to_tensor(v.value) for v in group], op=op, name=f"metrics_{dtype}")
         reduced += zip(group, values, strict=True)

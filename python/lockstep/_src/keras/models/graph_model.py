@@ -28,6 +28,7 @@ from tensorflow.python.ops import variable_scope
 
 from lockstep._src.collectives import agreement
 from lockstep._src.engine.context import context
+from lockstep._src.engine.options import OptionValues
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
 from lockstep._src.keras.models.graph_parts import (
@@ -88,7 +89,9 @@ class Model:
         self.inputs, self.outputs = inputs, outputs
         self.name = name or type(self).__name__.lower()
         self.stop_training = False
-        self._drop = {} if train_drop_remainder is None else {"data_sync_drop_remainder": train_drop_remainder}
+        self._options: OptionValues = {"mode": "train"}
+        if train_drop_remainder is not None:
+            self._options["data_sync_drop_remainder"] = train_drop_remainder
         self._compiled: Compiled | None = None
         self._weights: tuple[str, str | None, bool] | None = None
         self._checkpoint_dir: str | None = None
@@ -223,7 +226,7 @@ class Model:
             raise ValueError("fit: the model has no optimizer; give one to compile()")
         best = Best(monitor, mode) if save_best_only else None
         directory = self._directory(checkpoint_dir)
-        with scope(mode="train", **self._drop), self._building():
+        with scope(**self._options), self._building():
             training, saved = self._training(compiled, x, y)
             validation = None
             if validation_data is not None:

@@ -88,7 +88,7 @@ class Model(keras.Model):
     def _restoring(self, path: str | None) -> list[Any]:
         """Returns the callback that loads weights, if there are any."""
         self._restores = path is not None
-        return [_Restoring(path)] if self._restores else []
+        return [] if path is None else [_Restoring(path)]
 
     def _maybe_symbolic_build(self, iterator: Any = None, data_batch: Any = None) -> None:
         """Builds a model whose weights are to be restored; Keras calls it before callbacks begin."""
@@ -154,7 +154,7 @@ class _Saving(keras.callbacks.Callback):
     def on_train_begin(self, logs: Any = None) -> None:
         if context.is_chief:
             _gfile.makedirs(self._directory)
-            numbers = [int(_FILE.fullmatch(name)[1]) for name in _files(self._directory)]
+            numbers = [int(found[1]) for name in _files(self._directory) if (found := _FILE.fullmatch(name))]
         self._number = agreement.from_chief(max(numbers, default=0) if context.is_chief else 0, "epochs_saved")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

@@ -147,7 +147,8 @@ def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
                     tf.fill([1, table.dim], begins_with), shape=tf.TensorShape([None, table.dim]), trainable=False
                 )
             slot._value = value
-            slot.__class__ = _class_of_slots(type(slot))
+            own: type = type(slot)
+            slot.__class__ = _class_of_slots(own)
             standins.of(self, table).slots.append(standins.Slot(name, value, begins_with))
         return slot
 

@@ -143,7 +143,7 @@ class Lookups:
         """Orders lookups with a filter: they run in the order of their creation, which affects what they admit."""
         graph = tf.compat.v1.get_default_graph() if self._filters and not tf.executing_eagerly() else None
         before = None if graph is None else self._last.get(graph)
-        if before is None:
+        if graph is None or before is None:
             return contextlib.nullcontext()
         return tf.control_dependencies([graph.get_operation_by_name(before)])
 

@@ -34,7 +34,15 @@ _NOT_FOR_TABLES = {
 class NotAMatrix:
     """Base of TensorFlow variables that are no matrices: methods that need one raise NotImplementedError."""
 
-    logical_name: str
+    @property
+    def logical_name(self) -> str:
+        """The name of the table."""
+        raise NotImplementedError
+
+    @property
+    def initial_value(self) -> NoReturn:
+        """Raises NotImplementedError."""
+        self._refuse("initial_value", "every key has its own")
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
         raise NotImplementedError(f"table '{self.logical_name}' is dynamic: no {what}; {instead}")
@@ -50,4 +58,3 @@ def _refusing(what: str, instead: str) -> Any:
 
 for _method, _refusal in _NOT_FOR_TABLES.items():
     setattr(NotAMatrix, _method, _refusing(*_refusal))
-NotAMatrix.initial_value = property(_refusing("initial_value", "every key has its own"))

@@ -79,7 +79,7 @@ def of(optimizer: Any, table: Any) -> _StandIn:
     """
     stand_ins = vars(table).setdefault("_stand_ins", weakref.WeakKeyDictionary())
     if optimizer not in stand_ins:
-        start = np.zeros([1, table.dim], np.float32)
+        start: np.ndarray = np.zeros([1, table.dim], np.float32)
         with tf.init_scope():
             stand_ins[optimizer] = _StandIn(
                 initial_value=lambda: tf.constant(start),

@@ -249,7 +249,7 @@ class KeyPlacement:
     @property
     def key_owner(self) -> int:
         """The placement as a number, as operations have it in their attributes."""
-        return _KEY_OWNERS.get(self.owner, self.owner)
+        return _KEY_OWNERS[self.owner] if isinstance(self.owner, str) else self.owner
 
 
 _KEY_OWNERS = {"hash": -2, "remainder": -1}
@@ -300,11 +300,11 @@ class EmbeddingVariableOption:
 
     def evict_options(self) -> list[EvictOption]:
         """Returns all options by which keys are evicted."""
-        given = self.evict_option or ()
-        given = list(given) if isinstance(given, (list, tuple)) else [given]
-        for option in given:
+        given: Any = self.evict_option or ()
+        options: list[EvictOption] = list(given) if isinstance(given, (list, tuple)) else [given]
+        for option in options:
             _check_type("evict_option", option, *_EVICTION)
-        return [*given, *([self.storage_option.budget] if self.storage_option.budget else ())]
+        return [*options, *([self.storage_option.budget] if self.storage_option.budget else ())]
 
 
 def attributes(option: EmbeddingVariableOption, workers: int) -> dict[str, Any]:

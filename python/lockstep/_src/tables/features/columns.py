@@ -309,6 +309,7 @@ def group_embedding_column_scope(name: str | None = "") -> Iterator[None]:
 def _table(column: Any, trainable: bool, collections: Any) -> Any:
     """Returns the table of an embedding column: a new one or, in a scope that reuses, an existing one."""
     dynamic = _dynamic_column(column.categorical_column)
+    assert dynamic is not None
     if collections and _tf1.GraphKeys.GLOBAL_VARIABLES not in collections:
         collections.append(_tf1.GraphKeys.GLOBAL_VARIABLES)
     option = dynamic.ev_option
@@ -327,7 +328,8 @@ def _table(column: Any, trainable: bool, collections: Any) -> Any:
 def _looked_up(column: Any, sparse_tensors: Any, table: Any) -> tf.Tensor:
     # TensorFlow's columns also skip ids below 0, and ids without weight.
     with tf.name_scope(f"{column.name}_weights"):
-        return lookup_valid(table, *sparse_tensors, column.combiner, column.max_norm)
+        ids, weights = sparse_tensors
+        return lookup_valid(table, ids, weights, column.combiner, column.max_norm)
 
 
 class _DynamicEmbeddingColumn(fc.EmbeddingColumn):

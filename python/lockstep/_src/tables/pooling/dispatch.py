@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any, Union
 
@@ -37,7 +38,9 @@ from lockstep._src.tables.pooling.lookups import (
 
 _Call = dict[str, Any]
 # Lists of one table. `table_of` leaves longer lists to TensorFlow, which takes them for parts of one table.
-_TABLES_ARGUMENT: Any = Union[(*TABLES, *(list[table] for table in TABLES))]  # noqa: UP007
+_KINDS: tuple[Any, ...] = (*TABLES, *(types.GenericAlias(list, table) for table in TABLES))
+_union: Any = Union  # the members are known only at run time
+_TABLES_ARGUMENT = _union[_KINDS]
 
 
 def _lookup(given: _Call) -> Any:

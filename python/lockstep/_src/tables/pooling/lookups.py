@@ -7,7 +7,7 @@ for strings there is no such id. `lookup_pooled` returns a row for each example,
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -18,7 +18,7 @@ from lockstep._src.tables.pooling import fused
 from lockstep._src.tables.pooling.replicated import REPLICATED_TABLES
 from lockstep._src.tables.sharded.table import RowShardedTable
 
-Ids = tf.SparseTensor | tf.RaggedTensor
+Ids: TypeAlias = tf.SparseTensor | tf.RaggedTensor
 
 TABLES = (RowShardedTable, DynamicVariable, *REPLICATED_TABLES)
 

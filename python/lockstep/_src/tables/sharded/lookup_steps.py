@@ -151,9 +151,9 @@ def _route(
             lockstep_group=context.options.group_lookups,
         )
         problem = None  # the first stage has declined
-        served, *places = (output for (output,) in _in_any_order(outputs))
+        served, inverse, send_splits, recv_splits = (output for (output,) in _in_any_order(outputs))
         ids, times = tf.unstack(served, num=2, axis=1) if ids_are == "counted_keys" else (served, None)
-        made.append(Stage(*places, stage))
+        made.append(Stage(inverse, send_splits, recv_splits, stage))
     return Route(ids, times, tuple(made))
 
 
@@ -181,8 +181,8 @@ def route_strings(ids: tf.Tensor, table: str, *, key_owner: int, problem: tf.Ten
             lockstep_group=context.options.group_lookups,
         )
         problem = None
-        ids, times, *places = (output for (output,) in _in_any_order(outputs))
-        made.append(Stage(*places, stage))
+        ids, times, inverse, send_splits, recv_splits = (output for (output,) in _in_any_order(outputs))
+        made.append(Stage(inverse, send_splits, recv_splits, stage))
     return Route(ids, times, tuple(made))
 
 
@@ -358,8 +358,8 @@ def _stages_of(op: tf.Operation) -> Iterator[tuple[Stage, str]]:
     """Yields the stage of each lookup of an op with lists, and its `rows_of`; the op's first inputs are the values."""
     count, name = op.get_attr("N"), tf.compat.as_str(op.get_attr("stage"))
     parts = zip(*(op.inputs[i : i + count] for i in range(count, 4 * count, count)), strict=True)
-    for part, rows_of in zip(parts, op.get_attr("rows_of"), strict=True):
-        yield Stage(*part, name), tf.compat.as_str(rows_of)
+    for (inverse, send_splits, recv_splits), rows_of in zip(parts, op.get_attr("rows_of"), strict=True):
+        yield Stage(inverse, send_splits, recv_splits, name), tf.compat.as_str(rows_of)
 
 
 @tf.RegisterGradient("LockstepCombine")

@@ -150,16 +150,20 @@ def intercept_creation(
     # Priority 0 makes it the innermost creator: it gets the arguments as the program's own creators have changed them.
     entry = (0, create)
     # The last one is the outermost creator.
-    guard = (sys.maxsize, in_functions)
+    guard = None if in_functions is None else (sys.maxsize, in_functions)
 
     def stack(original: property) -> property:
+        creators_of = original.fget
+        assert creators_of is not None
+
         def get(graph: tf.Graph) -> list[tuple[int, Creator]]:
-            creators = original.fget(graph)
+            creators: list[tuple[int, Creator]] = creators_of(graph)
             if not lasting:
                 return creators
-            is_guarded = in_functions is not None and graph.building_function
             creators = creators if entry in creators else [entry, *creators]
-            return [*creators, guard] if is_guarded and guard not in creators else creators
+            if guard is None or guard in creators or not graph.building_function:
+                return creators
+            return [*creators, guard]
 
         return property(get, original.fset)
 

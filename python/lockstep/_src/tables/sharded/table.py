@@ -180,7 +180,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             return
         with ops.name_scope(self.logical_name + "/Whole/"):
             # The tensor that session.run(table) fetches.
-            self._graph_element = lookup_steps.gather_table(self._graph_element, self._shard)
+            self._graph_element: tf.Tensor = lookup_steps.gather_table(self._graph_element, self._shard)
         # Slots copy this slice information, which identifies their table (shard.py).
         offset, length = self._shard.contiguous_range
         dims = self._logical_shape.as_list()[1:]

@@ -43,8 +43,10 @@ def rule_of(optimizer: Any) -> Rule | None:
 
 
 def _description_of(optimizer: Any) -> keras_rules.Description | None:
-    known = (cls for cls in _KNOWN if isinstance(optimizer, cls) and has_method_of(optimizer, cls, "update_step"))
-    return _KNOWN.get(next(known, None))
+    for cls, description in _KNOWN.items():
+        if isinstance(optimizer, cls) and has_method_of(optimizer, cls, "update_step"):
+            return description
+    return None
 
 
 def summed(gradient: Any) -> Any:

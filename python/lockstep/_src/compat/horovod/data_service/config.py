@@ -51,7 +51,7 @@ class TfDataServiceConfig:
     dispatcher_side: str
     addresses: Mapping[str, Sequence[tuple[str, int]]]
     key: bytes = dataclasses.field(repr=False)
-    timeout: int = DEFAULT_TIMEOUT_S
+    timeout: float = DEFAULT_TIMEOUT_S
     job: str = ""
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
@@ -165,7 +165,7 @@ def remove(path: Path, config: TfDataServiceConfig) -> None:
 
 def _wait_for_another(path: Path, old: str, why: DataServiceError) -> None:
     """Waits until the file has changed or is removed; raises `why` if this does not happen in time."""
-    timeout_s = DEFAULT_TIMEOUT_S
+    timeout_s: float = DEFAULT_TIMEOUT_S
     with contextlib.suppress(ValueError, DataServiceError):
         timeout_s = _parse(path, old).timeout
     _LOG.warning(

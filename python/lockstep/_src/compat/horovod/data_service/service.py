@@ -164,7 +164,8 @@ def _handle(registry: Registry, request: Mapping[str, Any], is_wanted: Callable[
         raise ValueError(f"the compute service knows no request {name!r}")
     arguments = [_argument(request, argument, _TYPES.get(argument, int)) for argument in _REQUESTS[name]]
     if name == "work":
-        return _work(registry, *arguments, is_wanted)
+        dispatcher, worker = arguments
+        return _work(registry, dispatcher, worker, is_wanted)
     if name == "end_worker":
         registry.end_worker(*arguments)
         return registry.wait_for_shutdown(is_wanted)

@@ -76,7 +76,7 @@ def _optimizer_variables(optimizer: Any) -> list[Any]:
     A LossScaleOptimizer's include the scale, which Keras 2 doesn't count among them.
     """
     variables = optimizer.variables
-    scale = getattr(optimizer, "_loss_scale", None)
+    scale: Any = getattr(optimizer, "_loss_scale", None)
     scales = [scale._current_loss_scale, scale._counter] if hasattr(scale, "_current_loss_scale") else []
     return [*(variables() if callable(variables) else variables), *scales]
 
@@ -107,7 +107,7 @@ def _slots_of(local: Sequence[Any], trained: Sequence[Any], slots: Sequence[Any]
     own = {id(_plain(v)) for v in local}
     for variable in trained:
         are_local.setdefault(_name_in_slots(variable), []).append(id(_plain(variable)) in own)
-    found = set()
+    found: set[int] = set()
     alike: dict[tuple[str, str], list[Any]] = {}
     for slot in slots:
         # Keras 3: weight_slot; Keras 2: optimizer/slot/weight, or, of legacy ones, optimizer/weight/slot.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,6 +10,11 @@ from lockstep._src.collectives import named_job
 from lockstep._src.compat.horovod import job
 from lockstep._src.compat.horovod.keras.base import KerasCallback
 from lockstep._src.compat.horovod.objects import allgather_object
+
+if TYPE_CHECKING:
+    from keras.callbacks import ModelCheckpoint
+else:
+    ModelCheckpoint = object  # the façade adds the class of its own Keras
 
 
 class MetricAverage(KerasCallback):
@@ -40,7 +45,7 @@ class MetricAverage(KerasCallback):
             logs[name] = mean if mean.ndim else float(mean)
 
 
-class BestModelCheckpoint:
+class BestModelCheckpoint(ModelCheckpoint):
     """Saves the model when it is better than ever before; rank 0 does, whichever ranks have the callback.
 
     Args:
@@ -56,6 +61,7 @@ class BestModelCheckpoint:
     """
 
     keras_base = "ModelCheckpoint"
+    filepath: Any
 
     def __init__(
         self,

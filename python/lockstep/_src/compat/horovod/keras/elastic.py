@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lockstep._src.compat.horovod.elastic.tensorflow_states import TensorFlowKerasState
+from lockstep._src.compat.horovod.keras.base import Callback
 
 # The value of a model's `stop_training` that ends a shorter epoch, but not training. For Keras, it is true like others.
 # Callbacks that end training replace it by True.
@@ -60,7 +61,7 @@ class CommitState:
         self.state.commit()
 
 
-class UpdateBatchState:
+class UpdateBatchState(Callback):
     """Counts in `state.batch` the batches of the epoch that are done; 0 at its end.
 
     After a change of the job an epoch begins with `state.batch` above 0. It then ends so many batches earlier, if `fit`

@@ -37,7 +37,7 @@ class LearningRateSchedule(KerasCallback):
         initial_lr: float,
         multiplier: float | Callable[[float], float],
         start_epoch: int = 0,
-        end_epoch: int | None = None,
+        end_epoch: float | None = None,
         staircase: bool = True,
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
@@ -50,7 +50,7 @@ class LearningRateSchedule(KerasCallback):
         self.end_epoch = end_epoch
         self.staircase = staircase
         self.momentum_correction = momentum_correction
-        self.steps_per_epoch = steps_per_epoch
+        self.steps_per_epoch: Any = steps_per_epoch  # without staircase, a number when training begins
         self.current_epoch = 0
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
 
@@ -132,7 +132,7 @@ class LearningRateWarmup(LearningRateSchedule):
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Logs the learning rate, and prints a line when it is the initial one."""
         super().on_epoch_end(epoch, logs)
-        if epoch == self.end_epoch - 1 and self.verbose > 0 and job.rank() == 0:
+        if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose > 0 and job.rank() == 0:
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._learning_rate():g}.")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from lockstep._src.compat.horovod.collectives import AVERAGE, SUM
 from lockstep._src.compat.horovod.gradients import exchange_of, layers_of
-from lockstep._src.gradients.keras_optimizers import is_exchanging, make_exchanging
+from lockstep._src.gradients.keras_hooks import is_exchanging
+from lockstep._src.gradients.keras_optimizers import make_exchanging
 
 
 def make_optimizer(optimizer: Any, name: str | None, op: int, local_layers: Any = None, **arguments: Any) -> Any:
