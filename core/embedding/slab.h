@@ -9,7 +9,7 @@
 
 #include "core/base/pages.h"
 #include "core/base/status.h"
-#include "core/embedding/optimizer/row_view.h"
+#include "core/base/row_view.h"
 
 namespace lockstep {
 
