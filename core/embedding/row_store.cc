@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 namespace lockstep {
@@ -73,11 +72,12 @@ void RowStore::SetCounts(uint32_t row, uint32_t frequency, int64_t version, uint
 }
 
 void RowStore::Begin(uint32_t row, int64_t key, bool changed) {
+  // A row that did not exist when the snapshot began is not part of it.
+  if (snapshot_ != nullptr) snapshot_->BeforeChange(row, [] { return false; });
   *reinterpret_cast<int64_t*>(keys_[row]) = key;
   SetCounts(row, 0, 0, 0);
   ResetSlots(row);
-  // The row did not exist at the moment of a snapshot that is being read.
-  State(row).store(kLive | read_bit_ | (changed && track_changes_ ? collecting_ : 0), std::memory_order_release);
+  State(row).store(kLive | (changed && track_changes_ ? collecting_ : 0), std::memory_order_release);
   live_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -96,79 +96,84 @@ void RowStore::BeforeChange(uint32_t row, bool changed) {
   if (changed && track_changes_ && (State(row).load(std::memory_order_relaxed) & collecting_) == 0) {
     State(row).fetch_or(collecting_, std::memory_order_relaxed);
   }
-  if (!reading_ || !Claim(row, /*wait=*/true)) return;
-  if (InSnapshot(row)) {
-    const std::lock_guard lock(aside_mutex_);
-    CopyTo(row, &aside_);
-  }
-  Release(row);
-}
-
-bool RowStore::Claim(uint32_t row, bool wait) {
-  auto state = State(row);
-  uint8_t seen = state.load(std::memory_order_acquire);
-  while (true) {
-    if ((seen & kLive) == 0 || (seen & kRead) == read_bit_) return false;
-    if ((seen & kBusy) == 0) {
-      if (state.compare_exchange_weak(seen, seen | kBusy, std::memory_order_acquire)) return true;
-      continue;
-    }
-    if (!wait) return false;
-    // Waits while another thread copies the row.
-    std::this_thread::yield();
-    seen = state.load(std::memory_order_acquire);
+  if (snapshot_ != nullptr) {
+    snapshot_->BeforeChange(row, [&] { return TakesPart(row); });
   }
 }
 
-bool RowStore::InSnapshot(uint32_t row) const {
-  const uint8_t changed = collecting_ ^ (kChanged0 | kChanged1);
-  return !only_changed_ || (State(row).load(std::memory_order_relaxed) & changed) != 0;
+bool RowStore::TakesPart(uint32_t row) {
+  const uint8_t changed = changed_bit();
+  uint8_t state = State(row).load(std::memory_order_acquire);
+  // Meanwhile other threads may set the collecting bit, but no other bit.
+  if ((state & changed) != 0) State(row).fetch_and(static_cast<uint8_t>(~changed), std::memory_order_relaxed);
+  return (state & kLive) != 0 && (!only_changed_ || (state & changed) != 0);
 }
 
-// Meanwhile other threads may set the collecting bit, but no other bit.
-void RowStore::Release(uint32_t row) {
-  State(row).fetch_and(static_cast<uint8_t>(~(collecting_ ^ (kChanged0 | kChanged1))), std::memory_order_relaxed);
-  State(row).fetch_xor(kBusy | kRead, std::memory_order_release);
+Result<std::unique_ptr<RowSnapshot>> RowStore::MakeSnapshot() const {
+  std::vector<RowSnapshot::Column> columns = {{keys_, sizeof(int64_t)}};
+  const auto add = [&](const RowView& view) { columns.push_back({view, view.stride}); };
+  if (row_bytes_ > 0) add(rows_);
+  for (const Slot& slot : slots_) add(slot.view);
+  if (counts()) add(counts_);
+  return RowSnapshot::Begin(std::move(columns), slab_.end(), RowSnapshot::Order::kAnyOrder);
 }
 
-void RowStore::BeginMoment(bool only_changed) {
-  reading_ = true;
+void RowStore::BeginSnapshot(std::unique_ptr<RowSnapshot> snapshot, bool only_changed) {
+  snapshot_ = std::move(snapshot);
+  snapshot_slots_ = slots_.size();
   only_changed_ = only_changed;
-  read_bit_ ^= kRead;
   collecting_ ^= kChanged0 | kChanged1;
 }
 
 int64_t RowStore::CountInSnapshot() const {
   int64_t count = 0;
-  for (uint32_t row = 0; row < slab_.end(); ++row) count += IsLive(row) && InSnapshot(row) ? 1 : 0;
+  for (uint32_t row = 0; row < slab_.end(); ++row) {
+    count += IsLive(row) && (State(row).load(std::memory_order_relaxed) & changed_bit()) != 0 ? 1 : 0;
+  }
   return count;
 }
 
 void RowStore::Read(uint32_t begin, uint32_t end, TableRows* part) {
-  for (uint32_t row = begin; row < end; ++row) {
-    // If another thread is copying the row aside now, it comes with the copies.
-    if (!Claim(row, /*wait=*/false)) continue;
-    if (part != nullptr && InSnapshot(row)) CopyTo(row, part);
-    Release(row);
+  snapshot_->Visit(begin, end, [&](uint32_t row) {
+    if (TakesPart(row) && part != nullptr) CopyTo(row, snapshot_slots_, part);
+  });
+}
+
+void RowStore::TakeCopies(TableRows* part) {
+  snapshot_->TakeCopies([&](const char* data) {
+    if (part == nullptr) return;
+    const auto load = [](const char* from, auto value) {
+      std::memcpy(&value, from, sizeof(value));
+      return value;
+    };
+    const char* const row = data + sizeof(int64_t);
+    const char* const slots = row + row_bytes_;
+    const int64_t slot_bytes = layout_.dim * static_cast<int64_t>(sizeof(float));
+    const char* const counts = slots + static_cast<int64_t>(snapshot_slots_) * slot_bytes;
+    Append(
+        load(data, int64_t{}), row, [&](size_t s) { return slots + static_cast<int64_t>(s) * slot_bytes; },
+        snapshot_slots_, part);
+    if (layout_.frequency) part->frequencies.push_back(load(counts + frequency_offset_, uint32_t{}));
+    if (layout_.version) part->versions.push_back(load(counts, int64_t{}));
+    if (layout_.seconds) part->seconds.push_back(load(counts + seconds_offset_, uint32_t{}));
+  });
+}
+
+template <typename SlotAt>
+void RowStore::Append(int64_t key, const char* row, const SlotAt& slot_at, size_t slots, TableRows* part) const {
+  part->keys.push_back(key);
+  if (row_bytes_ > 0) part->rows.insert(part->rows.end(), row, row + row_bytes_);
+  part->slots.resize(slots);
+  for (size_t s = 0; s < slots; ++s) {
+    std::vector<float>& to = part->slots[s];
+    to.resize(to.size() + layout_.dim);
+    std::memcpy(to.data() + to.size() - layout_.dim, slot_at(s), layout_.dim * sizeof(float));
   }
 }
 
-void RowStore::TakeAside(TableRows* part) {
-  const std::lock_guard lock(aside_mutex_);
-  if (part != nullptr) part->Append(aside_);
-  aside_ = {};
-}
-
-void RowStore::EndMoment() { reading_ = false; }
-
-void RowStore::CopyTo(uint32_t row, TableRows* part) const {
-  part->keys.push_back(key(row));
-  if (row_bytes_ > 0) part->rows.insert(part->rows.end(), rows_[row], rows_[row] + row_bytes_);
-  part->slots.resize(slots_.size());
-  for (size_t s = 0; s < slots_.size(); ++s) {
-    const auto* slot = reinterpret_cast<const float*>(slots_[s].view[row]);
-    part->slots[s].insert(part->slots[s].end(), slot, slot + layout_.dim);
-  }
+void RowStore::CopyTo(uint32_t row, size_t slots, TableRows* part) const {
+  Append(
+      key(row), row_bytes_ > 0 ? rows_[row] : nullptr, [&](size_t s) { return slots_[s].view[row]; }, slots, part);
   if (layout_.frequency) part->frequencies.push_back(frequency(row));
   if (layout_.version) part->versions.push_back(version(row));
   if (layout_.seconds) part->seconds.push_back(seconds(row));

@@ -4,8 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "core/base/dtype.h"
@@ -15,6 +14,7 @@
 #include "core/base/stream_store.h"
 #include "core/embedding/optimizer/update.h"
 #include "core/embedding/slab.h"
+#include "core/snapshot/row_snapshot.h"
 
 namespace lockstep {
 
@@ -88,17 +88,16 @@ struct RowReader {
 };
 
 // The rows of one kind of a table (admitted keys, or candidates) in a slab, each with its key, its counts and a byte of
-// state. It also implements the protocol that copies rows while they change.
+// state.
 //
-// A moment. A snapshot needs all rows as they were at one moment, but reads them later, piece by piece. After that
-// moment, a thread that wants to change a row first calls BeforeChange. This copies the row aside if the snapshot has
-// not read it yet. So each row is copied once, by the first thread that needs it, and training continues. The state has
-// a bit for "read", whose meaning flips at every moment. So a moment costs nothing, however many rows there are. Two
-// more bits mean "changed since the last moment": one belongs to the snapshot that is being read, and the other
-// collects changes for the next one.
+// A snapshot (snapshot.h) needs all rows as they were when it began, but reads them later. So a thread that wants to
+// change a row first calls BeforeChange, which has it copied aside unless the snapshot has read it
+// (core/snapshot/row_snapshot.h). Two bits of a row's state mean "changed since the last snapshot": one belongs to the
+// snapshot that is being read, and the other collects changes for the next one. They take turns, so that the begin of a
+// snapshot costs nothing, however many rows there are.
 //
 // Threads. Counts are atomic, and BeforeChange and Read may be called for any row concurrently. The table has to ensure
-// that weights and slots are not read while they change. During BeginMoment and EndMoment no other call may run.
+// that weights and slots are not read while they change. During BeginSnapshot and EndSnapshot no other call may run.
 class RowStore {
  public:
   static Result<std::unique_ptr<RowStore>> Create(const RowLayout& layout);
@@ -170,31 +169,32 @@ class RowStore {
   void End(uint32_t row);
 
   // Returns whether BeforeChange has anything to do.
-  bool watched() const { return track_changes_ || reading_; }
+  bool watched() const { return track_changes_ || snapshot_ != nullptr; }
   void TrackChanges() { track_changes_ = true; }
   // Call it before a change of the row. `changed`: the row counts as changed for the next incremental snapshot.
   void BeforeChange(uint32_t row, bool changed = true);
 
-  // Begins the reading of a snapshot: of all rows, or of those that changed since the last moment.
-  void BeginMoment(bool only_changed);
+  // Makes a snapshot of all rows, to begin with. RESOURCE_EXHAUSTED without memory.
+  Result<std::unique_ptr<RowSnapshot>> MakeSnapshot() const;
+  // Begins it: of all rows, or of those that changed since the last one began.
+  void BeginSnapshot(std::unique_ptr<RowSnapshot> snapshot, bool only_changed);
   // Returns the number of rows in a snapshot of changes. No other call may run meanwhile.
   int64_t CountInSnapshot() const;
-  // Appends rows of the snapshot with numbers in [begin, end) that have not been copied aside.
+  // Appends rows of the snapshot with numbers in [begin, end) that have not been copied aside. One thread reads.
   void Read(uint32_t begin, uint32_t end, TableRows* part);
-  // Moves the rows that were copied aside to the end of `part`.
-  void TakeAside(TableRows* part);
-  void EndMoment();
+  // Appends the rows that were copied aside since the last call.
+  void TakeCopies(TableRows* part);
+  // Ends it. The caller destroys it when nobody waits: it may have much memory.
+  std::unique_ptr<RowSnapshot> EndSnapshot() { return std::move(snapshot_); }
 
   // Appends one row in its present state.
-  void CopyTo(uint32_t row, TableRows* part) const;
+  void CopyTo(uint32_t row, TableRows* part) const { CopyTo(row, slots_.size(), part); }
 
  private:
   enum StateBits : uint8_t {
     kLive = 1,      // has a key
-    kRead = 2,      // equals read_bit_: the snapshot has it
-    kBusy = 4,      // is being copied
-    kChanged0 = 8,  // changed since a moment: one of the two collects, the other belongs to the snapshot
-    kChanged1 = 16,
+    kChanged0 = 2,  // changed since a snapshot: one of the two collects, the other belongs to the one that is read
+    kChanged1 = 4,
   };
   struct Slot {
     RowView view;
@@ -210,12 +210,15 @@ class RowStore {
   std::atomic_ref<int64_t> Version(uint32_t row) const { return Atomic<int64_t>(counts_, row); }
   std::atomic_ref<uint32_t> Seconds(uint32_t row) const { return Atomic<uint32_t>(counts_, row, seconds_offset_); }
 
-  // Returns true if this thread has to make the snapshot's copy of a row. Otherwise there is nothing to copy, or
-  // another thread has made the copy (or is making it, unless `wait`).
-  bool Claim(uint32_t row, bool wait);
-  // InSnapshot returns whether a claimed row belongs to the snapshot; Release ends the claim.
-  bool InSnapshot(uint32_t row) const;
-  void Release(uint32_t row);
+  // Returns the state bit "changed" that belongs to the snapshot.
+  uint8_t changed_bit() const { return collecting_ ^ (kChanged0 | kChanged1); }
+  // Returns whether a row is part of the snapshot, and clears its bit. Called once for each row, by the thread that has
+  // it for itself.
+  bool TakesPart(uint32_t row);
+  // Append a row with its first `slots` slots. slot_at(s): the address of its values of slot s.
+  void CopyTo(uint32_t row, size_t slots, TableRows* part) const;
+  template <typename SlotAt>
+  void Append(int64_t key, const char* row, const SlotAt& slot_at, size_t slots, TableRows* part) const;
 
   RowLayout layout_;
   int64_t row_bytes_ = 0;
@@ -228,12 +231,10 @@ class RowStore {
   std::atomic<int64_t> live_{0};
 
   bool track_changes_ = false;
-  bool reading_ = false;       // a moment has begun and not ended
-  bool only_changed_ = false;  // the snapshot reads only changed rows
-  uint8_t read_bit_ = 0;       // kRead or 0
   uint8_t collecting_ = kChanged0;
-  std::mutex aside_mutex_;
-  TableRows aside_;  // guarded by aside_mutex_
+  bool only_changed_ = false;              // the snapshot has only changed rows
+  size_t snapshot_slots_ = 0;              // those when it began
+  std::unique_ptr<RowSnapshot> snapshot_;  // null if none is read
 };
 
 }  // namespace lockstep

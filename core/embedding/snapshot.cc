@@ -1,13 +1,11 @@
 #include "core/embedding/snapshot.h"
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <shared_mutex>
 #include <utility>
 
 #include "core/base/strings.h"
-#include "core/embedding/inserter.h"
 
 namespace lockstep {
 
@@ -33,8 +31,13 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
   if (kind == Kind::kChanges && !table.changes_known_) {
     return declined("the last snapshot was not committed, or too many keys were removed: the next one has to be full");
   }
+  std::unique_ptr<RowSnapshot> admitted, candidates;
+  LOCKSTEP_ASSIGN_OR_RETURN(admitted, table.admitted_->MakeSnapshot());
+  if (table.candidates_ != nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(candidates, table.candidates_->MakeSnapshot());
+  }
   std::unique_ptr<Snapshot> snapshot(new Snapshot(table));
-  // From here on changes are collected for the next snapshot.
+  // Nothing fails from here on, and changes are collected for the next snapshot.
   snapshot->removed_ = std::exchange(table.removed_, {});
   if (kind == Kind::kFull) snapshot->removed_.clear();
   table.changes_known_ = true;
@@ -46,10 +49,10 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
   snapshot->admitted_count_ = table.total_count();
   snapshot->candidate_count_ = table.candidate_count();
   snapshot->ends_[0] = table.admitted_->slab().end();
-  table.admitted_->BeginMoment(kind == Kind::kChanges);
+  table.admitted_->BeginSnapshot(std::move(admitted), kind == Kind::kChanges);
   if (table.candidates_ != nullptr) {
     snapshot->ends_[1] = table.candidates_->slab().end();
-    table.candidates_->BeginMoment(kind == Kind::kChanges);
+    table.candidates_->BeginSnapshot(std::move(candidates), kind == Kind::kChanges);
   }
   if (kind == Kind::kChanges) {
     snapshot->admitted_count_ = table.admitted_->CountInSnapshot();
@@ -61,9 +64,9 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
 
 bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
   const int64_t last = ends_[static_cast<int>(reads_)];
+  store.TakeCopies(part);
   if (next_ < last) {
     const int64_t end = std::min(last, next_ + rows);
-    store.TakeAside(part);
     // An update waits for the gate, so it is held for some microseconds only.
     const int64_t block = std::max<int64_t>(1, kGateBytes / store.bytes_of_row());
     while (next_ < end) {
@@ -74,10 +77,15 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
     }
     return true;
   }
-  // All rows have been read, so no thread copies a row aside now or later.
-  const std::unique_lock gate(table_.gate_);
-  store.TakeAside(part);
-  store.EndMoment();
+  // Freed after the gate is open again: no update waits for it.
+  std::unique_ptr<RowSnapshot> ended;
+  {
+    // All rows have been read, and no thread is copying one with the gate held alone.
+    const std::unique_lock gate(table_.gate_);
+    store.TakeCopies(part);
+    ended = store.EndSnapshot();
+  }
+  if (status_.ok()) status_ = ended->status().WithPrefix(StrCat("table '", table_.options_.name, "': "));
   return false;
 }
 
@@ -98,6 +106,7 @@ bool Snapshot::Next(int64_t rows, SnapshotPart* part) {
 Status Snapshot::Commit() {
   if (reads_ != Reads::kNothing)
     return FailedPrecondition(StrCat("table '", table_.options_.name, "': a snapshot is not read to its end"));
+  LOCKSTEP_RETURN_IF_ERROR(status_);
   committed_ = true;
   return OkStatus();
 }
@@ -110,84 +119,6 @@ Snapshot::~Snapshot() {
   const std::lock_guard lock(table_.removed_mutex_);
   table_.changes_known_ = false;
   table_.removed_ = {};
-}
-
-Status DynamicTable::CheckShape(const TableRows& part, bool admitted) const {
-  const auto wrong = [&](std::string_view what, size_t got, int64_t wanted) {
-    return InvalidArgument(StrCat("table '", options_.name, "': ", part.size(), " keys to restore with ", got, " ",
-                                  what, ", wanted ", wanted));
-  };
-  const int64_t count = part.size();
-  const int64_t row_bytes = admitted ? admitted_->row_bytes() : 0;
-  if (static_cast<int64_t>(part.rows.size()) != count * row_bytes) {
-    return wrong("bytes of rows", part.rows.size(), count * row_bytes);
-  }
-  if (static_cast<int>(part.slots.size()) > admitted_->num_slots()) {
-    return wrong("slots", part.slots.size(), admitted_->num_slots());
-  }
-  for (const std::vector<float>& slot : part.slots) {
-    if (static_cast<int64_t>(slot.size()) != count * options_.dim) {
-      return wrong("values of a slot", slot.size(), count * options_.dim);
-    }
-  }
-  const auto fits = [&](size_t size) { return size == 0 || static_cast<int64_t>(size) == count; };
-  if (!fits(part.frequencies.size())) return wrong("frequencies", part.frequencies.size(), count);
-  if (!fits(part.versions.size())) return wrong("versions", part.versions.size(), count);
-  if (!fits(part.seconds.size())) return wrong("times", part.seconds.size(), count);
-  return OkStatus();
-}
-
-Status DynamicTable::Restore(const TableRows& part, const RestoreOptions& options) {
-  const std::unique_lock gate(gate_);
-  LOCKSTEP_RETURN_IF_ERROR(CheckShape(part, options.admitted));
-  // Without exact counting, nothing is kept for keys that are not admitted.
-  if (!options.admitted && candidates_ == nullptr) return OkStatus();
-  Removed removed;
-  Status status;
-  Inserter rows(*this, options.admitted ? *admitted_ : *candidates_, options.changed);
-  for (int64_t i = 0; i < part.size() && status.ok(); ++i) {
-    if (!options.owns || options.owns(part.keys[i])) status = RestoreRow(part, i, options, &rows, &removed);
-  }
-  Reclaim(std::move(removed));
-  return status;
-}
-
-Status DynamicTable::RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Inserter* rows,
-                                Removed* removed) {
-  const int64_t key = part.keys[i];
-  RowStore& store = options.admitted ? *admitted_ : *candidates_;
-  uint32_t value = index_.Find(key);
-  if (!options.admitted && value != KeyIndex::kAbsent && IsRow(value)) return OkStatus();  // admitted for good
-  if (value == KeyIndex::kAbsent || (options.admitted && IsCandidate(value))) {
-    const uint32_t counted_as = value;
-    if (IsCandidate(counted_as)) candidates_->BeforeChange(NumberOf(counted_as), options.changed);
-    LOCKSTEP_ASSIGN_OR_RETURN(value, rows->Insert(key, counted_as));
-    if (IsCandidate(counted_as)) {
-      candidates_->End(NumberOf(counted_as));
-      removed->candidates.push_back(NumberOf(counted_as));
-    }
-  } else {
-    store.BeforeChange(NumberOf(value), options.changed);
-  }
-  const uint32_t number = NumberOf(value);
-  if (options.admitted) {
-    std::memcpy(store.rows()[number], part.rows.data() + i * store.row_bytes(), store.row_bytes());
-    store.ResetSlots(number);
-    for (size_t s = 0; s < part.slots.size(); ++s) {
-      std::copy_n(part.slots[s].data() + i * options_.dim, options_.dim,
-                  reinterpret_cast<float*>(store.slot(static_cast<int>(s))[number]));
-    }
-  }
-  store.SetCounts(number, part.frequencies.empty() ? 0 : part.frequencies[i],
-                  part.versions.empty() ? options.now.step : part.versions[i],
-                  part.seconds.empty() ? options.now.seconds : part.seconds[i]);
-  return OkStatus();
-}
-
-Status DynamicTable::RestoreFilter(std::span<const uint8_t> counters) {
-  const std::unique_lock gate(gate_);
-  if (filter_ == nullptr) return OkStatus();
-  return filter_->Merge(counters).WithPrefix(StrCat("table '", options_.name, "': "));
 }
 
 }  // namespace lockstep

@@ -22,9 +22,9 @@ namespace lockstep {
 //
 // It begins when running updates and lookups have ended. The rows take no time then; only the counters of a Bloom
 // filter are copied, and changes are counted. If training changes a row that has not been read, the changing thread
-// copies it aside first, and it comes with the next part. So a part takes memory for the requested rows and for the
-// rows copied aside since the last part. This is less than the table in any case, and little if parts are read
-// steadily.
+// copies it aside first (core/snapshot/row_snapshot.h), and it comes with the next part. So a part takes memory for the
+// requested rows and for the rows copied aside since the last part. This is less than the table in any case, and little
+// if parts are read steadily. Without memory for a copy the snapshot is lost, and training continues.
 //
 // An incremental snapshot, kChanges, has the keys that were seen, updated or inserted since the last snapshot of either
 // kind, or since the table was made, and the keys that were removed. It builds on that snapshot: remove removed() from
@@ -43,7 +43,7 @@ class Snapshot {
 
   // Begins a snapshot. FAILED_PRECONDITION while another snapshot of the table is read. For kChanges also without
   // `track_changes`, or if the last snapshot was not committed: earlier changes are then unknown, and the next one has
-  // to be full.
+  // to be full. RESOURCE_EXHAUSTED without memory.
   static Result<std::unique_ptr<Snapshot>> Begin(DynamicTable& table, Kind kind);
   // Without Commit, the data that was read counts as lost.
   ~Snapshot();
@@ -52,20 +52,23 @@ class Snapshot {
   // belong to it, so parts may be empty. Returns false at the end.
   bool Next(int64_t rows, SnapshotPart* part);
 
-  // Returns the keys removed since the last moment, for kChanges only. Some may have come back; they are among the
+  // Returns the keys removed since the last snapshot, for kChanges only. Some may have come back; they are among the
   // rows.
   std::span<const int64_t> removed() const { return removed_; }
-  // Returns the counters of the Bloom filter at the moment; empty if there is none.
+  // Returns the counters of the Bloom filter; empty if there is none.
   std::span<const uint8_t> filter() const { return filter_; }
-  // Returns the progress of eviction at the moment.
+  // Returns the progress of eviction.
   const EvictionSweep& sweep() const { return sweep_; }
   // Return the number of keys to come. For kFull it is known. For kChanges it is counted when the snapshot begins, by
   // reading one byte for each row of the table.
   int64_t admitted_count() const { return admitted_count_; }
   int64_t candidate_count() const { return candidate_count_; }
 
+  // Returns RESOURCE_EXHAUSTED if there was no memory to copy a row before it changed: the parts are not to be used. To
+  // be asked after the last part.
+  const Status& status() const { return status_; }
   // Declares that the data is safe: the next incremental snapshot may build on it. FAILED_PRECONDITION if parts are
-  // unread.
+  // unread; or status().
   Status Commit();
 
  private:
@@ -81,9 +84,10 @@ class Snapshot {
   std::vector<uint8_t> filter_;
   EvictionSweep sweep_;
   int64_t admitted_count_ = 0, candidate_count_ = 0;
-  int64_t ends_[2] = {0, 0};  // row numbers at the moment: of admitted keys, of candidates
+  int64_t ends_[2] = {0, 0};  // the rows at the begin: of admitted keys, of candidates
   Reads reads_ = Reads::kAdmitted;
   int64_t next_ = 0;  // the next row of these
+  Status status_;     // of the stores that have been read
   bool committed_ = false;
 };
 
