@@ -234,7 +234,7 @@ class RandomCalls {
   void TakeSnapshot() {
     const bool full = copies_.empty() || random_() % 3 == 0;
     const auto snapshot = *Snapshot::Begin(*table_, full ? Snapshot::Kind::kFull : Snapshot::Kind::kChanges);
-    const std::map<int64_t, Model::Entry> moment = model_.entries;
+    const std::map<int64_t, Model::Entry> begin = model_.entries;
     if (full) {
       copies_.clear();
       const uint64_t workers = 1 + random_() % 3;
@@ -260,7 +260,7 @@ class RandomCalls {
     ASSERT_EQ(snapshot->Commit(), OkStatus());
     std::map<int64_t, Model::Entry> restored;
     for (auto& copy : copies_) restored.merge(Contents(*copy));
-    ASSERT_EQ(restored, moment) << (full ? "full" : "incremental");
+    ASSERT_EQ(restored, begin) << (full ? "full" : "incremental");
   }
 
   const Scenario scenario_;

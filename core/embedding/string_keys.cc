@@ -258,8 +258,8 @@ void StringKeys::Remove(std::span<const int64_t> keys) {
   for (const int64_t key : keys) {
     const uint32_t entry = index_.Find(key);
     if (entry == KeyIndex::kAbsent || !index_.Erase(key, entry)) continue;
-    // If the key had several strings since the moment, or the same one again, the first is kept.
-    if (!in_moment_ || !kept_.emplace(key, entry).second) Free(entry);
+    // If the key had several strings since the snapshot began, or the same one again, the first is kept.
+    if (!in_snapshot_ || !kept_.emplace(key, entry).second) Free(entry);
   }
 }
 
@@ -273,19 +273,19 @@ void StringKeys::FreeKept() {
   kept_ = {};
 }
 
-void StringKeys::BeginMoment() {
+void StringKeys::BeginSnapshot() {
   const std::unique_lock gate(gate_);
   FreeKept();
-  in_moment_ = true;
+  in_snapshot_ = true;
 }
 
-void StringKeys::EndMoment() {
+void StringKeys::EndSnapshot() {
   const std::unique_lock gate(gate_);
   FreeKept();
-  in_moment_ = false;
+  in_snapshot_ = false;
 }
 
-bool StringKeys::BytesAtMoment(int64_t key, std::string* bytes) const {
+bool StringKeys::BytesInSnapshot(int64_t key, std::string* bytes) const {
   const std::shared_lock gate(gate_);
   const auto kept = kept_.find(key);
   if (kept == kept_.end()) return Present(key, bytes);

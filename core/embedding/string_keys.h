@@ -30,8 +30,8 @@ namespace lockstep {
 //   strings.Find(batch, keys, parallel);    table.Lookup(keys, ...);      // evaluation: adds nothing
 //   strings.Remove(table.Evict(now));                                     // removed keys
 //
-// A snapshot of the table needs the strings as they were when it began, and reads them later. From BeginMoment to
-// EndMoment, strings that are removed stay in memory, and BytesAtMoment reads them.
+// A snapshot of the table needs the strings as they were when it began, and reads them later. From BeginSnapshot to
+// EndSnapshot, strings that are removed stay in memory, and BytesInSnapshot reads them.
 //
 // Keys that a Bloom filter has not admitted are not in the table, so Evict never returns them. Their strings (those of
 // kNoRow) are removed after the step, or they would stay for ever.
@@ -58,12 +58,12 @@ class StringKeys {
 
   // Reads the bytes of a key; returns false for a missing key.
   bool Bytes(int64_t key, std::string* bytes) const;
-  // A moment lasts until EndMoment, or until the next one begins. During it, BytesAtMoment returns the string that had
-  // the key when the moment began, whatever was removed and added since. For a key that had no string then, it does as
-  // Bytes.
-  void BeginMoment();
-  bool BytesAtMoment(int64_t key, std::string* bytes) const;
-  void EndMoment();
+  // A snapshot lasts until EndSnapshot, or until the next one begins. During it, BytesInSnapshot returns the string
+  // that had the key when the snapshot began, whatever was removed and added since. For a key that had no string then,
+  // it does as Bytes.
+  void BeginSnapshot();
+  bool BytesInSnapshot(int64_t key, std::string* bytes) const;
+  void EndSnapshot();
   // Adds a string under the key with which it was exported. INVALID_ARGUMENT if the key is none of its fingerprints, or
   // belongs to another string.
   Status Restore(std::string_view bytes, int64_t key);
@@ -92,15 +92,15 @@ class StringKeys {
   void FreeKept();
 
   const FingerprintFunction fingerprint_;
-  mutable Gate gate_;  // shared: searches and additions; alone: Remove, and a moment's begin and end
+  mutable Gate gate_;  // shared: searches and additions; alone: Remove, and a snapshot's begin and end
   KeyIndex index_;     // key -> entry
   Slab entries_;       // one column: Entry
   RowView entry_{};
   std::unique_ptr<Arena> arena_;
   // The highest salt with which a key was made; nearly always 0. Searches go up to it.
   std::atomic<uint64_t> most_salt_{0};
-  bool in_moment_ = false;                      // guarded by gate_
-  std::unordered_map<int64_t, uint32_t> kept_;  // guarded by gate_: keys removed in this moment -> entry
+  bool in_snapshot_ = false;                    // guarded by gate_
+  std::unordered_map<int64_t, uint32_t> kept_;  // guarded by gate_: keys removed in this snapshot -> entry
 };
 
 }  // namespace lockstep

@@ -112,13 +112,13 @@ TEST(StringKeys, MemoryOfRemovedStringsIsReturned) {
 }
 
 // A snapshot that began reads all strings as they were, even if another string has the key by now.
-TEST(StringKeys, StayReadableInAMoment) {
+TEST(StringKeys, StayReadableInASnapshot) {
   std::mt19937_64 random(3);
   const auto strings = *StringKeys::Create(&Weak);
   std::map<std::string, int64_t> held;
   for (int round = 0; round < 20; ++round) {
     const std::map<std::string, int64_t> moment = held;
-    strings->BeginMoment();
+    strings->BeginSnapshot();
     for (int step = 0; step < 5; ++step) {
       const std::vector<std::string> batch = RandomStrings(random, 100);
       std::vector<int64_t> keys(batch.size());
@@ -132,7 +132,7 @@ TEST(StringKeys, StayReadableInAMoment) {
       std::erase_if(held, [&](const auto& entry) { return std::ranges::count(removed, entry.second) > 0; });
       for (const auto& [text, key] : moment) {
         std::string bytes;
-        ASSERT_TRUE(strings->BytesAtMoment(key, &bytes));
+        ASSERT_TRUE(strings->BytesInSnapshot(key, &bytes));
         ASSERT_EQ(bytes, text);
       }
       ASSERT_EQ(strings->size(), static_cast<int64_t>(held.size()));
@@ -142,7 +142,7 @@ TEST(StringKeys, StayReadableInAMoment) {
         ASSERT_EQ(bytes, text);
       }
     }
-    if (round % 2 == 0) strings->EndMoment();
+    if (round % 2 == 0) strings->EndSnapshot();
   }
 }
 
@@ -192,25 +192,25 @@ TEST(StringKeys, LongStringsThatWentTakeNoMemory) {
 }
 
 // Strings that are removed in a moment take memory until it ends, and no longer.
-TEST(StringKeys, MemoryOfAMomentIsReturned) {
+TEST(StringKeys, MemoryOfASnapshotIsReturned) {
   const auto strings = *StringKeys::Create();
   int64_t most = 0;
   for (int round = 0; round < 20; ++round) {
     std::vector<std::string> batch;
     for (int i = 0; i < 100; ++i) batch.push_back(std::to_string(round * 100 + i) + std::string(10000, 'x'));
     std::vector<int64_t> keys(batch.size());
-    if (round == 10) strings->BeginMoment();
+    if (round == 10) strings->BeginSnapshot();
     ASSERT_EQ(strings->Intern(Views(batch), keys.data(), RunInline), OkStatus());
     strings->Remove(keys);
     most = std::max(most, strings->bytes());
   }
   EXPECT_GT(most, 8 << 20);
-  strings->EndMoment();
+  strings->EndSnapshot();
   EXPECT_LE(strings->bytes(), 3 << 20);
 }
 
 // A moment is read while threads add and remove strings.
-TEST(StringKeys, AreReadInAMomentBesideChanges) {
+TEST(StringKeys, AreReadInASnapshotBesideChanges) {
   const auto strings = *StringKeys::Create();
   const auto text = [](int64_t number) { return "key " + std::to_string(number); };
   std::atomic<int> changing = 2;
@@ -229,19 +229,19 @@ TEST(StringKeys, AreReadInAMomentBesideChanges) {
     });
   }
   while (changing > 0) {
-    strings->BeginMoment();
+    strings->BeginSnapshot();
     std::map<int64_t, std::string> moment;
     for (int64_t number = 0; number < 400; ++number) {
       std::string bytes;
       const int64_t key = StringKeys::FirstKey(text(number));
-      if (strings->BytesAtMoment(key, &bytes)) moment.emplace(key, bytes);
+      if (strings->BytesInSnapshot(key, &bytes)) moment.emplace(key, bytes);
     }
     for (const auto& [key, expected] : moment) {
       std::string bytes;
-      ASSERT_TRUE(strings->BytesAtMoment(key, &bytes));
+      ASSERT_TRUE(strings->BytesInSnapshot(key, &bytes));
       ASSERT_EQ(bytes, expected);
     }
-    strings->EndMoment();
+    strings->EndSnapshot();
   }
   for (std::thread& thread : threads) thread.join();
 }

@@ -88,10 +88,10 @@ class BeginSnapshotsKernel : public TablesKernel {
  protected:
   Status Run(tf::OpKernelContext* context) override {
     const int64_t tables = static_cast<int64_t>(names_.size());
-    tf::Tensor *counts, *link;
+    tf::Tensor *counts, *checkpoint_id;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(0, {tables, kCounts}, &counts)));
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(1, {}, &link)));
-    link->scalar<int64_t>()() = NewLink();
+    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_output(1, {}, &checkpoint_id)));
+    checkpoint_id->scalar<int64_t>()() = NewCheckpointId();
     return ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
       LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(Snapshot::Kind::kFull));
       LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<Snapshot> snapshot, table.snapshot());
@@ -113,7 +113,7 @@ class WriteTablesKernel : public TablesKernel {
   Status Run(tf::OpKernelContext* context) override {
     const std::string prefix(context->input(0).scalar<tf::tstring>()());
     const tf::Tensor& counts = context->input(1);
-    const int64_t link = context->input(2).scalar<int64_t>()();
+    const int64_t checkpoint_id = context->input(2).scalar<int64_t>()();
     const int64_t tables = static_cast<int64_t>(names_.size());
     if (counts.dims() != 3 || counts.dim_size(1) != tables || counts.dim_size(2) != kCounts ||
         counts.dim_size(0) <= rank_) {
@@ -133,7 +133,7 @@ class WriteTablesKernel : public TablesKernel {
     };
     LOCKSTEP_RETURN_IF_ERROR(ForEach(context, [&](DynamicTableResource& table, int t) -> Status {
       TableShare share{rank_, /*changes=*/false, column(t, 0), column(t, 1), column(t, 2)};
-      share.link = link;
+      share.checkpoint_id = checkpoint_id;
       if (part_rows_ != 0) share.part_rows = part_rows_;
       share.slots = table.table().slots();
       share.clock = table.clock();
@@ -171,8 +171,8 @@ class EndSnapshotsKernel : public TablesKernel {
 
  protected:
   Status Run(tf::OpKernelContext* context) override {
-    const int64_t link = context->input(0).scalar<int64_t>()();
-    return ForEach(context, [&](DynamicTableResource& table, int) { return table.EndSnapshot(link); });
+    const int64_t checkpoint_id = context->input(0).scalar<int64_t>()();
+    return ForEach(context, [&](DynamicTableResource& table, int) { return table.EndSnapshot(checkpoint_id); });
   }
 };
 
@@ -218,12 +218,12 @@ class TrackTablesKernel : public tf::OpKernel {
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    tf::Tensor* links;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {context->num_inputs()}, &links));
+    tf::Tensor* ids;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {context->num_inputs()}, &ids));
     for (int t = 0; t < context->num_inputs(); ++t) {
-      const Result<std::optional<int64_t>> link = t < tables_ ? TrackTable(context, t) : TrackShard(context, t);
-      OP_REQUIRES_OK(context, ToTensorFlow(link.status()));
-      links->flat<int64_t>()(t) = link->value_or(TableLayout::kNoLink);
+      const Result<std::optional<int64_t>> id = t < tables_ ? TrackTable(context, t) : TrackShard(context, t);
+      OP_REQUIRES_OK(context, ToTensorFlow(id.status()));
+      ids->flat<int64_t>()(t) = id->value_or(TableLayout::kNoCheckpoint);
     }
   }
 
@@ -231,7 +231,7 @@ class TrackTablesKernel : public tf::OpKernel {
   static Result<std::optional<int64_t>> TrackTable(tf::OpKernelContext* context, int input) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto resource, TableOf(context, input));
     resource->table().TrackChanges();
-    return resource->table().changes_known() ? resource->link() : std::nullopt;
+    return resource->table().changes_known() ? resource->checkpoint_id() : std::nullopt;
   }
 
   static Result<std::optional<int64_t>> TrackShard(tf::OpKernelContext* context, int input) {
@@ -246,7 +246,7 @@ class TrackTablesKernel : public tf::OpKernel {
       return FailedPrecondition(absl::StrCat("variable '", handle.name(), "' is not initialized"));
     }
     tracked->Track(*variable->tensor(), ParallelForOf(context));
-    return tracked->known_link();
+    return tracked->known_checkpoint();
   }
 
   int tables_ = 0;
@@ -270,7 +270,7 @@ REGISTER_KERNEL_BUILDER(Name("LockstepRestoreTables").Device(tf::DEVICE_CPU), Re
 REGISTER_OP("LockstepTrackTables")
     .Input("tables: T * resource")
     .Input("shards: S * resource")
-    .Output("links: int64")
+    .Output("checkpoint_ids: int64")
     .Attr("T: int >= 0")
     .Attr("S: int >= 0")
     .SetIsStateful()
@@ -283,28 +283,28 @@ Makes tables record changes from now on.
 
 tables: Dynamic tables.
 shards: Resource variables; this worker's rows of sharded tables.
-links: [T + S], the numbers of the checkpoints since which the changes are known, or 0.
+checkpoint_ids: [T + S], the ids of the checkpoints since which the changes are known, or 0.
 )doc");
 
 REGISTER_OP("LockstepBeginSnapshots")
     .Input("tables: T * resource")
     .Output("counts: int64")
-    .Output("link: int64")
+    .Output("checkpoint_id: int64")
     .Attr("T: int >= 1")
     .Attr("names: list(string)")
     .SetIsStateful()
     .SetShapeFn(BeginShapes)
     .Doc(R"doc(
-Begins a snapshot of each table, at one moment between two steps.
+Begins a snapshot of each table between two steps.
 
 counts: [T, 3]; for each table the numbers of admitted keys, candidates and removed keys.
-link: a number for the checkpoint; the job uses that of worker 0.
+checkpoint_id: an id for the checkpoint; the job uses that of worker 0.
 )doc");
 
 REGISTER_OP("LockstepWriteTables")
     .Input("prefix: string")
     .Input("counts: int64")
-    .Input("link: int64")
+    .Input("checkpoint_id: int64")
     .Input("tables: T * resource")
     .Attr("T: int >= 1")
     .Attr("names: list(string)")
@@ -317,7 +317,7 @@ REGISTER_OP("LockstepWriteTables")
 Writes this worker's rows of the snapshots to a file of a checkpoint.
 
 counts: [W, T, 3], those of all workers.
-link: the checkpoint's number.
+checkpoint_id: the checkpoint's id.
 part_rows: the number of rows examined at once; 0: as many as take some megabytes.
 has_rows: whether the file has any content. An empty file must not be merged.
 )doc");
@@ -335,14 +335,14 @@ joined: the prefix of the joined file, to be merged with these.
 )doc");
 
 REGISTER_OP("LockstepEndSnapshots")
-    .Input("link: int64")
+    .Input("checkpoint_id: int64")
     .Input("tables: T * resource")
     .Attr("T: int >= 1")
     .Attr("names: list(string)")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs)
     .Doc(R"doc(
-Declares the checkpoint with this number complete: the next incremental one builds on it.
+Declares the checkpoint with this id complete: the next incremental one builds on it.
 )doc");
 
 REGISTER_OP("LockstepRestoreTables")

@@ -29,6 +29,7 @@
 #include "tf/bridge/convert.h"
 #include "tf/bridge/parallel.h"
 #include "tf/checkpoint/bundle_rows.h"
+#include "tf/checkpoint/job_steps.h"
 #include "tf/checkpoint/rows_reader.h"
 #include "tf/checkpoint/saved_table.h"
 #include "tf/checkpoint/table_layout.h"
@@ -89,42 +90,43 @@ class RestoreShardsKernel : public CollectiveKernel {
     std::string prefix;
     std::vector<VariablePointer> variables;
     std::vector<TrackedRows::Pointer> tracked;
-    std::optional<int64_t> link, previous;  // of the checkpoint
+    std::optional<int64_t> checkpoint_id, previous;  // of the checkpoint, and of the one on which it builds
   };
 
   Status RestoreAll(Communicator& communicator, Arguments& arguments) const {
     tf::BundleReader file(tf::Env::Default(), arguments.prefix);
-    LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), Damage(FromTensorFlow(file.status()))));
+    LOCKSTEP_RETURN_IF_ERROR(AgreeOnStatus(communicator, collective_name(), Damage(FromTensorFlow(file.status()))));
     // All tables are checked before the first one is changed.
     std::vector<Source> sources;
-    LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), OpenAll(communicator, &arguments, &file, &sources)));
+    LOCKSTEP_RETURN_IF_ERROR(
+        AgreeOnStatus(communicator, collective_name(), OpenAll(communicator, &arguments, &file, &sources)));
     for (size_t t = 0; t < tables_.size(); ++t) {
       tf::Var* const variable = arguments.variables[t].get();
       if (sources[t].rows != nullptr) {
         LOCKSTEP_RETURN_IF_ERROR(Restore(communicator, tables_[t], *sources[t].rows, variable));
-        SetLink(arguments, t, nullptr);
+        SetCheckpoint(arguments, t, nullptr);
         continue;
       }
       std::vector<int64_t> changed;
       const Status restored = RestoreChanges(communicator, tables_[t], sources[t], variable, &changed);
-      LOCKSTEP_RETURN_IF_ERROR(Meet(communicator, collective_name(), restored));
-      SetLink(arguments, t, &changed);
+      LOCKSTEP_RETURN_IF_ERROR(AgreeOnStatus(communicator, collective_name(), restored));
+      SetCheckpoint(arguments, t, &changed);
     }
     return OkStatus();
   }
 
   Status OpenAll(const Communicator& communicator, Arguments* arguments, tf::BundleReader* file,
                  std::vector<Source>* sources) const {
-    if (file->Contains(kLinkTensor)) {
+    if (file->Contains(kCheckpointIdTensor)) {
       tf::Tensor numbers(tf::DT_INT64, {2});
-      LOCKSTEP_RETURN_IF_ERROR(Damage(FromTensorFlow(file->Lookup(kLinkTensor, &numbers))));
+      LOCKSTEP_RETURN_IF_ERROR(Damage(FromTensorFlow(file->Lookup(kCheckpointIdTensor, &numbers))));
       const auto values = numbers.flat<int64_t>();
-      if (values(0) != TableLayout::kNoLink) arguments->link = values(0);
-      if (values(1) != TableLayout::kNoLink) arguments->previous = values(1);
+      if (values(0) != TableLayout::kNoCheckpoint) arguments->checkpoint_id = values(0);
+      if (values(1) != TableLayout::kNoCheckpoint) arguments->previous = values(1);
     }
     for (size_t t = 0; t < tables_.size(); ++t) {
       const SavedTable& table = tables_[t];
-      if (changes_) LOCKSTEP_RETURN_IF_ERROR(CheckLink(*arguments, t));
+      if (changes_) LOCKSTEP_RETURN_IF_ERROR(CheckBase(*arguments, t));
       if (file->Contains(ChangedIds(table.name))) {
         if (!changes_) return Incremental(table.name);
         tf::Var* const variable = arguments->variables[t].get();
@@ -177,21 +179,21 @@ class RestoreShardsKernel : public CollectiveKernel {
   }
 
   // An increment written before tables had numbers is taken as it is: it has all rows.
-  Status CheckLink(const Arguments& arguments, size_t t) const {
-    const std::optional<int64_t> held = arguments.tracked[t]->link();
-    if (!arguments.link || arguments.previous == held) return OkStatus();
+  Status CheckBase(const Arguments& arguments, size_t t) const {
+    const std::optional<int64_t> held = arguments.tracked[t]->checkpoint_id();
+    if (!arguments.checkpoint_id || arguments.previous == held) return OkStatus();
     return FailedPrecondition(absl::StrCat("table '", tables_[t].name, "': it builds on checkpoint number ",
-                                           arguments.previous.value_or(TableLayout::kNoLink),
-                                           ", and the table holds number ", held.value_or(TableLayout::kNoLink),
+                                           arguments.previous.value_or(TableLayout::kNoCheckpoint),
+                                           ", and the table holds number ", held.value_or(TableLayout::kNoCheckpoint),
                                            ": one between them is missing, or was replaced"));
   }
 
   // changed: the local rows that were restored, or null: all.
-  void SetLink(const Arguments& arguments, size_t t, const std::vector<int64_t>* changed) const {
-    if (!changes_) return arguments.tracked[t]->Restored(arguments.link);
+  void SetCheckpoint(const Arguments& arguments, size_t t, const std::vector<int64_t>* changed) const {
+    if (!changes_) return arguments.tracked[t]->Restored(arguments.checkpoint_id);
     tf::Var* const variable = arguments.variables[t].get();
     const tf::tf_shared_lock lock(*variable->mu());
-    arguments.tracked[t]->RestoredIncrement(arguments.link, changed, *variable->tensor(), arguments.parallel);
+    arguments.tracked[t]->RestoredIncrement(arguments.checkpoint_id, changed, *variable->tensor(), arguments.parallel);
   }
 
   // If it fails, the variable counts as not initialized, as in Restore.

@@ -15,12 +15,12 @@
 #include "tf/checkpoint/table_writer.h"
 #include "tf/checkpoint/tracked_rows.h"
 #include "tf/embedding/table_resource.h"
-#include "tf/embedding/variable_moment.h"
+#include "tf/embedding/variable_snapshot.h"
 
 namespace lockstep {
 
-// The values that this worker saves, as they were at one moment. All workers have the same sharded tables and dynamic
-// tables, in the same order; worker 0 has the variables that are equal on all workers.
+// The values that this worker saves, as they were when the save began. All workers have the same sharded tables and
+// dynamic tables, in the same order; worker 0 has the variables that are equal on all workers.
 struct SavedState {
   struct Tensor {
     std::string name;
@@ -30,13 +30,13 @@ struct SavedState {
   struct Variable {
     std::string name;
     std::string slice;
-    std::shared_ptr<VariableMoment> moment;
+    std::shared_ptr<VariableSnapshot> snapshot;
   };
   struct Shard {
     SavedTable table;
-    std::shared_ptr<VariableMoment> moment;   // [LocalRows, ...]
-    TrackedRows::Pointer tracked;             // null if nobody asks for its changes
-    std::vector<RowChanges::Change> changes;  // since the last checkpoint, in an incremental one
+    std::shared_ptr<VariableSnapshot> snapshot;  // [LocalRows, ...]
+    TrackedRows::Pointer tracked;                // null if nobody asks for its changes
+    std::vector<RowChanges::Change> changes;     // since the last checkpoint, in an incremental one
   };
   struct Dynamic {
     std::string name;
@@ -56,17 +56,20 @@ struct SavedState {
   int64_t piece_bytes = 0;           // of shards and variables; 0: some megabytes
   std::optional<int64_t> part_rows;  // of dynamic tables; no value: as many as take some megabytes
 
-  // Ends the moments and snapshots of a failed save: one that is left unread makes every change cost a copy.
+  // Ends the snapshots of a failed save: one that is left unread makes every change cost a copy.
   void Drop();
 };
 
-// Writes a checkpoint of the whole job. It is a sequence of collectives: all workers call it with the same name and
-// prefix.
+// Writes a checkpoint of the whole job, in five steps (job_steps.h). All workers call it with the same name and prefix.
 //
-// 1. Each worker writes one file beside the place: its contiguous range of the sharded tables, which passes by piece by
-//    piece (core/sharding/table.h), its rows of dynamic tables, and its own tensors and variables.
-// 2. Worker 0 merges the files' indices, and moves the checkpoint to its place (commit.h). Before that, it does not
-//    exist.
+//   1. collect   The state of each worker: snapshots that began at the same training step (save_op.cc).
+//   2. count     All learn how many rows each of them writes, and the checkpoint's id.
+//   3. write     Each worker writes a file of its own beside the place: its tensors and variables, its rows of dynamic
+//                tables, and its contiguous range of the sharded tables, which passes by piece by piece
+//                (core/sharding/table.h).
+//   4. commit    Worker 0 merges the files' indices, and moves the checkpoint to its place (commit.h). Before that, it
+//                does not exist.
+//   5. end       The snapshots end as saved: the next incremental checkpoint may build on this one.
 //
 // An error on one worker (a full disk, a state that could not be collected) is returned on all of them, and the
 // communicator stays usable.
@@ -75,30 +78,38 @@ class SaveJob {
   SaveJob(std::string name, std::string prefix, Result<SavedState> state);
 
   Status Run(Communicator& communicator);
-  // Ends the moments of the state; instead of Run.
+  // Ends the snapshots of the state; instead of Run.
   void Drop();
 
  private:
   Status Save(Communicator& communicator);
-  Status WriteOwn(int rank, tensorflow::BundleWriter* file);
-  Status WriteVariable(tensorflow::BundleWriter* file, const SavedState::Variable& variable);
-  // Finds the rows of the shard that changed, for an incremental checkpoint.
+
+  // Step 2.
+  Status CountRows(Communicator& communicator);
   void FindChanges(SavedState::Shard* shard) const;
-  // changed: the changed rows of each worker, if the checkpoint is incremental.
-  Status WriteShard(Communicator& communicator, tensorflow::BundleWriter* file, SavedState::Shard* shard,
-                    const TableParts& changed);
-  // Writes the whole table.
-  Status WriteRows(Communicator& communicator, tensorflow::BundleWriter* file, SavedState::Shard* shard);
-  Status WriteChanges(const Communicator& communicator, tensorflow::BundleWriter* file, const SavedState::Shard& shard,
-                      const TableParts& changed);
-  // Tells all workers the numbers of rows of all, and a number for the checkpoint.
-  Status ExchangeCounts(Communicator& communicator);
-  Status WriteTables(Communicator& communicator, tensorflow::BundleWriter* file, const std::string& path);
+
+  // Step 3. What this worker writes alone, and then the sharded tables: together, as rows move between workers.
+  Status WriteOwn(int rank, int workers);
+  Status WriteTensors(int rank);
+  Status WriteVariable(const SavedState::Variable& variable);
+  Status WriteTables(int rank, const std::string& path);
+  Status WriteShards(Communicator& communicator);
+  // Writes the whole table, or only rows that changed. changed: how many these are on each worker.
+  Status WriteRows(Communicator& communicator, SavedState::Shard* shard);
+  Status WriteChanges(int rank, int workers, const SavedState::Shard& shard, const TableParts& changed);
+  // Ends the file. An error as well if a snapshot was lost.
+  Status FinishFile();
+
+  // Step 4. wrote: which workers have a file.
+  Status Commit(Communicator& communicator);
+  Status MergeAndMove(const std::vector<int64_t>& wrote);
+
+  // Step 5.
   Status EndSnapshots();
-  // On worker 0. wrote: which workers have a file.
-  Status MergeAndCommit(const std::vector<int64_t>& wrote);
-  Status Add(tensorflow::BundleWriter* file, const std::string& name, const std::string& slice,
-             const tensorflow::Tensor& value);
+
+  // Ends a variable's snapshot that has been read: changes need no copies from here on.
+  void End(const std::string& name, VariableSnapshot* snapshot);
+  Status Add(const std::string& name, const std::string& slice, const tensorflow::Tensor& value);
 
   std::string Aside() const { return prefix_ + "_temp/"; }
   std::string FileOf(int rank, int workers) const;
@@ -106,8 +117,10 @@ class SaveJob {
   const std::string name_, prefix_;
   Result<SavedState> state_;
   std::vector<TableParts> parts_;  // [T, 3 + S] of dynamic tables, and of the changed rows of sharded ones
-  int64_t link_ = 0;
-  bool wrote_ = false;
+  int64_t checkpoint_id_ = 0;
+  std::optional<tensorflow::BundleWriter> file_;  // this worker's
+  bool wrote_ = false;                            // whether it has tensors
+  Status read_;                                   // whether all that was read of snapshots is of them
 };
 
 }  // namespace lockstep

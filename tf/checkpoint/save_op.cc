@@ -1,5 +1,5 @@
-// Saves a checkpoint of the job (save_job.h). The kernel collects this worker's state of the moment, which takes no
-// time. The job writes it, on one of two lanes:
+// Saves a checkpoint of the job (save_job.h). The kernel collects this worker's state: snapshots, which take no time to
+// begin. The job writes it, on one of two lanes:
 //
 //   in the step        on the lane of the step's collectives. The step ends when the checkpoint is in its place.
 //   in the background  on the background lane, with a communicator of its own. The step continues at once.
@@ -98,13 +98,13 @@ class SaveCheckpointKernel : public CollectiveKernel {
     int input = 1 + static_cast<int>(variable_names_.size());
     for (const SavedTable& table : shards_) {
       TrackedRows::Pointer tracked = TrackedRows::Find(context, tf::HandleFromInput(context, input));
-      LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, input++, table.name, nullptr));
-      LOCKSTEP_RETURN_IF_ERROR(Check(*moment, table, communicator));
+      LOCKSTEP_ASSIGN_OR_RETURN(auto snapshot, SnapshotOf(context, input++, table.name, nullptr));
+      LOCKSTEP_RETURN_IF_ERROR(Check(*snapshot, table, communicator));
       if (changes_) {
-        if (tracked == nullptr || !tracked->known_link()) return ChangesUnknown(table.name);
-        state.previous = tracked->known_link();
+        if (tracked == nullptr || !tracked->known_checkpoint()) return ChangesUnknown(table.name);
+        state.previous = tracked->known_checkpoint();
       }
-      state.shards.push_back({table, std::move(moment), std::move(tracked), {}});
+      state.shards.push_back({table, std::move(snapshot), std::move(tracked), {}});
     }
     // Snapshots begin last: nothing fails once they have begun.
     for (const std::string& name : table_names_) {
@@ -117,9 +117,9 @@ class SaveCheckpointKernel : public CollectiveKernel {
   Status CollectOwn(const Call& call, SavedState* state) {
     tf::OpKernelContext* const context = call.context;
     for (size_t v = 0; v < variable_names_.size(); ++v) {
-      LOCKSTEP_ASSIGN_OR_RETURN(auto moment, MomentOf(context, 1 + static_cast<int>(v), variable_names_[v],
-                                                      background_ ? &copies_[v] : nullptr));
-      state->variables.push_back({variable_names_[v], variable_slices_[v], std::move(moment)});
+      LOCKSTEP_ASSIGN_OR_RETURN(auto snapshot, SnapshotOf(context, 1 + static_cast<int>(v), variable_names_[v],
+                                                          background_ ? &copies_[v] : nullptr));
+      state->variables.push_back({variable_names_[v], variable_slices_[v], std::move(snapshot)});
     }
     const ParallelFor parallel = ParallelForOf(context);
     int input = context->num_inputs() - static_cast<int>(tensor_names_.size());
@@ -140,27 +140,27 @@ class SaveCheckpointKernel : public CollectiveKernel {
         absl::StrCat("table '", table, "': its changes since the last checkpoint are not known; ", "save a full one"));
   }
 
-  // memory: for a copy of a variable that changes as a whole; null: nothing changes while the moment is read.
-  static Result<std::shared_ptr<VariableMoment>> MomentOf(tf::OpKernelContext* context, int input,
-                                                          const std::string& name, CopyMemory* memory) {
+  // memory: for a copy of a variable that changes as a whole; null: nothing changes while the snapshot is read.
+  static Result<std::shared_ptr<VariableSnapshot>> SnapshotOf(tf::OpKernelContext* context, int input,
+                                                              const std::string& name, CopyMemory* memory) {
     tf::core::RefCountPtr<tf::Var> variable;
     const absl::Status found = tf::LookupResource(context, tf::HandleFromInput(context, input), &variable);
     const std::string where = absl::StrCat("variable '", name, "': ");
     if (!found.ok()) return FailedPrecondition(absl::StrCat(where, "it is not initialized"));
-    Result<std::shared_ptr<VariableMoment>> moment =
-        memory == nullptr ? VariableMoment::Begin(std::move(variable))
-                          : VariableMoment::BeginOfAny(std::move(variable), ParallelForOf(context), memory);
-    if (!moment.ok()) return moment.status().WithPrefix(where);
-    return moment;
+    Result<std::shared_ptr<VariableSnapshot>> snapshot =
+        memory == nullptr ? VariableSnapshot::Begin(std::move(variable))
+                          : VariableSnapshot::BeginOfAny(std::move(variable), ParallelForOf(context), memory);
+    if (!snapshot.ok()) return snapshot.status().WithPrefix(where);
+    return snapshot;
   }
 
-  static Status Check(const VariableMoment& moment, const SavedTable& table, const Communicator& communicator) {
+  static Status Check(const VariableSnapshot& snapshot, const SavedTable& table, const Communicator& communicator) {
     LOCKSTEP_RETURN_IF_ERROR(table.CheckPlacement(communicator));
     const tf::TensorShape own = table.With(table.placement.LocalRows(communicator.rank(), communicator.size()));
-    if (moment.dtype() == table.dtype && moment.shape() == own) return OkStatus();
+    if (snapshot.dtype() == table.dtype && snapshot.shape() == own) return OkStatus();
     return InvalidArgument(absl::StrCat("table '", table.name, "': its variable is ",
-                                        tf::DataTypeString(moment.dtype()), moment.shape().DebugString(), ", wanted ",
-                                        tf::DataTypeString(table.dtype), own.DebugString()));
+                                        tf::DataTypeString(snapshot.dtype()), snapshot.shape().DebugString(),
+                                        ", wanted ", tf::DataTypeString(table.dtype), own.DebugString()));
   }
 
   Status BeginSnapshot(tf::OpKernelContext* context, int input, const std::string& name, SavedState* state) const {
@@ -168,7 +168,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
     LOCKSTEP_ASSIGN_OR_RETURN(dynamic.table, TableOf(context, input));
     DynamicTableResource& table = *dynamic.table;
     if (track_) table.table().TrackChanges();
-    if (changes_) state->previous = table.link();
+    if (changes_) state->previous = table.checkpoint_id();
     LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
     LOCKSTEP_ASSIGN_OR_RETURN(dynamic.snapshot, table.snapshot());
     dynamic.counts = CountsOf(*dynamic.snapshot);

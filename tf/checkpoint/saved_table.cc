@@ -69,9 +69,4 @@ Result<std::vector<SavedTable>> SavedTablesOf(tf::OpKernelConstruction* construc
   return tables;
 }
 
-Status Meet(Communicator& communicator, const std::string& name, const Status& status) {
-  if (communicator.size() == 1) return status;
-  return status.ok() ? communicator.Barrier(name) : communicator.Decline(name, status);
-}
-
 }  // namespace lockstep

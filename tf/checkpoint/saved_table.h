@@ -45,7 +45,4 @@ Status CheckChanges(const std::string& ids, int64_t changed, int64_t rows);
 // Returns the tables of an op's attributes: shard_names, shard_dtypes, shard_shapes, blocks and first_ranks.
 Result<std::vector<SavedTable>> SavedTablesOf(tensorflow::OpKernelConstruction* construction);
 
-// Returns `status` on all workers, if it is an error on any: they meet here.
-Status Meet(Communicator& communicator, const std::string& name, const Status& status);
-
 }  // namespace lockstep

@@ -33,8 +33,7 @@ namespace lockstep {
 //   <table>-key_owner       int64 [1]              which worker owned a key (core/sharding/placement.h): -1, the one of
 //                                                  the key's remainder; r >= 0, worker r all keys. Absent: the one of
 //                                                  its hash
-//   <table>-link            int64 [2]              this checkpoint's own number; the number of the one it builds on, or
-//   0
+//   <table>-link            int64 [2]              this checkpoint's own id; the id of the one it builds on, or 0
 //
 // W workers wrote it, each its own rows: as consecutive slices, so that no worker needs its rows at once, and in no
 // particular order of keys. A key's owner is its hash, or the key itself, modulo W. If R workers restore it, worker r
@@ -54,8 +53,8 @@ namespace lockstep {
 //                                                  removed before the others are restored: a key may have come back
 class TableLayout {
  public:
-  // The number in a checkpoint, and in the ops' tensors, in place of the link of no checkpoint. A link is never 0.
-  static constexpr int64_t kNoLink = 0;
+  // The number in a checkpoint, and in the ops' tensors, in place of the id of no checkpoint. An id is never 0.
+  static constexpr int64_t kNoCheckpoint = 0;
 
   TableLayout(const std::string& table, bool changes) : base_(changes ? absl::StrCat(table, "-changed") : table) {}
 

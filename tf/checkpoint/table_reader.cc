@@ -24,8 +24,8 @@ std::vector<T> Values(const tf::Tensor& tensor) {
   return {values, values + tensor.NumElements()};
 }
 
-std::optional<int64_t> LinkOf(int64_t number) {
-  return number == TableLayout::kNoLink ? std::nullopt : std::optional<int64_t>(number);
+std::optional<int64_t> IdOf(int64_t number) {
+  return number == TableLayout::kNoCheckpoint ? std::nullopt : std::optional<int64_t>(number);
 }
 
 // Keeps only these rows, whose numbers ascend, of `width` values each. An empty vector stays empty.
@@ -55,7 +55,7 @@ TableReader::TableReader(tf::BundleReader* file, DynamicTableResource* table, co
 Status TableReader::Restore() {
   LOCKSTEP_RETURN_IF_ERROR(table_->placement().Check(world_size_));
   LOCKSTEP_RETURN_IF_ERROR(CheckShapes());
-  LOCKSTEP_RETURN_IF_ERROR(CheckLink());
+  LOCKSTEP_RETURN_IF_ERROR(CheckBase());
   LOCKSTEP_RETURN_IF_ERROR(ComparePlacements());
   if (part_ != Part::kRows) LOCKSTEP_RETURN_IF_ERROR(RestoreSlots());
   if (changes_) LOCKSTEP_RETURN_IF_ERROR(RestoreRemoved());
@@ -74,8 +74,8 @@ Status TableReader::Restore() {
   }
   LOCKSTEP_RETURN_IF_ERROR(RestoreSweep());
   if (Has(layout_.Of("link"))) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64, {2}));
-    table_->set_link(LinkOf(link.flat<int64_t>()(0)));
+    LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor ids, Read(layout_.Of("link"), tf::DT_INT64, {2}));
+    table_->set_checkpoint_id(IdOf(ids.flat<int64_t>()(0)));
   }
   return OkStatus();
 }
@@ -105,14 +105,14 @@ Status TableReader::CheckShapes() {
   return OkStatus();
 }
 
-Status TableReader::CheckLink() {
+Status TableReader::CheckBase() {
   if (!changes_) return OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor link, Read(layout_.Of("link"), tf::DT_INT64, {2}));
-  const std::optional<int64_t> previous = LinkOf(link.flat<int64_t>()(1)), held = table_->link();
+  LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor ids, Read(layout_.Of("link"), tf::DT_INT64, {2}));
+  const std::optional<int64_t> previous = IdOf(ids.flat<int64_t>()(1)), held = table_->checkpoint_id();
   if (previous == held) return OkStatus();
-  return FailedPrecondition(absl::StrCat("it builds on checkpoint number ", previous.value_or(TableLayout::kNoLink),
-                                         ", and the table holds number ", held.value_or(TableLayout::kNoLink),
-                                         ": one between them is missing, or was replaced"));
+  return FailedPrecondition(absl::StrCat(
+      "it builds on checkpoint number ", previous.value_or(TableLayout::kNoCheckpoint), ", and the table holds number ",
+      held.value_or(TableLayout::kNoCheckpoint), ": one between them is missing, or was replaced"));
 }
 
 Status TableReader::ComparePlacements() {

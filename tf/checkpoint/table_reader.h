@@ -53,7 +53,7 @@ class TableReader {
   };
 
   Status CheckShapes();
-  Status CheckLink();
+  Status CheckBase();
   // Reads how the keys were placed.
   Status ComparePlacements();
   // Returns the distance between the writers of keys that this worker owns; the first one is this worker's rank modulo

@@ -66,7 +66,7 @@ TableCounts CountsOf(const Snapshot& snapshot) {
   return {snapshot.admitted_count(), snapshot.candidate_count(), static_cast<int64_t>(snapshot.removed().size())};
 }
 
-int64_t NewLink() {
+int64_t NewCheckpointId() {
   std::random_device random;
   const uint64_t bits = (static_cast<uint64_t>(random()) << 32 | random()) >> 1;
   return static_cast<int64_t>(bits | 1);
@@ -120,6 +120,7 @@ Status TableWriter::Write(Snapshot* snapshot) {
     PassCrashPoint("tables: part written");
   }
   table_->SnapshotRead();
+  LOCKSTEP_RETURN_IF_ERROR(snapshot->status());
   if (written_[0] != share_.admitted.count(share_.rank) || written_[1] != share_.candidates.count(share_.rank)) {
     return FailedPrecondition(absl::StrCat("table '", table_->name(), "': ", written_[0], " keys and ", written_[1],
                                            " candidates to save, wanted ", share_.admitted.count(share_.rank), " and ",
@@ -159,11 +160,11 @@ Status TableWriter::WriteOnce(const Snapshot& snapshot) {
     initials.push_back(slot.initial);
   }
   const std::vector<int64_t> clock = {share_.clock.step, share_.clock.changes};
-  const std::vector<int64_t> link = {share_.link, share_.previous.value_or(TableLayout::kNoLink)};
+  const std::vector<int64_t> ids = {share_.checkpoint_id, share_.previous.value_or(TableLayout::kNoCheckpoint)};
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slots"), Vector<tf::tstring>(names)));
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("slot_initials"), Vector<float>(initials)));
   LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("clock"), Vector<int64_t>(clock)));
-  LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("link"), Vector<int64_t>(link)));
+  LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("link"), Vector<int64_t>(ids)));
   if (table_->placement() != KeyPlacement()) {
     const std::vector<int64_t> owner = {table_->placement().number()};
     LOCKSTEP_RETURN_IF_ERROR(Add(layout_.Of("key_owner"), Vector<int64_t>(owner)));
@@ -250,7 +251,7 @@ Status TableWriter::WriteKeys(const TableRows& rows, bool admitted, int64_t begi
   }
   for (const int64_t key : rows.keys) {
     std::string& bytes = strings_[admitted ? 0 : 1].emplace_back();
-    if (!table_->strings()->BytesAtMoment(key, &bytes)) {
+    if (!table_->strings()->BytesInSnapshot(key, &bytes)) {
       return Internal(absl::StrCat("table '", table_->name(), "': key ", key, " has no string"));
     }
   }

@@ -21,8 +21,8 @@ struct TableShare {
   int rank = 0;
   bool changes = false;  // an incremental checkpoint
   TableParts admitted, candidates, removed;
-  // The number of this checkpoint, and that of the one that it builds on, if it is incremental.
-  int64_t link = 0;
+  // The id of this checkpoint, and that of the one that it builds on, if it is incremental.
+  int64_t checkpoint_id = 0;
   std::optional<int64_t> previous = std::nullopt;
   // The table's slots and clock when the snapshot began.
   std::vector<DynamicTable::Slot> slots = {};
@@ -35,9 +35,9 @@ struct TableShare {
 using TableCounts = std::array<int64_t, 3>;
 TableCounts CountsOf(const Snapshot& snapshot);
 
-// Returns a number for a checkpoint that no other one has, whatever seeds the program sets: it is not from TensorFlow's
+// Returns an id for a checkpoint that no other one has, whatever seeds the program sets: it is not from TensorFlow's
 // generators.
-int64_t NewLink();
+int64_t NewCheckpointId();
 
 // Writes this worker's part of a table to its file of a checkpoint, piece by piece (table_layout.h). Worker 0 also
 // writes the tensors that exist once. For one thread; files and table outlive it.

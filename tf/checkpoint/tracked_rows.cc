@@ -42,14 +42,14 @@ bool TrackedRows::tracks() const {
   return rows_.has_value();
 }
 
-std::optional<int64_t> TrackedRows::link() const {
+std::optional<int64_t> TrackedRows::checkpoint_id() const {
   const std::lock_guard lock(mutex_);
-  return link_;
+  return checkpoint_id_;
 }
 
-std::optional<int64_t> TrackedRows::known_link() const {
+std::optional<int64_t> TrackedRows::known_checkpoint() const {
   const std::lock_guard lock(mutex_);
-  return known_ ? link_ : std::nullopt;
+  return known_ ? checkpoint_id_ : std::nullopt;
 }
 
 void TrackedRows::FindChanges(RowRange part, const char* rows, std::vector<RowChanges::Change>* changes) const {
@@ -64,24 +64,24 @@ void TrackedRows::Take(RowRange part, const char* rows) {
   rows_->Accept(part, rows);
 }
 
-void TrackedRows::Saved(int64_t link, std::span<const RowChanges::Change> changes) {
+void TrackedRows::Saved(int64_t checkpoint_id, std::span<const RowChanges::Change> changes) {
   const std::lock_guard lock(mutex_);
-  link_ = link;
+  checkpoint_id_ = checkpoint_id;
   known_ = rows_.has_value();
   if (rows_) rows_->Accept(changes);
 }
 
-void TrackedRows::Restored(std::optional<int64_t> link) {
+void TrackedRows::Restored(std::optional<int64_t> checkpoint_id) {
   const std::lock_guard lock(mutex_);
-  link_ = link;
+  checkpoint_id_ = checkpoint_id;
   known_ = false;
   rows_.reset();
 }
 
-void TrackedRows::RestoredIncrement(std::optional<int64_t> link, const std::vector<int64_t>* changed,
+void TrackedRows::RestoredIncrement(std::optional<int64_t> checkpoint_id, const std::vector<int64_t>* changed,
                                     const tf::Tensor& rows, const ParallelFor& parallel) {
   const std::lock_guard lock(mutex_);
-  link_ = link;
+  checkpoint_id_ = checkpoint_id;
   if (!known_ || changed == nullptr) {
     rows_.reset();
     rows_.emplace(ChangesOf(rows, parallel));

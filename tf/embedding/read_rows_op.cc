@@ -2,7 +2,7 @@
 // variables.
 //
 // ResourceGather first wants the variable to be the only owner of its memory, since it puts it into "copy on read"
-// mode. While a checkpoint is saved, the memory has another owner (variable_moment.h), and so the first lookup would
+// mode. While a checkpoint is saved, the memory has another owner (variable_snapshot.h), and so the first lookup would
 // copy the whole table. Reading needs none of this: it copies rows while it holds the variable's mutex.
 #include <algorithm>
 #include <atomic>

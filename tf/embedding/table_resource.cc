@@ -252,7 +252,7 @@ Status DynamicTableResource::Restore(const tf::Tensor& keys, TableRows part, con
 }
 
 Status DynamicTableResource::BeginSnapshot(Snapshot::Kind kind) {
-  // Keys and their strings belong to one moment.
+  // Keys and their strings belong to one snapshot.
   const std::unique_lock naming(naming_);
   const std::lock_guard lock(mutex_);
   if (snapshot_.use_count() > 1) {
@@ -260,12 +260,12 @@ Status DynamicTableResource::BeginSnapshot(Snapshot::Kind kind) {
   }
   snapshot_.reset();
   LOCKSTEP_ASSIGN_OR_RETURN(snapshot_, Snapshot::Begin(*table_, kind));
-  if (strings_ != nullptr) strings_->BeginMoment();
+  if (strings_ != nullptr) strings_->BeginSnapshot();
   return OkStatus();
 }
 
 void DynamicTableResource::SnapshotRead() {
-  if (strings_ != nullptr) strings_->EndMoment();
+  if (strings_ != nullptr) strings_->EndSnapshot();
 }
 
 Result<std::shared_ptr<Snapshot>> DynamicTableResource::snapshot() {
@@ -276,24 +276,24 @@ Result<std::shared_ptr<Snapshot>> DynamicTableResource::snapshot() {
   return snapshot_;
 }
 
-Status DynamicTableResource::EndSnapshot(int64_t link) {
+Status DynamicTableResource::EndSnapshot(int64_t checkpoint_id) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Snapshot> read, snapshot());
   LOCKSTEP_RETURN_IF_ERROR(read->Commit());
   read.reset();
   const std::lock_guard lock(mutex_);
   snapshot_.reset();
-  link_ = link;
+  checkpoint_id_ = checkpoint_id;
   return OkStatus();
 }
 
-std::optional<int64_t> DynamicTableResource::link() const {
+std::optional<int64_t> DynamicTableResource::checkpoint_id() const {
   const std::lock_guard lock(mutex_);
-  return link_;
+  return checkpoint_id_;
 }
 
-void DynamicTableResource::set_link(std::optional<int64_t> link) {
+void DynamicTableResource::set_checkpoint_id(std::optional<int64_t> checkpoint_id) {
   const std::lock_guard lock(mutex_);
-  link_ = link;
+  checkpoint_id_ = checkpoint_id;
 }
 
 void DynamicTableResource::DropSnapshot() {

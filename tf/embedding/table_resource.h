@@ -112,8 +112,8 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   Clock clock() const { return {step_, changes_}; }
   void set_clock(Clock clock) { step_ = clock.step, changes_ = clock.changes; }
 
-  // Checkpoints (tf/checkpoint/dynamic_table_checkpoint_ops.cc). A checkpoint has a number, its link. Changes are
-  // recorded since the last saved or restored checkpoint, link(); a table that was neither saved nor restored has none.
+  // Checkpoints (tf/checkpoint/dynamic_table_checkpoint_ops.cc). A checkpoint has an id. Changes are recorded
+  // since the last saved or restored checkpoint, checkpoint_id(); a table that was neither saved nor restored has none.
   //
   // Begins a snapshot and keeps it until EndSnapshot. A snapshot left by a failed save is dropped. FAILED_PRECONDITION
   // if a save still reads one.
@@ -122,10 +122,10 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   void SnapshotRead();
   // Returns the snapshot to be read; the table keeps it while a reader does. FAILED_PRECONDITION if there is none.
   Result<std::shared_ptr<Snapshot>> snapshot();
-  // Declares that the snapshot is safe on the disk, in the checkpoint `link`.
-  Status EndSnapshot(int64_t link);
-  std::optional<int64_t> link() const;
-  void set_link(std::optional<int64_t> link);
+  // Declares that the snapshot is safe on the disk, in the checkpoint `checkpoint_id`.
+  Status EndSnapshot(int64_t checkpoint_id);
+  std::optional<int64_t> checkpoint_id() const;
+  void set_checkpoint_id(std::optional<int64_t> checkpoint_id);
   // Drops the snapshot of a failed save, unless another save reads it: the next checkpoint has to be full.
   void DropSnapshot();
   // Removes keys that an incremental checkpoint names; a string is named by its int64 key.
@@ -159,13 +159,13 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // Shared: from naming a string's key until the key is resolved. Exclusive: while strings are removed.
   mutable std::shared_mutex naming_;
   mutable std::mutex mutex_;
-  std::deque<ResolvedKeys> batches_;    // guarded by mutex_: those of this step
-  std::deque<ResolvedKeys> before_;     // guarded by mutex_: those of the step before
-  std::shared_ptr<Snapshot> snapshot_;  // guarded by mutex_; destroyed before the table
-  bool resolved_ = false;               // guarded by mutex_: whether keys were resolved since the last step ended
-  std::optional<int64_t> last_run_;     // guarded by mutex_: the run in which the last step ended
-  std::optional<int64_t> link_;         // guarded by mutex_
-  std::vector<int64_t> unadmitted_;     // guarded by mutex_: keys looked up in this step that are not admitted
+  std::deque<ResolvedKeys> batches_;      // guarded by mutex_: those of this step
+  std::deque<ResolvedKeys> before_;       // guarded by mutex_: those of the step before
+  std::shared_ptr<Snapshot> snapshot_;    // guarded by mutex_; destroyed before the table
+  bool resolved_ = false;                 // guarded by mutex_: whether keys were resolved since the last step ended
+  std::optional<int64_t> last_run_;       // guarded by mutex_: the run in which the last step ended
+  std::optional<int64_t> checkpoint_id_;  // guarded by mutex_
+  std::vector<int64_t> unadmitted_;       // guarded by mutex_: keys looked up in this step that are not admitted
 };
 
 // Returns the table of input `index`, a handle. FAILED_PRECONDITION if it has not been initialized.

@@ -33,7 +33,7 @@
 #include "tf/comm/collective_op.h"
 #include "tf/embedding/table_resource.h"
 #include "tf/embedding/update_rules.h"
-#include "tf/embedding/variable_moment.h"
+#include "tf/embedding/variable_snapshot.h"
 
 namespace lockstep {
 namespace {
@@ -84,7 +84,7 @@ class Locks {
 // held.
 Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable, const std::vector<uint32_t>* rows) {
   // A save that reads the buffer keeps it: the variable stays out of "copy on read" mode until it is saved.
-  if (rows != nullptr && VariableMoment::BeforeChange(variable, *rows)) return OkStatus();
+  if (rows != nullptr && VariableSnapshot::BeforeChange(variable, *rows)) return OkStatus();
   if (!variable->copy_on_read_mode.load() && !variable->tensor()->RefCountIsOne()) {
     const tf::Tensor& old = *variable->tensor();
     tf::Tensor copy;
