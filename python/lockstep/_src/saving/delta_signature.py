@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.saving import delta_files
-from lockstep._src.saving.links import LINK
+from lockstep._src.saving.checkpoint_ids import TENSOR
 from lockstep._src.saving.row_table import RowTable
 
 _tf1 = tf.compat.v1
@@ -94,21 +94,21 @@ class Updates:
 
     def _apply(self, prefix: tf.Tensor) -> tf.Tensor:
         delta = self._read(prefix)
-        checks = [self._check_order(prefix, delta[LINK]), *self._check_rows(prefix, delta)]
+        checks = [self._check_order(prefix, delta[TENSOR]), *self._check_rows(prefix, delta)]
         with tf.control_dependencies(checks):
             updates = [update for name in self.variables for update in self._update(name, delta)]
             for name, table in self._tables.items():
                 keys, values = delta[delta_files.changed_keys(name)], delta[delta_files.changed_values(name)]
                 updates.append(table.update(delta[delta_files.removed_keys(name)], keys, values))
         with tf.control_dependencies(updates):
-            version = delta[LINK][0]
+            version = delta[TENSOR][0]
             assigned = self._version.assign(version, read_value=False)
         with tf.control_dependencies([assigned]):
             return tf.identity(version, name="version")
 
     def _read(self, prefix: tf.Tensor) -> dict[str, tf.Tensor]:
         """Reads all tensors of a delta, by one operation, so that each update depends on all of them."""
-        wanted: dict[str, tuple[tf.DType, list[int | None]]] = {LINK: (tf.int64, [2])}
+        wanted: dict[str, tuple[tf.DType, list[int | None]]] = {TENSOR: (tf.int64, [2])}
         for name, (shape, dtype) in self.variables.items():
             if shape:
                 wanted[delta_files.changed_ids(name)] = (tf.int64, [None])
@@ -131,11 +131,11 @@ class Updates:
         with tf.control_dependencies(shaped):
             return {name: tf.identity(value) for name, value in zip(wanted, shaped, strict=True)}
 
-    def _check_order(self, prefix: tf.Tensor, link: tf.Tensor) -> tf.Operation:
+    def _check_order(self, prefix: tf.Tensor, ids: tf.Tensor) -> tf.Operation:
         version = self._version.read_value()
-        has, builds_on, model = (tf.strings.as_string(number) for number in (link[0], link[1], version))
+        has, builds_on, model = (tf.strings.as_string(number) for number in (ids[0], ids[1], version))
         return _check(
-            tf.equal(link[1], version),
+            tf.equal(ids[1], version),
             *("delta ", prefix, " has version ", has, " and builds on version ", builds_on),
             *(", but the model has version ", model, "; apply the deltas in their order"),
         )

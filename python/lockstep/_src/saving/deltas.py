@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from lockstep._src.engine import background, file_errors, whole_files
 from lockstep._src.engine.context import context
-from lockstep._src.saving import chain, delta_files, links, string_numbers
+from lockstep._src.saving import chain, checkpoint_ids, delta_files, string_numbers
 from lockstep._src.saving.delta_files import Record
 from lockstep._src.saving.increments import Increment, Rows, host_session, pieces_of, read_places
 
@@ -214,7 +214,7 @@ class _History:
 
 def _merged(record: Record, newer: Sequence[Increment], history: _History) -> dict[str, np.ndarray]:
     """Returns the tensors of the delta that has the effect of several increments."""
-    tensors = {links.LINK: np.array([newer[-1].version, record.version], np.int64)}
+    tensors = {checkpoint_ids.TENSOR: np.array([newer[-1].version, record.version], np.int64)}
     for name, (shape, dtype) in record.variables.items():
         if shape:
             ids, values = _changed_rows(name, shape, dtype, newer, history)

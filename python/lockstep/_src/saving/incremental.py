@@ -38,7 +38,7 @@ from lockstep._src.collectives import agreement, ordered
 from lockstep._src.engine import background, file_errors
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
-from lockstep._src.saving import checkpoint, latest, links
+from lockstep._src.saving import checkpoint, checkpoint_ids, latest
 from lockstep._src.saving.chain import FOLDER, Chain, increments_on
 from lockstep._src.saving.shard_saveables import saved_shard_of
 from lockstep._src.saving.table_saveables import take_tables
@@ -77,19 +77,21 @@ class IncrementalSaver:
             own = checkpoint.Saver()
             self._full = lambda: own
         self._every = full_every
-        self._links = ops.lockstep_track_tables(
+        self._checkpoint_ids = ops.lockstep_track_tables(
             [table.handle for table in tables], [variable.handle for variable in shards]
         )
         self._names = [table.logical_name for table in tables] + [variable.op.name for variable in shards]
         self._was_full = self._has_warned = False
         self._changes = _saver_of_changes()
-        self._chain: Chain | None = None  # the chain that ends with the checkpoint self._link; only on worker 0
-        self._link: int | None = None
+        self._chain: Chain | None = (
+            None  # ends with the checkpoint self._checkpoint_id; only on worker 0
+        )
+        self._checkpoint_id: int | None = None
 
     def track(self, session: Any) -> None:
         """Makes the tables record their changes from now on; to be called in a new session."""
         background.finish()  # rows that it has read would count as unchanged
-        session.run(self._links)
+        session.run(self._checkpoint_ids)
 
     def save(self, session: Any, save_path: str, global_step: int) -> str:
         """Saves an increment, or a full checkpoint if the chain cannot continue.
@@ -108,15 +110,15 @@ class IncrementalSaver:
             return self._save(session, save_path, global_step)
 
     def _save(self, session: Any, save_path: str, global_step: int) -> str:
-        background.finish()  # it changes the links
-        links_here = session.run(self._links).tolist()
-        self._warn_of_unsaved(links_here)
-        of_workers = agreement.gather_values(links_here, "incremental_links")
+        background.finish()  # it changes the ids
+        ids_here = session.run(self._checkpoint_ids).tolist()
+        self._warn_of_unsaved(ids_here)
+        of_workers = agreement.gather_values(ids_here, "incremental_ids")
         # 0 means that the changes of a table are unknown.
-        found = {link for row in of_workers for link in row}
-        link = found.pop() if len(found) == 1 else 0
+        found = {checkpoint_id for row in of_workers for checkpoint_id in row}
+        checkpoint_id = found.pop() if len(found) == 1 else 0
         directory = os.path.dirname(save_path)
-        chain = self._continued(link, directory) if context.rank == 0 else None
+        chain = self._continued(checkpoint_id, directory) if context.rank == 0 else None
         name = None if chain is None else chain.next_name(int(global_step))
         name = agreement.from_chief(name, "incremental_name")
         if name is None:
@@ -137,14 +139,14 @@ class IncrementalSaver:
         else:
             chain.increments.append(name)
             chain.write(directory)
-        self._link = _link_of(path)
+        self._checkpoint_id = _id_of(path)
 
     def _warn_of_unsaved(self, found: list[int]) -> None:
         """Warns once of tables whose changes are not known even after a full checkpoint: its saver omits them."""
         if context.rank != 0 or not self._was_full:
             return
         self._was_full = False
-        unsaved = [name for name, link in zip(self._names, found, strict=True) if not link]
+        unsaved = [name for name, known in zip(self._names, found, strict=True) if not known]
         if unsaved and not self._has_warned:
             self._has_warned = True
             _log.warning(
@@ -184,14 +186,14 @@ class IncrementalSaver:
             before = prefix
         return chain.prefixes(directory)
 
-    def _continued(self, link: int, directory: str) -> Chain | None:
+    def _continued(self, checkpoint_id: int, directory: str) -> Chain | None:
         """Returns, on worker 0, the chain that the next checkpoint may continue; None if it must be a full one."""
-        if not link:
+        if not checkpoint_id:
             return None
-        if link != self._link or self._chain is None:
+        if checkpoint_id != self._checkpoint_id or self._chain is None:
             # Another saver saved the last checkpoint. The chain can begin with it if it was the session's saver.
             others = getattr(self._full(), "last_checkpoints", None)
-            if not others or os.path.dirname(others[-1]) != directory or _link_of(others[-1]) != link:
+            if not others or os.path.dirname(others[-1]) != directory or _id_of(others[-1]) != checkpoint_id:
                 return None
             self._begin_chain(directory, os.path.basename(others[-1]))
         chain = self._chain
@@ -216,15 +218,15 @@ class IncrementalSaver:
                 _gfile.remove(path)
 
 
-def _link_of(path: str) -> int | None:
+def _id_of(path: str) -> int | None:
     """Returns the number of a full checkpoint; None if it has none or does not exist."""
-    found = links.link_of(path) if _gfile.exists(f"{path}.index") else None
+    found = checkpoint_ids.ids_of(path) if _gfile.exists(f"{path}.index") else None
     return found and found[0]
 
 
 def _check_follows(before: str, prefix: str) -> None:
     """Raises FailedPreconditionError if an increment does not build on the checkpoint before it."""
-    built_on, own = links.link_of(before), links.link_of(prefix)
+    built_on, own = checkpoint_ids.ids_of(before), checkpoint_ids.ids_of(prefix)
     if built_on is not None and own is not None and own[1] != built_on[0]:
         raise tf.errors.FailedPreconditionError(
             None,

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from lockstep._src.engine import file_errors
-from lockstep._src.saving import bundle, delta_files, links
+from lockstep._src.saving import bundle, checkpoint_ids, delta_files
 
 _tf1 = tf.compat.v1
 _PIECE_BYTES = 8 << 20
@@ -35,10 +35,10 @@ class Increment:
             self._reader = tf.train.load_checkpoint(prefix)
             self.shapes = self._reader.get_variable_to_shape_map()
             self.dtypes = self._reader.get_variable_to_dtype_map()
-            link = links.read_link(self._reader)
-        if link is None:
-            raise tf.errors.DataLossError(None, None, f"{prefix} has no number ({links.LINK})")
-        self.version, self.previous = link
+            ids = checkpoint_ids.read_ids(self._reader)
+        if ids is None:
+            raise tf.errors.DataLossError(None, None, f"{prefix} has no number ({checkpoint_ids.TENSOR})")
+        self.version, self.previous = ids
         self._last_whole: tuple[str, np.ndarray] | None = None  # the tensor that `rows` read last, if it has no slices
 
     def tensor(self, name: str) -> np.ndarray:

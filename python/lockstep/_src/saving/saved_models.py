@@ -25,7 +25,7 @@ from tensorflow.python.training.saver import BulkSaverBuilder
 from lockstep._src.engine import file_errors, whole_files
 from lockstep._src.engine.arguments import listed
 from lockstep._src.engine.context import context
-from lockstep._src.saving import bundle, delta_files, links
+from lockstep._src.saving import bundle, checkpoint_ids, delta_files
 from lockstep._src.saving.delta_signature import Updates
 from lockstep._src.saving.row_table import RowTableSaveable
 from lockstep._src.saving.stock_tables import StockTable
@@ -230,11 +230,11 @@ def _export(
 
 def _updates(checkpoint: _Checkpoint) -> tuple[Updates, delta_files.Record]:
     """Returns the state of the default graph's model that deltas change, and the record of its export."""
-    version = links.link_of(checkpoint.path)
+    version = checkpoint_ids.ids_of(checkpoint.path)
     if version is None:
         raise ValueError(
-            f"export: checkpoint {checkpoint.path!r} has no number ({links.LINK}), on which increments build; with "
-            "updatable=True wanted one of a session that saves increments (save_incremental_checkpoint_secs)"
+            f"export: checkpoint {checkpoint.path!r} has no number ({checkpoint_ids.TENSOR}), on which increments build; "
+            "with updatable=True wanted one of a session that saves increments (save_incremental_checkpoint_secs)"
         )
     tables = [table.mutable for table in dynamic.dynamic_tables()]
     others = [

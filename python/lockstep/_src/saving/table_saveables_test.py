@@ -347,7 +347,7 @@ def test_strings_that_are_evicted_during_a_save_are_saved(tmp_path):
     table = make(key_dtype=tf.string, evict_option=dynamic.GlobalStepEvict(1))
     ids, step = train(table, tf.train.AdagradOptimizer(0.1))
     names = {"tables": [table.handle], "names": ["user"]}
-    counts, link = ops.lockstep_begin_snapshots(**names)
+    counts, checkpoint_id = ops.lockstep_begin_snapshots(**names)
     counted, linked = tf.placeholder(tf.int64), tf.placeholder(tf.int64)
     prefix = f"{tmp_path}/model.ckpt"
     written = ops.lockstep_write_tables(prefix, counted, linked, **names, rank=0, part_rows=2)
@@ -356,7 +356,7 @@ def test_strings_that_are_evicted_during_a_save_are_saved(tmp_path):
         session.run(tf.global_variables_initializer())
         session.run(step, {ids: ["a", "b", "c", ""]})
         had = contents(session, table, *slots_here())
-        begun, number = session.run([counts, link])
+        begun, number = session.run([counts, checkpoint_id])
         for i in range(5):
             session.run(step, {ids: [f"other {i}", "c"]})
         left = contents(session, table)

@@ -50,8 +50,8 @@ def to_strings(table: Any) -> tf.Tensor:
             "workers, in a scope, or use tf.compat.v1.train.Saver in a graph"
         )
     with tempfile.TemporaryDirectory() as folder:
-        counts, link = library.ops.lockstep_begin_snapshots(**_arguments(table))
-        _write(table, os.path.join(folder, _NAME), counts[tf.newaxis], link)
+        counts, checkpoint_id = library.ops.lockstep_begin_snapshots(**_arguments(table))
+        _write(table, os.path.join(folder, _NAME), counts[tf.newaxis], checkpoint_id)
         return _read(folder)
 
 
@@ -73,13 +73,13 @@ class Copy:
         _check_is_eager(table)
         self._table = table
         self._folder = tempfile.TemporaryDirectory(prefix="lockstep_copy_")
-        counts, link = library.ops.lockstep_begin_snapshots(**_arguments(table))
+        counts, checkpoint_id = library.ops.lockstep_begin_snapshots(**_arguments(table))
         try:
             path = self._path()
-            library.ops.lockstep_write_tables(path, counts[tf.newaxis], link, **_arguments(table), rank=0)
+            library.ops.lockstep_write_tables(path, counts[tf.newaxis], checkpoint_id, **_arguments(table), rank=0)
         except tf.errors.OpError as error:
             raise file_errors.named(error, f"{self._what()} cannot be written: {file_errors.cause_of(error)}") from None
-        library.ops.lockstep_end_snapshots(link, **_arguments(table))
+        library.ops.lockstep_end_snapshots(checkpoint_id, **_arguments(table))
 
     def _what(self) -> str:
         return f"table '{self._table.logical_name}': its copy in {self._folder.name}"
@@ -133,10 +133,10 @@ def _gather(table: Any) -> tf.Tensor | None:
     rank, workers = context.rank, context.world_size
     with tempfile.TemporaryDirectory() as folder:
         parts = [os.path.join(folder, f"part-{r:05d}") for r in range(workers)]
-        counts, link = library.ops.lockstep_begin_snapshots(**_arguments(table))
+        counts, checkpoint_id = library.ops.lockstep_begin_snapshots(**_arguments(table))
         counts = ordered.allgather(counts[tf.newaxis], name="table_counts")
-        link = ordered.allgather(link[tf.newaxis], name="table_link")[0]
-        has_rows = _write(table, parts[rank], counts, link)
+        checkpoint_id = ordered.allgather(checkpoint_id[tf.newaxis], name="table_checkpoint_id")[0]
+        has_rows = _write(table, parts[rank], counts, checkpoint_id)
         mine = np.frombuffer(_pack(has_rows, Path(folder)), np.uint8)
         to_worker_0 = tf.constant([len(mine)] + [0] * (workers - 1), tf.int64)
         received, sizes = ordered.alltoall(tf.constant(mine), to_worker_0, name="table_parts")
@@ -205,10 +205,10 @@ def _arguments(table: Any) -> dict[str, Any]:
     return {"tables": [table.handle], "names": [_NAME]}
 
 
-def _write(table: Any, prefix: str, counts: tf.Tensor, link: tf.Tensor) -> bool:
+def _write(table: Any, prefix: str, counts: tf.Tensor, checkpoint_id: tf.Tensor) -> bool:
     """Writes this worker's part and returns whether it has rows."""
-    has_rows = library.ops.lockstep_write_tables(prefix, counts, link, **_arguments(table), rank=context.rank)
-    library.ops.lockstep_end_snapshots(link, **_arguments(table))
+    has_rows = library.ops.lockstep_write_tables(prefix, counts, checkpoint_id, **_arguments(table), rank=context.rank)
+    library.ops.lockstep_end_snapshots(checkpoint_id, **_arguments(table))
     return bool(has_rows)
 
 

@@ -1,4 +1,4 @@
-"""Tests of the moment of a save in the background: what is saved is what was there, whatever changes a variable later.
+"""Tests of the snapshots of a save in the background: it saves what was there, whatever changes a variable later.
 
 Rank 0 begins a save and changes its variable; only then rank 1 begins the save. So rank 0 reads nothing before.
 """
@@ -154,7 +154,7 @@ def save_while_changing(folder, writer):
 # Promise (checkpoints.md): a save has the values of its step, regardless of the operations that change variables
 # meanwhile.
 @pytest.mark.parametrize("writer", WRITERS)
-def test_a_save_has_the_values_of_its_moment(tmp_path, writer):
+def test_a_save_has_the_values_of_its_begin(tmp_path, writer):
     call_workers(functools.partial(save_while_changing, str(tmp_path), writer), 2, timeout_s=DEADLINE_S)
 
 
