@@ -3,16 +3,17 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <mutex>
 #include <utility>
+
+#include "core/base/mutex.h"
 
 namespace lockstep {
 namespace {
 
 struct PendingCrash {
-  std::mutex mutex;
-  std::string name;  // guarded by mutex
-  int passes = 0;    // guarded by mutex; the passes that are left
+  Mutex mutex;
+  std::string name LOCKSTEP_GUARDED_BY(mutex);
+  int passes LOCKSTEP_GUARDED_BY(mutex) = 0;  // the passes that are left
 };
 
 PendingCrash& GlobalPendingCrash() {
@@ -28,7 +29,7 @@ std::atomic<bool> crash_asked_for{false};
 
 void PassAskedFor(const char* name) {
   PendingCrash& pending = GlobalPendingCrash();
-  std::lock_guard lock(pending.mutex);
+  const MutexLock lock(pending.mutex);
   if (pending.name == name && --pending.passes == 0) kill(getpid(), SIGKILL);
 }
 
@@ -38,7 +39,7 @@ Status CrashAt(std::string name, int passes) {
   if (passes < 1)
     return InvalidArgument("crash point '" + name + "': pass " + std::to_string(passes) + ", wanted 1 or more");
   PendingCrash& pending = GlobalPendingCrash();
-  std::lock_guard lock(pending.mutex);
+  const MutexLock lock(pending.mutex);
   pending.name = std::move(name);
   pending.passes = passes;
   internal::crash_asked_for.store(true, std::memory_order_release);

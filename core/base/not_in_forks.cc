@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <mutex>
 #include <utility>
+
+#include "core/base/mutex.h"
 
 namespace lockstep {
 
@@ -22,14 +23,17 @@ struct ForkHandlers {
 
   ForkHandlers() {
     // Without memory for the handlers, forks keep their copies of the descriptors.
-    (void)pthread_atfork([] { Get().mutex.lock(); }, [] { Get().mutex.unlock(); },
+    (void)pthread_atfork([] { Get().Hold(); }, [] { Get().Free(); },
                          [] {
                            Get().Drop();
-                           Get().mutex.unlock();
+                           Get().Free();
                          });
   }
 
-  void Drop() const {
+  // The analysis does not follow the mutex from one handler to the next.
+  void Hold() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { mutex.lock(); }
+  void Free() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { mutex.unlock(); }
+  void Drop() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
     for (const NotInForks* entry : entries) {
       for (const int descriptor : entry->descriptors_) {
         if (descriptor >= 0) dup3(nowhere, descriptor, O_CLOEXEC);
@@ -37,20 +41,20 @@ struct ForkHandlers {
     }
   }
 
-  std::mutex mutex;
-  std::vector<const NotInForks*> entries;  // guarded by mutex
+  Mutex mutex;
+  std::vector<const NotInForks*> entries LOCKSTEP_GUARDED_BY(mutex);
   const int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
 };
 
 NotInForks::NotInForks(std::vector<int> descriptors) : descriptors_(std::move(descriptors)) {
   ForkHandlers& handlers = ForkHandlers::Get();
-  const std::lock_guard lock(handlers.mutex);
+  const MutexLock lock(handlers.mutex);
   handlers.entries.push_back(this);
 }
 
 NotInForks::~NotInForks() {
   ForkHandlers& handlers = ForkHandlers::Get();
-  const std::lock_guard lock(handlers.mutex);
+  const MutexLock lock(handlers.mutex);
   std::erase(handlers.entries, this);
 }
 

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -17,6 +16,7 @@
 
 #include "core/base/crash_point.h"
 #include "core/base/fork_guard.h"
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 #include "core/capi/apart_warning.h"
 #include "core/comm/liveness/after_loss.h"
@@ -32,16 +32,16 @@ namespace {
 
 // The process-wide state: the default context, and below the named lane of each group.
 struct Holder {
-  std::mutex mutex;
-  std::shared_ptr<Context> context;  // guarded by mutex
-  long long number = 0;              // guarded by mutex: of the contexts that were made
+  Mutex mutex;
+  std::shared_ptr<Context> context LOCKSTEP_GUARDED_BY(mutex);
+  long long number LOCKSTEP_GUARDED_BY(mutex) = 0;  // of the contexts that were made
 };
 
 struct Lanes {
   const ForkGuard fork;
   const bool in_fork;
-  std::mutex mutex;
-  std::map<int, std::shared_ptr<NamedLane>> of_groups;  // guarded by mutex
+  Mutex mutex;
+  std::map<int, std::shared_ptr<NamedLane>> of_groups LOCKSTEP_GUARDED_BY(mutex);
 };
 
 // Never destroyed: no destructor may wait for a lane's thread at the end of the process, or in a fork that exits. A
@@ -79,14 +79,14 @@ int Report(const Status& status) {
 
 std::shared_ptr<Context> CurrentContext() {
   Holder& holder = TheHolder();
-  std::lock_guard lock(holder.mutex);
+  const MutexLock lock(holder.mutex);
   return holder.context;
 }
 
 // Returns the context with a number, which no other one of this process has.
 Result<std::shared_ptr<Context>> NumberedContext(long long number) {
   Holder& holder = TheHolder();
-  const std::lock_guard lock(holder.mutex);
+  const MutexLock lock(holder.mutex);
   if (holder.number != number || holder.context == nullptr) return Cancelled("this rank has left the job");
   return holder.context;
 }
@@ -103,7 +103,7 @@ Status Init(const ContextOptions& options) {
   // The lock is not held during the rendezvous, so that rank() and the like answer meanwhile.
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Context> context, Context::Create(options));
   Holder& holder = TheHolder();
-  std::lock_guard lock(holder.mutex);
+  const MutexLock lock(holder.mutex);
   if (holder.context != nullptr) return FailedPrecondition("Lockstep was initialised by another thread meanwhile");
   holder.context = std::move(context);
   ++holder.number;
@@ -112,7 +112,7 @@ Status Init(const ContextOptions& options) {
 
 std::shared_ptr<NamedLane> CurrentLane(int group) {
   Lanes& lanes = TheLanes();
-  std::lock_guard lock(lanes.mutex);
+  const MutexLock lock(lanes.mutex);
   const auto found = lanes.of_groups.find(group);
   return found == lanes.of_groups.end() ? nullptr : found->second;
 }
@@ -124,7 +124,7 @@ Status OpenLane(int group, const ContextOptions& options, const NamedLaneOptions
   ProcessApartWarning().NoteJoining();
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<NamedLane> lane, NamedLane::Create(options, lane_options));
   Lanes& lanes = TheLanes();
-  std::lock_guard lock(lanes.mutex);
+  const MutexLock lock(lanes.mutex);
   return lanes.of_groups.try_emplace(group, std::move(lane)).second ? OkStatus() : taken();
 }
 
@@ -225,7 +225,7 @@ int lockstep_close_lane(int group, const char* how) {
   std::shared_ptr<lockstep::NamedLane> lane;
   {
     lockstep::Lanes& lanes = lockstep::TheLanes();
-    std::lock_guard lock(lanes.mutex);
+    const lockstep::MutexLock lock(lanes.mutex);
     const auto found = lanes.of_groups.find(group);
     if (found != lanes.of_groups.end()) {
       lane = std::move(found->second);
@@ -274,7 +274,7 @@ int lockstep_shutdown(const char* how) {
   std::shared_ptr<lockstep::Context> context;
   {
     lockstep::Holder& holder = lockstep::TheHolder();
-    std::lock_guard lock(holder.mutex);
+    const lockstep::MutexLock lock(holder.mutex);
     context = std::move(holder.context);
     holder.context = nullptr;
   }
@@ -286,7 +286,7 @@ int lockstep_shutdown(const char* how) {
 
 long long lockstep_context_number() {
   lockstep::Holder& holder = lockstep::TheHolder();
-  const std::lock_guard lock(holder.mutex);
+  const lockstep::MutexLock lock(holder.mutex);
   return holder.context == nullptr ? 0 : holder.number;
 }
 

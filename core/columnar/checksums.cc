@@ -79,7 +79,7 @@ Status Checksums::Verify(const std::string& path) {
   const auto found = entries_.find(Absolute(path));
   if (found == entries_.end()) return OkStatus();
   Entry& entry = *found->second;
-  std::lock_guard lock(entry.mutex);
+  const MutexLock lock(entry.mutex);
   if (!entry.verdict) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Digest digest, DigestOf(path));
     entry.verdict = OkStatus();

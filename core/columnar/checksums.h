@@ -2,11 +2,11 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/sha256.h"
 #include "core/base/status.h"
 
@@ -34,8 +34,8 @@ class Checksums {
  private:
   struct Entry {
     Digest wanted;
-    std::mutex mutex;
-    std::optional<Status> verdict;  // guarded by mutex
+    Mutex mutex;
+    std::optional<Status> verdict LOCKSTEP_GUARDED_BY(mutex);
   };
 
   // By absolute names. Constant after construction, except what the entries guard.

@@ -27,6 +27,7 @@
 #include <system_error>
 
 #include "core/base/float_mode.h"
+#include "core/base/mutex.h"
 #include "core/columnar/files/files.h"
 #include "core/columnar/tolerant.h"
 
@@ -40,9 +41,8 @@ struct Decoder::Stretch {
   int64_t piece_rows = 1;
   int64_t first_end = 0;  // where the first piece ends, in the run
 
-  // Guarded by open_mutex: the opened file.
-  std::mutex open_mutex;
-  std::shared_ptr<ParquetFile> opened;
+  Mutex open_mutex;
+  std::shared_ptr<ParquetFile> opened LOCKSTEP_GUARDED_BY(open_mutex);
 
   // The streams of the fields, and the selector of the rows that the filter keeps.
   std::vector<TolerantStream<ColumnStream>> streams;
@@ -104,15 +104,15 @@ Decoder::~Decoder() {
 }
 
 void Decoder::Cancel() {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stopped_ = true;
   if (error_.ok()) error_ = Cancelled("reading was cancelled");
-  work_.notify_all();
-  ready_.notify_all();
+  work_.NotifyAll();
+  ready_.NotifyAll();
 }
 
 Result<std::shared_ptr<const Piece>> Decoder::Next() {
-  std::unique_lock lock(mutex_);
+  const MutexLock lock(mutex_);
   while (true) {
     if (!error_.ok()) return error_;
     if (!tasks_.empty()) {
@@ -121,31 +121,31 @@ Result<std::shared_ptr<const Piece>> Decoder::Next() {
       if (!task->error.ok()) {
         error_ = task->error;
         stopped_ = true;
-        work_.notify_all();
+        work_.NotifyAll();
         return error_;
       }
       if (task->done == columns_) {
         tasks_.pop_front();
         rows_ahead_ -= task->piece->rows;
-        work_.notify_all();
+        work_.NotifyAll();
         if (task->wanted) return std::shared_ptr<const Piece>(task->piece);
         continue;
       }
     } else if (plan_ended_) {
       return std::shared_ptr<const Piece>();
     }
-    ready_.wait(lock);
+    ready_.Wait(mutex_);
   }
 }
 
 void Decoder::Work() {
   const GradualUnderflow mode;  // values are converted and checked as in other programs
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopped_) {
     size_t column = 0;
     const std::shared_ptr<Task> task = Claim(&column);
     if (task == nullptr) {
-      if (!ScheduleNext()) work_.wait(lock);
+      if (!ScheduleNext()) work_.Wait(mutex_);
       continue;
     }
     // Decoding is the only slow part, and the only one without the lock.
@@ -163,12 +163,12 @@ void Decoder::Work() {
     // woken.
     if (task->error.ok()) task->error = std::move(status);
     ++task->done;
-    if (task->done == columns_ || !task->error.ok()) ready_.notify_all();
+    if (task->done == columns_ || !task->error.ok()) ready_.NotifyAll();
     // A waiting thread can now claim the column's next piece; after the filter, all columns of this piece.
     if (column < filtered_) {
-      work_.notify_all();
+      work_.NotifyAll();
     } else {
-      work_.notify_one();
+      work_.NotifyOne();
     }
   }
 }
@@ -196,7 +196,7 @@ bool Decoder::ScheduleNext() {
   if (!range_) range_ = plan_.Next();
   if (!range_) {
     plan_ended_ = true;
-    ready_.notify_all();
+    ready_.NotifyAll();
     return false;
   }
   if (static_cast<int64_t>(tasks_.size()) >= least_pieces_ &&
@@ -216,7 +216,7 @@ bool Decoder::ScheduleNext() {
     position_ += range_->rows;
     range_.reset();
   }
-  work_.notify_all();
+  work_.NotifyAll();
   return true;
 }
 
@@ -365,7 +365,7 @@ Status Decoder::DropRefused(Task& task) const {
 // Opens the file once for all columns. Threads that come meanwhile wait for it, and try again if it failed. A file that
 // was replaced after the Source read its footer would give other rows than the plan counts, hence the comparison.
 Result<std::shared_ptr<ParquetFile>> Decoder::Open(Stretch& stretch) const {
-  std::lock_guard lock(stretch.open_mutex);
+  const MutexLock lock(stretch.open_mutex);
   if (stretch.opened != nullptr) return stretch.opened;
   const Source::File& known = source_->files()[stretch.file];
   LOCKSTEP_RETURN_IF_ERROR(source_->options().checksums->Verify(known.path));

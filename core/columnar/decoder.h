@@ -1,15 +1,14 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/columnar/column/column.h"
 #include "core/columnar/column/parquet_file.h"
@@ -85,14 +84,14 @@ class Decoder {
 
   // Runs in each thread until the end: claims a column and decodes it, else schedules a piece, else waits. Holds mutex_
   // except while decoding.
-  void Work();
-  // These need mutex_:
-  std::shared_ptr<Task> Claim(size_t* column);
-  bool ScheduleNext();
-  std::shared_ptr<Stretch> NewStretch(const RowRange& range) const;
-  std::shared_ptr<Task> NewTask(const std::shared_ptr<Stretch>& stretch, int64_t first_wanted) const;
-  // These run without mutex_. They use members that do not change or that they alone may touch:
-  Status Decode(Task& task, size_t column);
+  void Work() LOCKSTEP_EXCLUDES(mutex_);
+  std::shared_ptr<Task> Claim(size_t* column) LOCKSTEP_REQUIRES(mutex_);
+  bool ScheduleNext() LOCKSTEP_REQUIRES(mutex_);
+  std::shared_ptr<Stretch> NewStretch(const RowRange& range) const LOCKSTEP_REQUIRES(mutex_);
+  std::shared_ptr<Task> NewTask(const std::shared_ptr<Stretch>& stretch, int64_t first_wanted) const
+      LOCKSTEP_REQUIRES(mutex_);
+  // These use members that do not change or that they alone may touch:
+  Status Decode(Task& task, size_t column) LOCKSTEP_EXCLUDES(mutex_);
   Status Select(Task& task);
   Status DecodeField(Task& task, size_t field);
   Status DropRefused(Task& task) const;
@@ -108,21 +107,21 @@ class Decoder {
   // busy if pieces are larger than the limit of rows.
   const int64_t least_pieces_;
 
-  // Guards the members below and the counters of stretches and tasks. It is held only for moments: whole columns are
+  // Guards also the counters of stretches and tasks. It is held only for moments: whole columns are
   // decoded between two locks.
-  std::mutex mutex_;
-  std::condition_variable work_;   // there may be a column to decode
-  std::condition_variable ready_;  // a piece may be ready
-  // Guarded by mutex_:
-  RowPlan plan_;
-  int64_t position_;               // rows of the share before range_
-  std::optional<RowRange> range_;  // whose pieces are being scheduled
-  bool plan_ended_ = false;
-  bool stopped_ = false;
-  Status error_;
-  std::map<int, std::shared_ptr<Stretch>> stretches_;  // of the files that the plan will touch again
-  std::deque<std::shared_ptr<Task>> tasks_;            // in order, not taken yet
-  int64_t rows_ahead_ = 0;                             // of tasks_
+  Mutex mutex_;
+  CondVar work_;   // there may be a column to decode
+  CondVar ready_;  // a piece may be ready
+  RowPlan plan_ LOCKSTEP_GUARDED_BY(mutex_);
+  int64_t position_ LOCKSTEP_GUARDED_BY(mutex_);               // rows of the share before range_
+  std::optional<RowRange> range_ LOCKSTEP_GUARDED_BY(mutex_);  // whose pieces are being scheduled
+  bool plan_ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  Status error_ LOCKSTEP_GUARDED_BY(mutex_);
+  // Of the files that the plan will touch again.
+  std::map<int, std::shared_ptr<Stretch>> stretches_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Task>> tasks_ LOCKSTEP_GUARDED_BY(mutex_);  // in order, not taken yet
+  int64_t rows_ahead_ LOCKSTEP_GUARDED_BY(mutex_) = 0;                   // of tasks_
 
   // Started after all other members exist, and joined before any is destroyed. Only constructor and destructor touch
   // it.

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <shared_mutex>
 #include <utility>
 
 #include "core/base/strings.h"
@@ -54,22 +53,22 @@ Result<std::unique_ptr<DynamicTable>> DynamicTable::Create(const DynamicTableOpt
 }
 
 bool DynamicTable::changes_known() {
-  const std::shared_lock gate(gate_);
-  const std::lock_guard lock(removed_mutex_);
+  const ReaderLock gate(gate_);
+  const MutexLock lock(removed_mutex_);
   return tracks_changes_ && changes_known_;
 }
 
 void DynamicTable::TrackChanges() {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   if (std::exchange(tracks_changes_, true)) return;
-  const std::lock_guard lock(removed_mutex_);
+  const MutexLock lock(removed_mutex_);
   changes_known_ = index_.size() == 0 && filter_ == nullptr;
   admitted_->TrackChanges();
   if (candidates_ != nullptr) candidates_->TrackChanges();
 }
 
 void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const ParallelFor& parallel) const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
     const RowReader reader = admitted_->reader();
@@ -95,7 +94,7 @@ void DynamicTable::Lookup(std::span<const int64_t> keys, float* out, const Paral
 }
 
 void DynamicTable::Find(std::span<const int64_t> keys, uint32_t* numbers, const ParallelFor& parallel) const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
     ForEachGroup(
         index_, keys, begin, end, [](int64_t, uint32_t) {},
@@ -106,7 +105,7 @@ void DynamicTable::Find(std::span<const int64_t> keys, uint32_t* numbers, const 
 }
 
 Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool provisional) {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     if (slot.dropped || slot.name != name) continue;
@@ -141,13 +140,13 @@ Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool p
 }
 
 bool DynamicTable::DropSlot(const std::string& name) {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   for (Slot& slot : slots_) {
     if (slot.dropped || slot.name != name) continue;
     slot = {};
     slot.dropped = true;
     // If a slot of this name came again, unchanged rows would have the old values in a checkpoint.
-    const std::lock_guard lock(removed_mutex_);
+    const MutexLock lock(removed_mutex_);
     changes_known_ = false;
     removed_ = {};
     return true;
@@ -156,12 +155,12 @@ bool DynamicTable::DropSlot(const std::string& name) {
 }
 
 std::vector<DynamicTable::Slot> DynamicTable::slots() const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   return slots_;
 }
 
 std::vector<std::string> DynamicTable::slot_names() const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   std::vector<std::string> names;
   for (const Slot& slot : slots_) names.push_back(slot.name);
   return names;
@@ -169,7 +168,7 @@ std::vector<std::string> DynamicTable::slot_names() const {
 
 Status DynamicTable::Update(std::span<const uint32_t> numbers, const float* gradients, const UpdateRule& rule,
                             std::span<const int> slots, int64_t step, const ParallelFor& parallel, bool all_rows) {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(numbers));
   if (rule.row_type != options_.row_type) {
     return InvalidArgument(StrCat("table '", options_.name, "': an update of ", DTypeName(rule.row_type),
@@ -210,7 +209,7 @@ Status DynamicTable::Update(std::span<const uint32_t> numbers, const float* grad
 }
 
 TableRows DynamicTable::Export() const {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   TableRows all;
   for (int64_t row = 0; row < admitted_->slab().end(); ++row) {
     if (admitted_->IsLive(row)) admitted_->CopyTo(row, &all);
@@ -221,7 +220,7 @@ TableRows DynamicTable::Export() const {
 // Writes count_of(value, key) for each key.
 template <typename CountOf>
 void DynamicTable::GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   ForEachGroup(
       index_, keys, 0, static_cast<int64_t>(keys.size()), [](int64_t, uint32_t) {},

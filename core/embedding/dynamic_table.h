@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/parallel.h"
 #include "core/embedding/admission.h"
 #include "core/embedding/epochs.h"
@@ -230,35 +230,38 @@ class DynamicTable {
 
   // Implement Resolve for the places [begin, end) of a batch: ResolveRange for keys that exist or need no judgement,
   // then JudgeRange for those that were counted and have to be judged.
-  Status ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged);
-  Status JudgeRange(const Batch& batch, std::span<const uint32_t> places);
+  Status ResolveRange(const Batch& batch, int64_t begin, int64_t end, std::vector<uint32_t>* unjudged)
+      LOCKSTEP_REQUIRES_SHARED(gate_);
+  Status JudgeRange(const Batch& batch, std::span<const uint32_t> places) LOCKSTEP_REQUIRES_SHARED(gate_);
   Status ResolveNew(const Batch& batch, int64_t place, uint32_t value, Inserter* inserter,
-                    std::vector<uint32_t>* unjudged);
+                    std::vector<uint32_t>* unjudged) LOCKSTEP_REQUIRES_SHARED(gate_);
 
   template <typename CountOf>
   void GetCounts(std::span<const int64_t> keys, int64_t* counts, CountOf&& count_of) const;
-  Status CheckNumbers(std::span<const uint32_t> numbers) const;
-  Status CheckSlot(int slot) const;
+  Status CheckNumbers(std::span<const uint32_t> numbers) const LOCKSTEP_REQUIRES_SHARED(gate_);
+  Status CheckSlot(int slot) const LOCKSTEP_REQUIRES_SHARED(gate_);
 
   // Restoring (snapshot.cc).
   struct Removed;
-  Status CheckShape(const TableRows& part, bool admitted) const;
-  Status RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Inserter* rows, Removed* removed);
+  Status CheckShape(const TableRows& part, bool admitted) const LOCKSTEP_REQUIRES_SHARED(gate_);
+  Status RestoreRow(const TableRows& part, int64_t i, const RestoreOptions& options, Inserter* rows, Removed* removed)
+      LOCKSTEP_REQUIRES(gate_);
 
   // Removes the key if it has this value; adds what has to be reclaimed to the lists.
   struct Removed {
     std::vector<uint32_t> rows, candidates;
     std::vector<int64_t> keys;
   };
-  void RemoveKey(int64_t key, uint32_t value, Removed* removed);
-  void Reclaim(Removed removed);
+  void RemoveKey(int64_t key, uint32_t value, Removed* removed) LOCKSTEP_REQUIRES_SHARED(gate_);
+  void Reclaim(Removed removed) LOCKSTEP_REQUIRES_SHARED(gate_) LOCKSTEP_EXCLUDES(removed_mutex_);
   // Eviction (table_eviction.cc).
   struct Examined;
   std::vector<bool> PinnedRows() const;
   int64_t MostKeys() const;
   void Age(uint32_t row);
   bool IsExpired(uint32_t value, const StepInfo& now) const;
-  void LookAt(const StepInfo& now, const std::vector<bool>& pinned, Removed* removed);
+  void LookAt(const StepInfo& now, const std::vector<bool>& pinned, Removed* removed) LOCKSTEP_REQUIRES_SHARED(gate_)
+      LOCKSTEP_REQUIRES(evict_mutex_);
 
   const DynamicTableOptions options_;
   const InitialValues initial_;
@@ -267,22 +270,24 @@ class DynamicTable {
   std::unique_ptr<RowStore> admitted_;
   std::unique_ptr<RowStore> candidates_;  // null if keys are not counted exactly
   std::unique_ptr<CountingBloomFilter> filter_;
-  mutable Epochs row_epochs_;    // a row's number is reused when no batch knows it
-  std::vector<Slot> slots_;      // guarded by gate_
-  bool tracks_changes_ = false;  // guarded by gate_
+  mutable Epochs row_epochs_;  // a row's number is reused when no batch knows it
+  std::vector<Slot> slots_ LOCKSTEP_GUARDED_BY(gate_);
+  bool tracks_changes_ LOCKSTEP_GUARDED_BY(gate_) = false;
 
-  mutable std::mutex batches_mutex_;
-  std::set<const std::vector<uint32_t>*> batches_;     // guarded by batches_mutex_: the rows of living ResolvedKeys
-  std::unique_ptr<std::vector<uint32_t>> spare_rows_;  // guarded by batches_mutex_: those of the last destroyed batch
+  mutable Mutex batches_mutex_;
+  // The rows of living ResolvedKeys.
+  std::set<const std::vector<uint32_t>*> batches_ LOCKSTEP_GUARDED_BY(batches_mutex_);
+  // The rows of the last destroyed batch.
+  std::unique_ptr<std::vector<uint32_t>> spare_rows_ LOCKSTEP_GUARDED_BY(batches_mutex_);
 
-  mutable std::mutex evict_mutex_;
-  EvictionSweep sweep_;  // guarded by evict_mutex_
+  mutable Mutex evict_mutex_;
+  EvictionSweep sweep_ LOCKSTEP_GUARDED_BY(evict_mutex_);
 
   // For incremental snapshots.
-  std::mutex removed_mutex_;
-  std::vector<int64_t> removed_;  // guarded by removed_mutex_: keys removed since the last moment
-  bool changes_known_ = true;     // guarded by removed_mutex_: false after a snapshot without commit
-  bool snapshot_open_ = false;    // guarded by gate_
+  Mutex removed_mutex_;
+  std::vector<int64_t> removed_ LOCKSTEP_GUARDED_BY(removed_mutex_);  // keys removed since the last moment
+  bool changes_known_ LOCKSTEP_GUARDED_BY(removed_mutex_) = true;     // false after a snapshot without commit
+  bool snapshot_open_ LOCKSTEP_GUARDED_BY(gate_) = false;
 };
 
 }  // namespace lockstep

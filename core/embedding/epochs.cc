@@ -1,38 +1,45 @@
 #include "core/embedding/epochs.h"
 
-#include <vector>
+#include "core/base/mutex.h"
 
 namespace lockstep {
 
 Epochs::Guard Epochs::Enter() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++guards_[epoch_];
   return {this, epoch_};
 }
 
 void Epochs::Retire(std::function<void()> reclaim) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   retired_.emplace_back(epoch_, std::move(reclaim));
   ++epoch_;
-  Reclaim(std::move(lock));
+  const Work ready = TakeReady();
+  lock.unlock();
+  Run(ready);
 }
 
 void Epochs::Leave(int64_t epoch) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto entered = guards_.find(epoch);
   if (--entered->second == 0) guards_.erase(entered);
-  Reclaim(std::move(lock));
+  const Work ready = TakeReady();
+  lock.unlock();
+  Run(ready);
 }
 
-void Epochs::Reclaim(std::unique_lock<std::mutex> lock) {
-  // A reader that entered in epoch e may have found an object that was retired in e or later.
-  std::vector<std::function<void()>> ready;
+// A reader that entered in epoch e may have found an object that was retired in e or later.
+Epochs::Work Epochs::TakeReady() {
+  Work ready;
   while (!retired_.empty() && (guards_.empty() || retired_.front().first < guards_.begin()->first)) {
     ready.push_back(std::move(retired_.front().second));
     retired_.pop_front();
   }
-  lock.unlock();
-  for (const auto& reclaim : ready) reclaim();
+  return ready;
+}
+
+void Epochs::Run(const Work& work) {
+  for (const auto& reclaim : work) reclaim();
 }
 
 }  // namespace lockstep

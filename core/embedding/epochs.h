@@ -4,8 +4,10 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <utility>
+#include <vector>
+
+#include "core/base/mutex.h"
 
 namespace lockstep {
 
@@ -52,13 +54,16 @@ class Epochs {
 
  private:
   void Leave(int64_t epoch);
-  // Runs what no guard delays any more, after releasing the mutex.
-  void Reclaim(std::unique_lock<std::mutex> lock);
+  using Work = std::vector<std::function<void()>>;
+  // Takes what no guard delays any more out of the list. The caller runs it without the mutex.
+  Work TakeReady() LOCKSTEP_REQUIRES(mutex_);
+  static void Run(const Work& work);
 
-  std::mutex mutex_;
-  int64_t epoch_ = 0;                                              // guarded by mutex_: counts calls of Retire
-  std::map<int64_t, int64_t> guards_;                              // guarded by mutex_: number of guards by epoch
-  std::deque<std::pair<int64_t, std::function<void()>>> retired_;  // guarded by mutex_: with the epoch that it ended
+  Mutex mutex_;
+  int64_t epoch_ LOCKSTEP_GUARDED_BY(mutex_) = 0;                  // counts calls of Retire
+  std::map<int64_t, int64_t> guards_ LOCKSTEP_GUARDED_BY(mutex_);  // number of guards by epoch
+  // Each with the epoch that it ended.
+  std::deque<std::pair<int64_t, std::function<void()>>> retired_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

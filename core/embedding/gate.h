@@ -1,49 +1,51 @@
 #pragma once
 
-#include <condition_variable>
-#include <mutex>
+#include "core/base/mutex.h"
 
 namespace lockstep {
 
 // A shared mutex that is fair to writers: while a writer waits, no new reader enters. So a table that is looked up all
-// the time still gets its updates. It is taken once for a batch. It meets the standard's SharedMutex requirements
-// (without try_...), for std::shared_lock and std::unique_lock. A thread that holds it may not take it again.
+// the time still gets its updates. It is taken once for a batch. It is used
+// with ReaderLock and WriterLock. A thread that holds it may not take it again.
 // Thread-safe.
-class Gate {
+class LOCKSTEP_CAPABILITY("mutex") Gate {
  public:
-  void lock() {
-    std::unique_lock lock(mutex_);
+  void lock() LOCKSTEP_ACQUIRE() {
+    const MutexLock lock(mutex_);
     ++waiting_;
-    changed_.wait(lock, [this] { return !writing_ && readers_ == 0; });
+    while (writing_ || readers_ > 0) changed_.Wait(mutex_);
     --waiting_;
     writing_ = true;
   }
-  void unlock() {
+  void unlock() LOCKSTEP_RELEASE() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       writing_ = false;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
-  void lock_shared() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return !writing_ && waiting_ == 0; });
+  void lock_shared() LOCKSTEP_ACQUIRE_SHARED() {
+    const MutexLock lock(mutex_);
+    while (writing_ || waiting_ > 0) changed_.Wait(mutex_);
     ++readers_;
   }
-  void unlock_shared() {
+  void unlock_shared() LOCKSTEP_RELEASE_SHARED() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (--readers_ > 0) return;
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 
+  // Tells the analysis that the caller holds it; checks nothing.
+  void AssertReaderHeld() const LOCKSTEP_ASSERT_SHARED_CAPABILITY(this) {}
+
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool writing_ = false;  // all three are guarded by mutex_
-  int readers_ = 0;
-  int waiting_ = 0;  // writers
+  Mutex mutex_;
+  CondVar changed_;
+  bool writing_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  int readers_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  int waiting_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // writers
 };
 
 }  // namespace lockstep

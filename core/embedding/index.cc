@@ -30,9 +30,11 @@ KeyIndex::KeyIndex(int64_t expected) : words_{}, shards_(kShards) {
   const double mean = static_cast<double>(expected) / kShards;
   int code = 0;
   while (static_cast<double>(WantedKeys(LengthOf(code))) < mean + 5 * std::sqrt(mean)) ++code;
-  for (int shard = 0; shard < kShards; ++shard) {
+  for (int number = 0; number < kShards; ++number) {
+    Shard& shard = shards_[number];
+    const MutexLock lock(shard.mutex);
     // The number is a hint: without enough memory the index begins small.
-    if (!Grow(shard, code)) Grow(shard, 0);
+    if (!Grow(shard, number, code)) Grow(shard, number, 0);
   }
 }
 
@@ -86,11 +88,12 @@ void KeyIndex::Put(char* array, Bucket* home, int64_t key, uint32_t value) {
 uint32_t KeyIndex::Insert(int64_t key, uint32_t value) {
   const int number = ShardOf(HashOf(key));
   Shard& shard = shards_[number];
-  const std::lock_guard lock(shard.mutex);
+  const MutexLock lock(shard.mutex);
   int entry;
   if (const Bucket* bucket = Search(Locate(key), key, &entry)) return bucket->values[entry];
   const int code = CodeOf(words_[number].load(std::memory_order_relaxed));
-  if (shard.size >= WantedKeys(LengthOf(code)) && !Grow(number, code + 1) && shard.size >= MostKeys(LengthOf(code)))
+  if (shard.size >= WantedKeys(LengthOf(code)) && !Grow(shard, number, code + 1) &&
+      shard.size >= MostKeys(LengthOf(code)))
     return kAbsent;
   const Place place = Locate(key);
   Put(place.array, const_cast<Bucket*>(place.home), key, value);
@@ -100,7 +103,7 @@ uint32_t KeyIndex::Insert(int64_t key, uint32_t value) {
 }
 
 bool KeyIndex::Replace(int64_t key, uint32_t expected, uint32_t value) {
-  const std::lock_guard lock(shards_[ShardOf(HashOf(key))].mutex);
+  const MutexLock lock(shards_[ShardOf(HashOf(key))].mutex);
   int entry;
   Bucket* bucket = Search(Locate(key), key, &entry);
   if (bucket == nullptr || bucket->values[entry] != expected) return false;
@@ -110,7 +113,7 @@ bool KeyIndex::Replace(int64_t key, uint32_t expected, uint32_t value) {
 
 bool KeyIndex::Erase(int64_t key, uint32_t expected) {
   Shard& shard = shards_[ShardOf(HashOf(key))];
-  const std::lock_guard lock(shard.mutex);
+  const MutexLock lock(shard.mutex);
   const Place place = Locate(key);
   int entry;
   Bucket* bucket = Search(place, key, &entry);
@@ -127,7 +130,7 @@ bool KeyIndex::Erase(int64_t key, uint32_t expected) {
 }
 
 std::shared_ptr<Pages> KeyIndex::LevelOf(int code) {
-  const std::lock_guard lock(levels_mutex_);
+  const MutexLock lock(levels_mutex_);
   std::shared_ptr<Pages> level = levels_[code].lock();
   if (level != nullptr) return level;
   Result<Pages> pages = Pages::Allocate(kShards * LengthOf(code) * static_cast<int64_t>(sizeof(Bucket)));
@@ -142,8 +145,7 @@ std::shared_ptr<Pages> KeyIndex::LevelOf(int code) {
 //
 // A level's memory is allocated as shards move in and released as they move out. So two levels together never take much
 // more than one. A shard moves into each level once, so its array is zero at that time.
-bool KeyIndex::Grow(int number, int code) {
-  Shard& shard = shards_[number];
+bool KeyIndex::Grow(Shard& shard, int number, int code) {
   std::shared_ptr<Pages> level = LevelOf(code);
   if (level == nullptr) return false;
   const int64_t bytes = LengthOf(code) * static_cast<int64_t>(sizeof(Bucket));
@@ -180,7 +182,7 @@ void KeyIndex::Visit(uint64_t begin, uint64_t end, const std::function<void(int6
   const uint64_t last_hash = end == UINT64_MAX ? end : end - 1;
   for (int number = ShardOf(begin); number <= ShardOf(last_hash); ++number) {
     const Shard& shard = shards_[number];
-    const std::lock_guard lock(shard.mutex);
+    const MutexLock lock(shard.mutex);
     char* const array = words_[number].load(std::memory_order_relaxed);
     const int64_t length = LengthOf(CodeOf(array));
     const int64_t first = number == ShardOf(begin) ? HomeOf(begin, length) : 0;

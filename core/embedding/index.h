@@ -6,11 +6,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "core/base/hash.h"
+#include "core/base/mutex.h"
 #include "core/base/pages.h"
 #include "core/base/prefetch.h"
 #include "core/embedding/epochs.h"
@@ -146,14 +146,14 @@ class KeyIndex {
 
   // The part of a shard that changes need; words_ has the part for searches.
   struct alignas(64) Shard {
-    mutable std::mutex mutex;
-    int64_t size = 0;              // guarded by mutex: keys
-    std::shared_ptr<Pages> level;  // guarded by mutex: the memory of its array
+    mutable Mutex mutex;
+    int64_t size LOCKSTEP_GUARDED_BY(mutex) = 0;              // keys
+    std::shared_ptr<Pages> level LOCKSTEP_GUARDED_BY(mutex);  // the memory of its array
   };
 
   Bucket* Search(const Place& place, int64_t key, int* entry) const;
-  // Moves a shard to a new array with this code of length; returns false without memory. The shard's mutex is held.
-  bool Grow(int shard, int code);
+  // Moves a shard to a new array with this code of length; returns false without memory.
+  bool Grow(Shard& shard, int number, int code) LOCKSTEP_REQUIRES(shard.mutex);
   // Returns the memory of all arrays of a length; null without memory.
   std::shared_ptr<Pages> LevelOf(int code);
   static void Put(char* array, Bucket* home, int64_t key, uint32_t value);
@@ -162,8 +162,8 @@ class KeyIndex {
   // For searches, by shard: the address of its array, whose low bits are the code of its length.
   std::array<std::atomic<char*>, kShards> words_;
   std::vector<Shard> shards_;
-  std::mutex levels_mutex_;
-  std::map<int, std::weak_ptr<Pages>> levels_;  // guarded by levels_mutex_: by code, while a shard uses it
+  Mutex levels_mutex_;
+  std::map<int, std::weak_ptr<Pages>> levels_ LOCKSTEP_GUARDED_BY(levels_mutex_);  // by code, while a shard uses it
   std::atomic<int64_t> size_{0};
   std::atomic<int64_t> bytes_{0};
 };

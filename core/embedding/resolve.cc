@@ -4,9 +4,9 @@
 // are judged when the whole batch has been counted. So each place of a key in the batch gets the same result.
 #include <algorithm>
 #include <array>
-#include <shared_mutex>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 #include "core/embedding/dynamic_table.h"
 #include "core/embedding/inserter.h"
@@ -20,17 +20,17 @@ class FirstError {
  public:
   void Add(Status status) {
     if (status.ok()) return;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (status_.ok()) status_ = std::move(status);
   }
   Status Get() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return status_;
   }
 
  private:
-  std::mutex mutex_;
-  Status status_;  // guarded by mutex_
+  Mutex mutex_;
+  Status status_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace
@@ -44,7 +44,7 @@ ResolvedKeys& ResolvedKeys::operator=(ResolvedKeys&& other) noexcept {
 
 ResolvedKeys::~ResolvedKeys() {
   if (rows_ == nullptr) return;
-  const std::lock_guard lock(table_->batches_mutex_);
+  const MutexLock lock(table_->batches_mutex_);
   table_->batches_.erase(rows_.get());
   // Its memory has been touched, so the next batch does not wait for pages.
   table_->spare_rows_ = std::move(rows_);
@@ -77,6 +77,7 @@ Status DynamicTable::ResolveRange(const Batch& batch, int64_t begin, int64_t end
     if (counts) admitted_->PrefetchCounts(value);
   };
   ForEachGroup(index_, batch.keys, begin, end, prefetch, [&](int64_t first, int64_t count, const uint32_t* values) {
+    gate_.AssertReaderHeld();  // by the caller
     for (int64_t i = 0; i < count && status.ok(); ++i) {
       const int64_t place = first + i;
       const uint32_t value = values[i];
@@ -170,32 +171,34 @@ Result<ResolvedKeys> DynamicTable::Resolve(std::span<const int64_t> keys, const 
   ResolvedKeys resolved;
   resolved.table_ = this;
   {
-    const std::lock_guard lock(batches_mutex_);
+    const MutexLock lock(batches_mutex_);
     resolved.rows_ = std::move(spare_rows_);
   }
   if (resolved.rows_ == nullptr) resolved.rows_ = std::make_unique<std::vector<uint32_t>>();
   resolved.rows_->resize(keys.size());  // ResolveRange sets them
   const Batch batch{keys, counts, step, resolved.rows_->data(), out};
   {
-    const std::shared_lock gate(gate_);
+    const ReaderLock gate(gate_);
     resolved.guard_ = row_epochs_.Enter();
     FirstError error;
-    std::mutex mutex;
-    std::vector<uint32_t> unjudged;  // guarded by mutex
-    parallel(static_cast<int64_t>(keys.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
-      std::vector<uint32_t> places;
-      error.Add(ResolveRange(batch, begin, end, &places));
-      const std::lock_guard lock(mutex);
-      unjudged.insert(unjudged.end(), places.begin(), places.end());
-    });
+    Mutex mutex;
+    std::vector<uint32_t> unjudged;  // guarded by mutex while threads work
+    parallel(static_cast<int64_t>(keys.size()), kSearchGrain,
+             [&](int64_t begin, int64_t end) LOCKSTEP_REQUIRES_SHARED(gate_) {
+               std::vector<uint32_t> places;
+               error.Add(ResolveRange(batch, begin, end, &places));
+               const MutexLock lock(mutex);
+               unjudged.insert(unjudged.end(), places.begin(), places.end());
+             });
     LOCKSTEP_RETURN_IF_ERROR(error.Get());
     if (!unjudged.empty()) {
-      parallel(static_cast<int64_t>(unjudged.size()), kSearchGrain, [&](int64_t begin, int64_t end) {
-        error.Add(JudgeRange(batch, std::span(unjudged).subspan(begin, end - begin)));
-      });
+      parallel(static_cast<int64_t>(unjudged.size()), kSearchGrain,
+               [&](int64_t begin, int64_t end) LOCKSTEP_REQUIRES_SHARED(gate_) {
+                 error.Add(JudgeRange(batch, std::span(unjudged).subspan(begin, end - begin)));
+               });
       LOCKSTEP_RETURN_IF_ERROR(error.Get());
     }
-    const std::lock_guard lock(batches_mutex_);
+    const MutexLock lock(batches_mutex_);
     batches_.insert(resolved.rows_.get());
   }
   return resolved;

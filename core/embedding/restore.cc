@@ -1,7 +1,6 @@
 // Restoring of rows: members of DynamicTable.
 #include <algorithm>
 #include <cstring>
-#include <shared_mutex>
 #include <utility>
 
 #include "core/base/strings.h"
@@ -36,7 +35,7 @@ Status DynamicTable::CheckShape(const TableRows& part, bool admitted) const {
 }
 
 Status DynamicTable::Restore(const TableRows& part, const RestoreOptions& options) {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(part, options.admitted));
   // Without exact counting, nothing is kept for keys that are not admitted.
   if (!options.admitted && candidates_ == nullptr) return OkStatus();
@@ -83,7 +82,7 @@ Status DynamicTable::RestoreRow(const TableRows& part, int64_t i, const RestoreO
 }
 
 Status DynamicTable::RestoreFilter(std::span<const uint8_t> counters) {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   if (filter_ == nullptr) return OkStatus();
   return filter_->Merge(counters).WithPrefix(StrCat("table '", options_.name, "': "));
 }

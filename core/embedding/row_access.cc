@@ -1,6 +1,5 @@
 // Access to rows by their numbers, for computations outside of the engine.
 #include <algorithm>
-#include <shared_mutex>
 
 #include "core/base/strings.h"
 #include "core/embedding/dynamic_table.h"
@@ -15,7 +14,7 @@ bool DynamicTable::Contains(int64_t key) const {
 }
 
 void DynamicTable::Stamp(const ResolvedKeys& batch, const StepInfo& now) {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   if (!admitted_->counts()) return;
   for (const uint32_t row : batch.rows()) {
     if (row == kNoRow) continue;
@@ -47,7 +46,7 @@ Status DynamicTable::CheckSlot(int slot) const {
 
 Status DynamicTable::ReadRows(std::span<const uint32_t> numbers, std::optional<int> slot, float* values,
                               const ParallelFor& parallel) const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(numbers));
   if (slot) LOCKSTEP_RETURN_IF_ERROR(CheckSlot(*slot));
   const RowReader reader = slot ? RowReader{admitted_->slot(*slot), options_.dim} : admitted_->reader();
@@ -69,7 +68,7 @@ Status DynamicTable::WriteRows(std::span<const uint32_t> numbers, std::optional<
     LOCKSTEP_ASSIGN_OR_RETURN(const UpdateRule assign, AssignRule(options_.row_type));
     return Update(numbers, values, assign, {}, step, parallel);
   }
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   LOCKSTEP_RETURN_IF_ERROR(CheckNumbers(numbers));
   LOCKSTEP_RETURN_IF_ERROR(CheckSlot(*slot));
   const RowView rows = admitted_->slot(*slot);

@@ -25,7 +25,7 @@ Status Slab::Reserve(Column& column, int64_t rows) {
 }
 
 Result<int> Slab::AddColumn(int64_t stride) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Column column;
   LOCKSTEP_ASSIGN_OR_RETURN(column.directory, Pages::Allocate(((kMaxRows >> kChunkShift) + 1) * sizeof(char*)));
   column.view = RowView::Chunked(reinterpret_cast<char* const*>(column.directory.data()), kChunkShift, stride);
@@ -35,12 +35,12 @@ Result<int> Slab::AddColumn(int64_t stride) {
 }
 
 RowView Slab::column(int number) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return columns_[number].view;
 }
 
 Status Slab::Take(std::span<uint32_t> rows) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const int64_t end = end_.load(std::memory_order_relaxed);
   const int64_t reused = std::min(free_.size(), rows.size());
   const int64_t made = static_cast<int64_t>(rows.size()) - reused;
@@ -56,17 +56,17 @@ Status Slab::Take(std::span<uint32_t> rows) {
 }
 
 void Slab::Give(std::span<const uint32_t> rows) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   free_.insert(free_.end(), rows.begin(), rows.end());
 }
 
 int64_t Slab::taken() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return end_.load(std::memory_order_relaxed) - static_cast<int64_t>(free_.size());
 }
 
 int64_t Slab::bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   int64_t row_bytes = 0;
   for (const Column& column : columns_) row_bytes += column.view.stride;
   return row_bytes * end_.load(std::memory_order_relaxed);

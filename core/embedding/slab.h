@@ -3,10 +3,10 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 #include <span>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/pages.h"
 #include "core/base/status.h"
 #include "core/base/row_view.h"
@@ -60,9 +60,9 @@ class Slab {
   // Makes chunks of a column until `rows` rows have memory.
   static Status Reserve(Column& column, int64_t rows);
 
-  mutable std::mutex mutex_;
-  std::deque<Column> columns_;   // guarded by mutex_; references stay valid, and views do not change
-  std::vector<uint32_t> free_;   // guarded by mutex_
+  mutable Mutex mutex_;
+  std::deque<Column> columns_ LOCKSTEP_GUARDED_BY(mutex_);  // references stay valid, and views do not change
+  std::vector<uint32_t> free_ LOCKSTEP_GUARDED_BY(mutex_);
   std::atomic<int64_t> end_{0};  // written under mutex_
 };
 

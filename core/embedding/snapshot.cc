@@ -1,8 +1,6 @@
 #include "core/embedding/snapshot.h"
 
 #include <algorithm>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 
 #include "core/base/strings.h"
@@ -20,11 +18,11 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
   const auto declined = [&](std::string_view why) {
     return FailedPrecondition(StrCat("table '", table.options_.name, "': ", why));
   };
-  const std::unique_lock gate(table.gate_);
+  const WriterLock gate(table.gate_);
   if (table.snapshot_open_) return declined("another snapshot is being read; there can be only one at a time");
   // Read before locking removed_mutex_, because an eviction locks that mutex while it holds its own.
   const EvictionSweep sweep = table.sweep();
-  const std::lock_guard lock(table.removed_mutex_);
+  const MutexLock lock(table.removed_mutex_);
   if (kind == Kind::kChanges && !table.tracks_changes_) {
     return declined("changes are not recorded: set track_changes");
   }
@@ -70,7 +68,7 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
     // An update waits for the gate, so it is held for some microseconds only.
     const int64_t block = std::max<int64_t>(1, kGateBytes / store.bytes_of_row());
     while (next_ < end) {
-      const std::shared_lock gate(table_.gate_);
+      const ReaderLock gate(table_.gate_);
       const int64_t stop = std::min(end, next_ + block);
       store.Read(next_, stop, part);
       next_ = stop;
@@ -81,7 +79,7 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
   std::unique_ptr<RowSnapshot> ended;
   {
     // All rows have been read, and no thread is copying one with the gate held alone.
-    const std::unique_lock gate(table_.gate_);
+    const WriterLock gate(table_.gate_);
     store.TakeCopies(part);
     ended = store.EndSnapshot();
   }
@@ -98,7 +96,7 @@ bool Snapshot::Next(int64_t rows, SnapshotPart* part) {
   next_ = 0;
   reads_ = admitted ? Reads::kCandidates : Reads::kNothing;
   if (reads_ != Reads::kNothing) return true;
-  const std::unique_lock gate(table_.gate_);
+  const WriterLock gate(table_.gate_);
   table_.snapshot_open_ = false;
   return true;
 }
@@ -116,7 +114,7 @@ Snapshot::~Snapshot() {
   while (Next(1 << 16, nullptr)) {
   }
   if (committed_) return;
-  const std::lock_guard lock(table_.removed_mutex_);
+  const MutexLock lock(table_.removed_mutex_);
   table_.changes_known_ = false;
   table_.removed_ = {};
 }

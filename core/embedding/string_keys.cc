@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <mutex>
-#include <shared_mutex>
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 
 namespace lockstep {
@@ -34,7 +33,7 @@ class StringKeys::Arena {
  public:
   // Copies the bytes; returns null without memory.
   const char* Put(std::string_view bytes, uint32_t* block) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const int64_t size = PlaceSize(bytes.size());
     Place place;
     if (!TakeHole(size, &place) && !TakeFresh(size, &place)) return nullptr;
@@ -46,7 +45,7 @@ class StringKeys::Arena {
 
   // Frees a string that no thread reads any more.
   void Drop(const Entry& entry) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Block& block = blocks_[entry.block];
     if (--block.strings == 0 && entry.block + 1 < blocks_.size()) {  // the last block is still being filled
       Free(block);
@@ -57,7 +56,7 @@ class StringKeys::Arena {
   }
 
   int64_t bytes() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     int64_t bytes = bytes_;
     for (const auto& [size, holes] : holes_) bytes += static_cast<int64_t>(holes.capacity() * sizeof(Place));
     return bytes;
@@ -83,13 +82,13 @@ class StringKeys::Arena {
     return static_cast<int64_t>(std::max(step, (size + step - 1) / step * step));
   }
 
-  void Free(Block& block) {
+  void Free(Block& block) LOCKSTEP_REQUIRES(mutex_) {
     bytes_ -= block.pages.bytes();
     block.pages = Pages();
   }
 
   // Takes the place of a removed string. Holes may outlive their blocks; such holes are skipped here.
-  bool TakeHole(int64_t size, Place* place) {
+  bool TakeHole(int64_t size, Place* place) LOCKSTEP_REQUIRES(mutex_) {
     const auto found = holes_.find(size);
     if (found == holes_.end()) return false;
     for (std::vector<Place>& holes = found->second; !holes.empty();) {
@@ -100,7 +99,7 @@ class StringKeys::Arena {
     return false;
   }
 
-  bool TakeFresh(int64_t size, Place* place) {
+  bool TakeFresh(int64_t size, Place* place) LOCKSTEP_REQUIRES(mutex_) {
     if (blocks_.empty() || blocks_.back().used + size > blocks_.back().pages.bytes()) {
       Result<Pages> pages = Pages::Allocate(std::max<int64_t>(kBlockBytes, size));
       if (!pages.ok()) return false;
@@ -115,11 +114,11 @@ class StringKeys::Arena {
     return true;
   }
 
-  mutable std::mutex mutex_;
-  std::vector<Block> blocks_;  // guarded by mutex_; numbers are never reused
-  // By size; guarded by mutex_. At most as many as there were strings of the size at once.
-  std::unordered_map<int64_t, std::vector<Place>> holes_;
-  int64_t bytes_ = 0;  // guarded by mutex_: of blocks
+  mutable Mutex mutex_;
+  std::vector<Block> blocks_ LOCKSTEP_GUARDED_BY(mutex_);  // numbers are never reused
+  // By size. At most as many as there were strings of the size at once.
+  std::unordered_map<int64_t, std::vector<Place>> holes_ LOCKSTEP_GUARDED_BY(mutex_);
+  int64_t bytes_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // of blocks
 };
 
 StringKeys::StringKeys(FingerprintFunction fingerprint)
@@ -193,9 +192,9 @@ Result<int64_t> StringKeys::Add(std::string_view bytes) {
 }
 
 Status StringKeys::Intern(std::span<const std::string_view> strings, int64_t* keys, const ParallelFor& parallel) {
-  const std::shared_lock gate(gate_);
-  std::mutex mutex;
-  Status status;  // guarded by mutex
+  const ReaderLock gate(gate_);
+  Mutex mutex;
+  Status status;  // guarded by mutex while threads work
   parallel(static_cast<int64_t>(strings.size()), kGrain, [&](int64_t begin, int64_t end) {
     const KeyIndex::ReadGuard guard = index_.Read();
     for (int64_t i = begin; i < end; ++i) {
@@ -204,7 +203,7 @@ Status StringKeys::Intern(std::span<const std::string_view> strings, int64_t* ke
         keys[i] = *key;
         continue;
       }
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       status = key.status();
       return;
     }
@@ -213,7 +212,7 @@ Status StringKeys::Intern(std::span<const std::string_view> strings, int64_t* ke
 }
 
 void StringKeys::Find(std::span<const std::string_view> strings, int64_t* keys, const ParallelFor& parallel) const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   parallel(static_cast<int64_t>(strings.size()), kGrain, [&](int64_t begin, int64_t end) {
     const KeyIndex::ReadGuard guard = index_.Read();
     uint32_t entry;
@@ -222,7 +221,7 @@ void StringKeys::Find(std::span<const std::string_view> strings, int64_t* keys, 
 }
 
 bool StringKeys::Bytes(int64_t key, std::string* bytes) const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   return Present(key, bytes);
 }
 
@@ -235,7 +234,7 @@ bool StringKeys::Present(int64_t key, std::string* bytes) const {
 }
 
 Status StringKeys::Restore(std::string_view bytes, int64_t key) {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   const KeyIndex::ReadGuard guard = index_.Read();
   uint32_t entry;
   const int64_t present = Search(bytes, &entry);
@@ -254,7 +253,7 @@ Status StringKeys::Restore(std::string_view bytes, int64_t key) {
 }
 
 void StringKeys::Remove(std::span<const int64_t> keys) {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   for (const int64_t key : keys) {
     const uint32_t entry = index_.Find(key);
     if (entry == KeyIndex::kAbsent || !index_.Erase(key, entry)) continue;
@@ -274,19 +273,19 @@ void StringKeys::FreeKept() {
 }
 
 void StringKeys::BeginSnapshot() {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   FreeKept();
   in_snapshot_ = true;
 }
 
 void StringKeys::EndSnapshot() {
-  const std::unique_lock gate(gate_);
+  const WriterLock gate(gate_);
   FreeKept();
   in_snapshot_ = false;
 }
 
 bool StringKeys::BytesInSnapshot(int64_t key, std::string* bytes) const {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   const auto kept = kept_.find(key);
   if (kept == kept_.end()) return Present(key, bytes);
   *bytes = BytesOf(kept->second);

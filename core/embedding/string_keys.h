@@ -89,7 +89,7 @@ class StringKeys {
   bool Present(int64_t key, std::string* bytes) const;
   // Frees the memory of an entry that is not in the index.
   void Free(uint32_t entry);
-  void FreeKept();
+  void FreeKept() LOCKSTEP_REQUIRES(gate_);
 
   const FingerprintFunction fingerprint_;
   mutable Gate gate_;  // shared: searches and additions; alone: Remove, and a snapshot's begin and end
@@ -99,8 +99,8 @@ class StringKeys {
   std::unique_ptr<Arena> arena_;
   // The highest salt with which a key was made; nearly always 0. Searches go up to it.
   std::atomic<uint64_t> most_salt_{0};
-  bool in_snapshot_ = false;                    // guarded by gate_
-  std::unordered_map<int64_t, uint32_t> kept_;  // guarded by gate_: keys removed in this snapshot -> entry
+  bool in_snapshot_ LOCKSTEP_GUARDED_BY(gate_) = false;
+  std::unordered_map<int64_t, uint32_t> kept_ LOCKSTEP_GUARDED_BY(gate_);  // keys removed in this snapshot -> entry
 };
 
 }  // namespace lockstep

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <shared_mutex>
 #include <tuple>
 #include <utility>
 
@@ -42,7 +41,7 @@ void DynamicTable::RemoveKey(int64_t key, uint32_t value, Removed* removed) {
 
 void DynamicTable::Reclaim(Removed removed) {
   if (tracks_changes_ && !removed.keys.empty()) {
-    const std::lock_guard lock(removed_mutex_);
+    const MutexLock lock(removed_mutex_);
     if (changes_known_) removed_.insert(removed_.end(), removed.keys.begin(), removed.keys.end());
     // Without snapshots the list would outgrow the table. Then the next snapshot covers the whole table.
     if (static_cast<int64_t>(removed_.size()) > (1 << 20) + 2 * index_.size()) {
@@ -58,7 +57,7 @@ void DynamicTable::Reclaim(Removed removed) {
 }
 
 int64_t DynamicTable::Remove(std::span<const int64_t> keys) {
-  const std::shared_lock gate(gate_);
+  const ReaderLock gate(gate_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   Removed removed;
   for (const int64_t key : keys) {
@@ -74,7 +73,7 @@ int64_t DynamicTable::Remove(std::span<const int64_t> keys) {
 // Returns by row number whether a living batch uses the row.
 std::vector<bool> DynamicTable::PinnedRows() const {
   std::vector<bool> pinned;
-  const std::lock_guard lock(batches_mutex_);
+  const MutexLock lock(batches_mutex_);
   if (!batches_.empty()) pinned.resize(admitted_->slab().end());
   for (const std::vector<uint32_t>* rows : batches_) {
     for (const uint32_t row : *rows) {
@@ -155,20 +154,20 @@ void DynamicTable::LookAt(const StepInfo& now, const std::vector<bool>& pinned, 
 }
 
 EvictionSweep DynamicTable::sweep() const {
-  const std::lock_guard lock(evict_mutex_);
+  const MutexLock lock(evict_mutex_);
   return sweep_;
 }
 
 Status DynamicTable::RestoreSweep(const EvictionSweep& sweep) {
   LOCKSTEP_RETURN_IF_ERROR(sweep.Validate());
-  const std::lock_guard lock(evict_mutex_);
+  const MutexLock lock(evict_mutex_);
   sweep_ = sweep;
   return OkStatus();
 }
 
 std::vector<int64_t> DynamicTable::Evict(const StepInfo& now, TableRows* evicted) {
-  const std::shared_lock gate(gate_);
-  const std::lock_guard lock(evict_mutex_);
+  const ReaderLock gate(gate_);
+  const MutexLock lock(evict_mutex_);
   const Epochs::Guard rows_stay = row_epochs_.Enter();
   const std::vector<bool> pinned = PinnedRows();
   Removed removed;

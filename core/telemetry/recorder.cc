@@ -32,16 +32,16 @@ Recorder::~Recorder() {
     return;
   }
   {
-    const std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->ends = true;
   }
-  state_->wake.notify_one();
+  state_->wake.NotifyOne();
   writer_.join();
 }
 
 void Recorder::Record(const TraceEvent& event) {
   if (fork_.InFork()) return;
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   if (state_->events.size() < kMostEvents) {
     state_->events.push_back(event);
   } else {
@@ -51,7 +51,7 @@ void Recorder::Record(const TraceEvent& event) {
 
 void Recorder::NameLane(int lane, std::string name) {
   if (fork_.InFork()) return;
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->lanes.emplace_back(lane, std::move(name));
 }
 
@@ -62,8 +62,10 @@ void Recorder::Run(State& state) {
   bool ends = false;
   while (!ends) {
     {
-      std::unique_lock lock(state.mutex);
-      state.wake.wait_for(lock, kFlush, [&] { return state.ends; });
+      const MutexLock lock(state.mutex);
+      const auto end = std::chrono::steady_clock::now() + kFlush;
+      while (!state.ends && state.wake.WaitUntil(state.mutex, end)) {
+      }
       ends = state.ends;
       events.swap(state.events);
       lanes.swap(state.lanes);

@@ -1,16 +1,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/base/fork_guard.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/telemetry/trace_event.h"
 #include "core/telemetry/trace_file.h"
@@ -46,11 +45,11 @@ class Recorder {
 
     const std::unique_ptr<TraceFile> file;  // used by the writer
     std::atomic<int64_t> dropped{0};
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::vector<TraceEvent> events;                  // guarded by mutex
-    std::vector<std::pair<int, std::string>> lanes;  // guarded by mutex: rows to be named
-    bool ends = false;                               // guarded by mutex
+    Mutex mutex;
+    CondVar wake;
+    std::vector<TraceEvent> events LOCKSTEP_GUARDED_BY(mutex);
+    std::vector<std::pair<int, std::string>> lanes LOCKSTEP_GUARDED_BY(mutex);  // rows to be named
+    bool ends LOCKSTEP_GUARDED_BY(mutex) = false;
   };
 
   explicit Recorder(std::unique_ptr<TraceFile> file) : state_(std::make_shared<State>(std::move(file))) {}

@@ -13,7 +13,7 @@ namespace lockstep {
 
 std::shared_ptr<LaneCounters> Telemetry::OpenLane(std::string_view name, int rank, int size) {
   auto lane = std::make_shared<LaneCounters>(std::string(name), rank, size);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lanes_.push_back({lane, /*is_open=*/true});
   if (recorder_ != nullptr) recorder_->NameLane(static_cast<int>(lanes_.size()), lane->lane());
   return lane;
@@ -23,7 +23,7 @@ std::shared_ptr<LaneCounters> Telemetry::OpenLane(std::string_view name, int ran
 void Telemetry::CloseLane(const LaneCounters& lane) {
   if (fork_.InFork()) return;       // a thread that is not here may hold the lock
   std::shared_ptr<Recorder> ended;  // destroyed after the lock
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   bool any_open = false;
   for (OneLane& one : lanes_) {
     one.is_open = one.is_open && one.counters.get() != &lane;
@@ -35,13 +35,13 @@ void Telemetry::CloseLane(const LaneCounters& lane) {
 }
 
 int Telemetry::LaneNumber(const LaneCounters& lane) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto is_it = [&](const OneLane& one) { return one.counters.get() == &lane; };
   return static_cast<int>(std::find_if(lanes_.begin(), lanes_.end(), is_it) - lanes_.begin()) + 1;
 }
 
 std::shared_ptr<LaneCounters> Telemetry::Lane(std::string_view name) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (auto lane = lanes_.rbegin(); lane != lanes_.rend(); ++lane) {
     if (lane->counters->lane() == name) return lane->counters;
   }
@@ -49,7 +49,7 @@ std::shared_ptr<LaneCounters> Telemetry::Lane(std::string_view name) const {
 }
 
 TableCounters& Telemetry::Table(std::string_view name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto found = tables_.find(name);
   if (found == tables_.end()) {
     found = tables_.emplace(std::string(name), std::make_unique<TableCounters>(std::string(name))).first;
@@ -77,7 +77,7 @@ Result<std::unique_ptr<TraceFile>> Telemetry::OpenTimeline(const std::string& fo
 }
 
 Status Telemetry::StartTimeline(std::unique_ptr<TraceFile> file, const TraceHeader& header) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file == nullptr || recorder_ != nullptr) return OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(recorder_, Recorder::Create(std::move(file), header));
   for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -91,7 +91,7 @@ void Telemetry::Record(const TraceEvent& event) {
   if (fork_.InFork()) return;
   std::shared_ptr<Recorder> recorder;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     recorder = recorder_;
   }
   if (recorder != nullptr) recorder->Record(event);
@@ -99,7 +99,7 @@ void Telemetry::Record(const TraceEvent& event) {
 
 std::string Telemetry::Json() const {
   std::ostringstream out;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   out << "{\"ns\":" << SteadyNs() << ",\"steps\":" << steps_.load(std::memory_order_relaxed) << ",\"lanes\":[";
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const LaneCounters& lane = *lanes_[i].counters;

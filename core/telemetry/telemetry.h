@@ -4,12 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/fork_guard.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/telemetry/lane_counters.h"
 #include "core/telemetry/recorder.h"
@@ -75,10 +75,10 @@ class Telemetry {
     bool is_open;
   };
 
-  mutable std::mutex mutex_;
-  std::vector<OneLane> lanes_;                                                 // guarded by mutex_: all that ever were
-  std::map<std::string, std::unique_ptr<TableCounters>, std::less<>> tables_;  // guarded by mutex_
-  std::shared_ptr<Recorder> recorder_;                                         // guarded by mutex_
+  mutable Mutex mutex_;
+  std::vector<OneLane> lanes_ LOCKSTEP_GUARDED_BY(mutex_);  // all that ever were
+  std::map<std::string, std::unique_ptr<TableCounters>, std::less<>> tables_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::shared_ptr<Recorder> recorder_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/parallel.h"
 
 namespace lockstep::testing {
@@ -22,18 +21,18 @@ class Pool {
   }
   ~Pool() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stop_ = true;
     }
-    wake_.notify_all();
+    wake_.NotifyAll();
     for (std::thread& thread : threads_) thread.join();
   }
 
   ParallelFor Get() {
     return [this](int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& work) {
-      const std::lock_guard turn(turn_);
+      const MutexLock turn(turn_);
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         work_ = &work;
         count_ = count;
         grain_ = grain;
@@ -41,14 +40,14 @@ class Pool {
         running_ = static_cast<int>(threads_.size());
         ++call_;
       }
-      wake_.notify_all();
+      wake_.NotifyAll();
       Help();
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       for (int spin = 0; running_ > 0 && spin < 1000; ++spin) {
         lock.unlock();
         lock.lock();
       }
-      done_.wait(lock, [this] { return running_ == 0; });
+      while (running_ != 0) done_.Wait(mutex_);
     };
   }
 
@@ -66,26 +65,26 @@ class Pool {
     while (true) {
       for (int spin = 0; call_ == seen && spin < 2000; ++spin) std::this_thread::yield();
       {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [&] { return stop_ || call_ != seen; });
+        const MutexLock lock(mutex_);
+        while (!stop_ && call_ == seen) wake_.Wait(mutex_);
         if (stop_) return;
         seen = call_;
       }
       Help();
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         if (--running_ > 0) continue;
       }
-      done_.notify_all();
+      done_.NotifyAll();
     }
   }
 
-  std::mutex turn_;
-  std::mutex mutex_;
-  std::condition_variable wake_, done_;
+  Mutex turn_;
+  Mutex mutex_;
+  CondVar wake_, done_;
   std::atomic<int64_t> call_{0};  // written under mutex_
-  bool stop_ = false;             // guarded by mutex_
-  int running_ = 0;               // guarded by mutex_
+  bool stop_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  int running_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
   // The current call; written while no thread helps.
   const std::function<void(int64_t, int64_t)>* work_ = nullptr;
   int64_t count_ = 0, grain_ = 1;

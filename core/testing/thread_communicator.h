@@ -1,16 +1,15 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/comm/collective/arguments.h"
 #include "core/comm/collective/communicator.h"
 
@@ -41,23 +40,23 @@ struct ThreadBoard {
   // Returns when all ranks have called it as often as this one: a reusable barrier. A waiting rank remembers the round,
   // because the next one may begin before all have woken.
   void Wait() {
-    std::unique_lock lock(mutex);
+    const MutexLock lock(mutex);
     const int64_t round = rounds;
     if (++waiting == static_cast<int>(entries.size())) {
       waiting = 0;
       ++rounds;
-      wake.notify_all();
+      wake.NotifyAll();
     } else {
-      wake.wait(lock, [&] { return rounds != round; });
+      while (rounds == round) wake.Wait(mutex);
     }
   }
 
   // [R]. Guarded by the rounds of Wait, as described above, and not by the mutex.
   std::vector<Entry> entries;
-  std::mutex mutex;
-  std::condition_variable wake;
-  int waiting = 0;     // guarded by mutex
-  int64_t rounds = 0;  // guarded by mutex
+  Mutex mutex;
+  CondVar wake;
+  int waiting LOCKSTEP_GUARDED_BY(mutex) = 0;
+  int64_t rounds LOCKSTEP_GUARDED_BY(mutex) = 0;
 };
 
 // Ranks as threads of one process, in the simplest way: each puts its arguments on a board, waits for all, reads the

@@ -18,7 +18,6 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +29,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/base/mutex.h"
 #include "core/capi/capi.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -89,7 +89,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   void SetTickets(std::vector<uint64_t> tickets) {
     bool cancelled;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       tickets_ = std::move(tickets);
       cancelled = cancelled_;
     }
@@ -99,7 +99,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   // Called when a request has ended.
   void End(const Status& status) {
     if (!status.ok()) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (status_.ok()) status_ = status;
     }
     if (left_.fetch_sub(1) > 1) return;
@@ -118,7 +118,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   void Cancel() {
     std::vector<uint64_t> tickets;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       tickets = tickets_;
       cancelled_ = true;
     }
@@ -135,10 +135,10 @@ class Requests : public std::enable_shared_from_this<Requests> {
   const tf::AsyncOpKernel::DoneCallback done_;
   tf::CancellationManager* manager_ = nullptr;
   tf::CancellationToken token_ = tf::CancellationManager::kInvalidToken;
-  std::mutex mutex_;
-  std::vector<uint64_t> tickets_;  // guarded by mutex_
-  bool cancelled_ = false;         // guarded by mutex_
-  Status status_;                  // guarded by mutex_ until all have ended
+  Mutex mutex_;
+  std::vector<uint64_t> tickets_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool cancelled_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  Status status_ LOCKSTEP_GUARDED_BY(mutex_);  // until all have ended
 };
 
 NamedReduction ReductionOf(const std::string& name) {

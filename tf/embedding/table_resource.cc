@@ -63,7 +63,7 @@ Status DynamicTableResource::WithKeys(const tf::Tensor& keys, Use&& use) const {
   LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
   if (keys.dtype() == tf::DT_INT64) return use(Int64s(keys));
   if (keys.dtype() == tf::DT_INT32) return use(std::span<const int64_t>(Widened(keys)));
-  const std::shared_lock naming(naming_);
+  const ReaderLock naming(naming_);
   std::vector<int64_t> found(keys.NumElements());
   strings_->Find(Views(keys), found.data(), RunInline);
   return use(std::span<const int64_t>(found));
@@ -81,11 +81,11 @@ Status DynamicTableResource::Resolve(const tf::Tensor& keys, const tf::Tensor& t
     counts.push_back(static_cast<int32_t>(std::clamp<int64_t>(count, 0, std::numeric_limits<int32_t>::max())));
   }
   std::vector<int64_t> others;  // keys that are not int64 already
-  std::shared_lock naming(naming_, std::defer_lock);
+  std::optional<ReaderLock<SharedMutex>> naming;
   if (keys.dtype() == tf::DT_INT32) {
     others = Widened(keys);
   } else if (keys.dtype() == tf::DT_STRING) {
-    naming.lock();
+    naming.emplace(naming_);
     others.resize(keys.NumElements());
     LOCKSTEP_RETURN_IF_ERROR(strings_->Intern(Views(keys), others.data(), parallel));
   }
@@ -99,7 +99,7 @@ Status DynamicTableResource::Resolve(const tf::Tensor& keys, const tf::Tensor& t
   // Otherwise rows belong to their keys for good, and the step in which a key was seen does not matter.
   const bool keeps = table_->options().eviction.any() || table_->options().record_version;
   if (!forgets && !keeps) return OkStatus();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   resolved_ = true;
   for (size_t i = 0; forgets && i < resolved.size(); ++i) {
     if (resolved[i] == kNoRow) unadmitted_.push_back(found[i]);
@@ -158,7 +158,7 @@ void DynamicTableResource::EndStep(std::optional<int64_t> step, std::optional<in
   std::deque<ResolvedKeys> gone;
   std::vector<int64_t> unadmitted;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (run && run == last_run_) return;
     const int64_t present = step_;
     const bool is_later = step && *step > present;
@@ -182,7 +182,7 @@ void DynamicTableResource::EndStep(std::optional<int64_t> step, std::optional<in
     return;
   }
   // No thread may name a string between the removal of its key and the removal of the string.
-  const std::unique_lock naming(naming_);
+  const WriterLock naming(naming_);
   if (table_->options().eviction.any()) strings_->Remove(table_->Evict(now()));
   ForgetStrings(unadmitted);
 }
@@ -194,7 +194,7 @@ Status DynamicTableResource::Evict(bool last_lookup, const std::function<Status(
   }
   std::deque<ResolvedKeys> gone, before;
   if (last_lookup) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     before.swap(before_);
     gone.swap(batches_);
     if (!gone.empty()) {
@@ -204,8 +204,8 @@ Status DynamicTableResource::Evict(bool last_lookup, const std::function<Status(
   }
   before.clear();
   gone.clear();
-  std::unique_lock naming(naming_, std::defer_lock);
-  if (strings_ != nullptr) naming.lock();
+  std::optional<WriterLock<SharedMutex>> naming;
+  if (strings_ != nullptr) naming.emplace(naming_);
   TableRows rows;
   const std::vector<int64_t> keys = table_->Evict(now(), &rows);
   Status status = use(rows);
@@ -227,7 +227,7 @@ Result<int64_t> DynamicTableResource::Remove(const tf::Tensor& keys) {
   LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
   if (keys.dtype() == tf::DT_INT64) return table_->Remove(Int64s(keys));
   if (keys.dtype() == tf::DT_INT32) return table_->Remove(Widened(keys));
-  const std::unique_lock naming(naming_);
+  const WriterLock naming(naming_);
   std::vector<int64_t> found(keys.NumElements());
   strings_->Find(Views(keys), found.data(), RunInline);
   const int64_t removed = table_->Remove(found);
@@ -237,7 +237,7 @@ Result<int64_t> DynamicTableResource::Remove(const tf::Tensor& keys) {
 
 Status DynamicTableResource::Restore(const tf::Tensor& keys, TableRows part, const RestoreOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckKeys(keys));
-  const std::shared_lock naming(naming_);
+  const ReaderLock naming(naming_);
   if (keys.dtype() == tf::DT_STRING) {
     part.keys.resize(keys.NumElements());
     LOCKSTEP_RETURN_IF_ERROR(strings_->Intern(Views(keys), part.keys.data(), RunInline));
@@ -253,8 +253,8 @@ Status DynamicTableResource::Restore(const tf::Tensor& keys, TableRows part, con
 
 Status DynamicTableResource::BeginSnapshot(Snapshot::Kind kind) {
   // Keys and their strings belong to one snapshot.
-  const std::unique_lock naming(naming_);
-  const std::lock_guard lock(mutex_);
+  const WriterLock naming(naming_);
+  const MutexLock lock(mutex_);
   if (snapshot_.use_count() > 1) {
     return FailedPrecondition(absl::StrCat("table '", name(), "': a checkpoint of it is still being written"));
   }
@@ -269,7 +269,7 @@ void DynamicTableResource::SnapshotRead() {
 }
 
 Result<std::shared_ptr<Snapshot>> DynamicTableResource::snapshot() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (snapshot_ == nullptr) {
     return FailedPrecondition(absl::StrCat("table '", name(), "': no snapshot has begun, or its save failed"));
   }
@@ -280,31 +280,31 @@ Status DynamicTableResource::EndSnapshot(int64_t checkpoint_id) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<Snapshot> read, snapshot());
   LOCKSTEP_RETURN_IF_ERROR(read->Commit());
   read.reset();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   snapshot_.reset();
   checkpoint_id_ = checkpoint_id;
   return OkStatus();
 }
 
 std::optional<int64_t> DynamicTableResource::checkpoint_id() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return checkpoint_id_;
 }
 
 void DynamicTableResource::set_checkpoint_id(std::optional<int64_t> checkpoint_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   checkpoint_id_ = checkpoint_id;
 }
 
 void DynamicTableResource::DropSnapshot() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (snapshot_.use_count() > 1) return;
   SnapshotRead();
   snapshot_.reset();
 }
 
 void DynamicTableResource::RemoveNumbers(std::span<const int64_t> keys) {
-  const std::unique_lock naming(naming_);
+  const WriterLock naming(naming_);
   table_->Remove(keys);
   if (strings_ != nullptr) strings_->Remove(keys);
 }

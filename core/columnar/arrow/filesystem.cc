@@ -14,9 +14,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/columnar/arrow/convert.h"
 #include "core/columnar/files/files.h"
 
@@ -67,14 +67,14 @@ Result<std::pair<FileSystem, std::string>> FileSystemOf(const std::string& name)
     // The clients' connections and threads must end before the process does.
     std::atexit(arrow::fs::EnsureFinalized);
   });
-  static std::mutex mutex;
-  static auto& systems = *new std::map<std::string, FileSystem>();
+  static Mutex mutex;
+  static auto& systems LOCKSTEP_GUARDED_BY(mutex) = *new std::map<std::string, FileSystem>();
   const Name parts(name);
   const std::string key = parts.With(parts.path.substr(0, parts.path.find('/')));
   // Only the authority of a pattern makes the file system; its brackets would not be a valid URI.
   const std::string authority = parts.path.substr(0, parts.path.find('/'));
   std::string path;
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   auto& system = systems[key];
   auto made = arrow::fs::FileSystemFromUri(parts.With(authority + "/"), &path);
   if (!made.ok()) {

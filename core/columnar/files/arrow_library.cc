@@ -3,16 +3,16 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <mutex>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 
 namespace lockstep::columnar {
 namespace {
 
-std::mutex mutex;  // guards `place`, and makes loading happen once
-ArrowPlace& Place() {
+Mutex mutex;  // also makes loading happen once
+ArrowPlace& Place() LOCKSTEP_REQUIRES(mutex) {
   static auto& place = *new ArrowPlace();
   return place;
 }
@@ -40,13 +40,13 @@ Result<const ArrowLibrary*> Open(const ArrowPlace& place) {
 }  // namespace
 
 void SetArrowPlace(ArrowPlace place) {
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   Place() = std::move(place);
 }
 
 Result<const ArrowLibrary*> LoadArrow() {
   if (const ArrowLibrary* const library = loaded.load()) return library;
-  std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   if (loaded.load() == nullptr) {
     LOCKSTEP_ASSIGN_OR_RETURN(const ArrowLibrary* const library, Open(Place()));
     LOCKSTEP_RETURN_IF_ERROR(UseArrow(library).WithPrefix(Place().library + ": "));

@@ -7,11 +7,11 @@
 #include <cstring>
 #include <deque>
 #include <exception>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 #include "core/comm/gloo/pair.h"
 #include "core/telemetry/lane_counters.h"
@@ -100,7 +100,7 @@ class Streams::Waiting {
 
   // Returns false if it is already broken. kind and name have to live until End.
   bool Begin(Memory* buffer, For what, int peer, double timeout_s, std::string_view kind, std::string_view name) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!error_.ok()) return false;
     current_ = buffer;
     what_ = what;
@@ -111,19 +111,19 @@ class Streams::Waiting {
     return true;
   }
   void End() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     current_ = nullptr;
     deadline_.reset();
   }
   Status Break(const Status& error) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!error_.ok()) return error_;
     error_ = error;
     if (current_ != nullptr) what_ == For::kReceive ? current_->abortWaitRecv() : current_->abortWaitSend();
     return error_;
   }
   Status error() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return error_;
   }
   // The peer that did not send or receive in time, and the operation that waits for it.
@@ -132,20 +132,20 @@ class Streams::Waiting {
     std::string operation;
   };
   std::optional<Late> FindLate() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (current_ == nullptr || !deadline_->Passed()) return std::nullopt;
     return Late{peer_, OperationText(kind_, name_)};
   }
 
  private:
-  mutable std::mutex mutex_;
-  // All guarded by mutex_.
-  Memory* current_ = nullptr;
-  For what_ = For::kReceive;
-  int peer_ = 0;
-  std::string_view kind_, name_;  // of the operation during a wait
-  std::optional<Deadline> deadline_;
-  Status error_;
+  mutable Mutex mutex_;
+  Memory* current_ LOCKSTEP_GUARDED_BY(mutex_) = nullptr;
+  For what_ LOCKSTEP_GUARDED_BY(mutex_) = For::kReceive;
+  int peer_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  // Of the operation during a wait.
+  std::string_view kind_ LOCKSTEP_GUARDED_BY(mutex_), name_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::optional<Deadline> deadline_ LOCKSTEP_GUARDED_BY(mutex_);
+  Status error_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 Streams::Streams(StreamsOptions options, Introductions introductions)

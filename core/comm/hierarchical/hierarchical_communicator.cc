@@ -89,13 +89,13 @@ HierarchicalCommunicator::~HierarchicalCommunicator() {
 
 void HierarchicalCommunicator::StartWatch(const ContextOptions& options, RendezvousResult& rendezvous) {
   const auto on_verdict = [ends = ends_, rank = rank_](const Status& why) {
-    const std::lock_guard lock(ends->mutex);
+    const MutexLock lock(ends->mutex);
     ends->verdict = why.WithPrefix(StrCat("rank ", rank, ": "));
     ends->grace.emplace(Deadline::After(kGrace_s));
   };
   const auto on_tick = [ends = ends_, after_loss = &after_loss_] {
     after_loss->Tick();
-    const std::lock_guard lock(ends->mutex);
+    const MutexLock lock(ends->mutex);
     const bool over = ends->grace.has_value() && ends->grace->Passed();
     if (over && ends->local != nullptr) ends->local->Break(ends->verdict);
     for (size_t rank = 0; over && ends->watch != nullptr && rank < ends->links.size(); ++rank) {
@@ -113,7 +113,7 @@ void HierarchicalCommunicator::StartWatch(const ContextOptions& options, Rendezv
                                                 .silence_s = options.silence_timeout_s,
                                                 .on_loss = [this](const Status& why) { after_loss_.Lost(why); }},
                                    std::move(rendezvous.connections), on_verdict, on_tick);
-  const std::lock_guard lock(ends_->mutex);
+  const MutexLock lock(ends_->mutex);
   ends_->watch = watch_.get();
 }
 
@@ -124,7 +124,7 @@ Status HierarchicalCommunicator::Connect(const ContextOptions& options, shm::Gro
   if (!local.ok()) return local.status().WithPrefix("start of the job: ");
   local_ = *std::move(local);
   {
-    const std::lock_guard lock(ends_->mutex);
+    const MutexLock lock(ends_->mutex);
     ends_->local = local_.get();
     if (!ends_->verdict.ok()) return ends_->verdict;
   }
@@ -153,7 +153,7 @@ Status HierarchicalCommunicator::ConnectRail(const ContextOptions& options, cons
     streams->ask_fate = [this](int rank) { return AskFate(rank); };
     // From here on an error of the streams is an end.
     across_ = std::make_unique<gloo::GlooCommunicator>(std::move(streams));
-    const std::lock_guard lock(ends_->mutex);
+    const MutexLock lock(ends_->mutex);
     ends_->streams = &across_->streams();
     if (!ends_->verdict.ok()) (void)across_->Break(ends_->verdict);
   }
@@ -172,7 +172,7 @@ Status HierarchicalCommunicator::ConnectRail(const ContextOptions& options, cons
   links_ = std::move(second.connections);
   link_key_ = second.key;
   {
-    const std::lock_guard lock(ends_->mutex);
+    const MutexLock lock(ends_->mutex);
     for (const UniqueFd& link : links_) ends_->links.push_back(link.borrowed());
   }
   if (!on_rail()) return OkStatus();
@@ -274,7 +274,7 @@ Result<std::vector<int64_t>> HierarchicalCommunicator::Agree(const Call& call, s
   std::vector<int64_t> by_host(static_cast<size_t>(size_) * mine.size());
   std::vector<int64_t> sizes;
   for (const std::vector<int>& ranks : place_.hosts) sizes.push_back(static_cast<int64_t>(ranks.size()));
-  status = RunAsLeader(call.name, status, [&] {
+  status = RunAsLeader(call.name, status, [&]() LOCKSTEP_REQUIRES(calling_) {
     return across_->AllGatherAs(call, item, sizes[place_.host], of_host.data(), Expecting(sizes, by_host.data()));
   });
   LOCKSTEP_RETURN_IF_ERROR(
@@ -295,6 +295,7 @@ Result<std::vector<int64_t>> HierarchicalCommunicator::Agree(const Call& call, s
 
 Allocate HierarchicalCommunicator::Expecting(std::vector<int64_t> wanted, void* memory) {
   return [this, wanted = std::move(wanted), memory](std::span<const int64_t> counts) -> Result<void*> {
+    calling_.AssertHeld();  // it runs within the call
     for (size_t host = 0; host < wanted.size(); ++host) {
       if (counts[host] == wanted[host]) continue;
       return across_->Break(

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "core/base/deadline.h"
 #include "core/base/fork_guard.h"
+#include "core/base/mutex.h"
 #include "core/base/unique_fd.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/gloo/gloo_communicator.h"
@@ -96,14 +96,14 @@ class HierarchicalCommunicator final : public Communicator {
   // a dead rank may have done its part, and its data may still arrive. Then it ends the links to lost ranks. No other
   // event does that if a rank is cut off, or a child of a dead rank keeps its sockets open.
   struct Ends {
-    std::mutex mutex;
-    Status verdict;                         // guarded by mutex
-    std::optional<Deadline> grace;          // guarded by mutex: the time left after the verdict
-    shm::ShmCommunicator* local = nullptr;  // guarded by mutex
-    gloo::Streams* streams = nullptr;       // guarded by mutex
-    const Watch* watch = nullptr;           // guarded by mutex
-    // Guarded by mutex: the sockets of the links, [R] once they exist; no value for this rank and for ended ones.
-    std::vector<std::optional<int>> links;
+    Mutex mutex;
+    Status verdict LOCKSTEP_GUARDED_BY(mutex);
+    std::optional<Deadline> grace LOCKSTEP_GUARDED_BY(mutex);  // the time left after the verdict
+    shm::ShmCommunicator* local LOCKSTEP_GUARDED_BY(mutex) = nullptr;
+    gloo::Streams* streams LOCKSTEP_GUARDED_BY(mutex) = nullptr;
+    const Watch* watch LOCKSTEP_GUARDED_BY(mutex) = nullptr;
+    // The sockets of the links, [R] once they exist; no value for this rank and for ended ones.
+    std::vector<std::optional<int>> links LOCKSTEP_GUARDED_BY(mutex);
   };
 
   HierarchicalCommunicator(const ContextOptions& options, Place place, int index);
@@ -122,35 +122,38 @@ class HierarchicalCommunicator final : public Communicator {
   const std::vector<int>& locals() const { return place_.hosts[place_.host]; }
 
   // A running collective: sets its name for errors, and keeps other calls from the backends.
-  class Calling {
+  class LOCKSTEP_SCOPED_CAPABILITY Calling {
    public:
-    Calling(HierarchicalCommunicator& communicator, CallKind kind, std::string_view name);
-    ~Calling();
+    Calling(HierarchicalCommunicator& communicator, CallKind kind, std::string_view name)
+        LOCKSTEP_ACQUIRE(communicator.calling_);
+    ~Calling() LOCKSTEP_RELEASE();
 
    private:
     HierarchicalCommunicator& communicator_;
   };
   // Handles a backend's result: an end of one backend becomes the end of all, with a text that names the call.
-  Status FoldError(const Status& status);
+  Status FoldError(const Status& status) LOCKSTEP_REQUIRES(calling_);
   // Returns the end, or OK; called at the start of a call.
-  Status CheckUsable();
+  Status CheckUsable() LOCKSTEP_REQUIRES(calling_);
 
   // Makes steps 1 to 3. Each rank passes the same number of values; returns those of all, by rank. None is negative or
   // impossibly large: at most kMostPeerBytes of the call's items.
-  Result<std::vector<int64_t>> Agree(const Call& call, std::span<const int64_t> mine = {});
+  Result<std::vector<int64_t>> Agree(const Call& call, std::span<const int64_t> mine = {}) LOCKSTEP_REQUIRES(calling_);
   // Returns memory for items from other hosts, of which the numbers from each are known, [H]. Other numbers end the
   // job, because their sender has announced different ones.
-  Allocate Expecting(std::vector<int64_t> wanted, void* memory);
+  Allocate Expecting(std::vector<int64_t> wanted, void* memory) LOCKSTEP_REQUIRES(calling_);
   // Ends the job for a reason that is seen here.
-  Status Break(const Status& why);
+  Status Break(const Status& why) LOCKSTEP_REQUIRES(calling_);
   // Makes step 3: passes on the leader's result and its data for its host, [bytes].
-  Status PublishResult(std::string_view name, const Status& outcome, int64_t bytes, void* data);
+  Status PublishResult(std::string_view name, const Status& outcome, int64_t bytes, void* data)
+      LOCKSTEP_REQUIRES(calling_);
   // Makes step 2 after the leader's host has come to `outcome`.
-  Status RunAsLeader(std::string_view name, const Status& outcome, const std::function<Status()>& work);
+  Status RunAsLeader(std::string_view name, const Status& outcome, const std::function<Status()>& work)
+      LOCKSTEP_REQUIRES(calling_);
 
   // reductions.cc
-  Status AllReduceSmall(const Call& call, ReduceOp op, const void* in, void* out);
-  Status AllReduceLarge(const Call& call, ReduceOp op, const void* in, void* out);
+  Status AllReduceSmall(const Call& call, ReduceOp op, const void* in, void* out) LOCKSTEP_REQUIRES(calling_);
+  Status AllReduceLarge(const Call& call, ReduceOp op, const void* in, void* out) LOCKSTEP_REQUIRES(calling_);
 
   // Memory between two parts of a call. It is shared with the ranks of the host if there is enough shared memory. Not
   // cleared.
@@ -167,17 +170,19 @@ class HierarchicalCommunicator final : public Communicator {
   // exchanges.cc
   //
   // End the job if the announced items of the ranks, [R], cannot be in this machine's memory, or are not.
-  Status CheckAnnouncedItems(std::span<const int64_t> counts, int64_t item_bytes);
-  Status NoMemory(int64_t bytes);
+  Status CheckAnnouncedItems(std::span<const int64_t> counts, int64_t item_bytes) LOCKSTEP_REQUIRES(calling_);
+  Status NoMemory(int64_t bytes) LOCKSTEP_REQUIRES(calling_);
   std::vector<int64_t> OfThisHost(std::span<const int64_t> sent) const;
   // Convert from rank order, counts[r] items of `width` bytes of rank r, to host order, and back.
   void ToHostOrder(std::span<const int64_t> counts, int64_t width, const char* by_rank, char* by_host) const;
   void ToRankOrder(std::span<const int64_t> counts, int64_t width, const char* by_host, char* by_rank) const;
   // The three parts of AllToAllV.
-  Status ToRelays(std::string_view name, Item item, std::span<const int64_t> send_counts, const char* in, Scratch& out);
+  Status ToRelays(std::string_view name, Item item, std::span<const int64_t> send_counts, const char* in, Scratch& out)
+      LOCKSTEP_REQUIRES(calling_);
   Status OverRails(std::string_view name, Item item, std::span<const int64_t> sent, const Scratch& relayed,
-                   Scratch& out);
-  Status FromRelays(std::string_view name, Item item, std::span<const int64_t> sent, Scratch& items);
+                   Scratch& out) LOCKSTEP_REQUIRES(calling_);
+  Status FromRelays(std::string_view name, Item item, std::span<const int64_t> sent, Scratch& items)
+      LOCKSTEP_REQUIRES(calling_);
   // Call work for the ranks that the l-th rank of a host relays for: on all other hosts, or on one.
   template <typename Work>
   void ForRelayed(int l, const Work& work) const;
@@ -200,11 +205,11 @@ class HierarchicalCommunicator final : public Communicator {
   std::vector<int> relay_ranks_;    // [R], or empty
 
   // Held during a collective; Leave, which may come from another thread meanwhile, checks whether there is one.
-  std::mutex calling_;
+  Mutex calling_;
   // The running collective.
-  CallKind kind_ = CallKind::kBarrier;  // guarded by calling_
-  std::string_view name_;               // guarded by calling_
-  Status end_;                          // guarded by calling_: once it is an error, all calls return it
+  CallKind kind_ LOCKSTEP_GUARDED_BY(calling_) = CallKind::kBarrier;
+  std::string_view name_ LOCKSTEP_GUARDED_BY(calling_);
+  Status end_ LOCKSTEP_GUARDED_BY(calling_);  // once it is an error, all calls return it
 
   std::shared_ptr<Ends> ends_;
   std::unique_ptr<shm::ShmCommunicator> local_;

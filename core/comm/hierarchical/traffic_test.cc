@@ -331,7 +331,7 @@ int64_t SharedMemoryBytes() {
 
 TEST_P(TrafficTest, ConnectionsAndSharedMemoryAreThoseOfTheFormulas) {
   const auto [hosts, ranks] = GetParam();
-  Job job(shape(), [=](const ContextOptions& options) -> std::string {
+  Job job(shape(), [hosts = hosts, ranks = ranks](const ContextOptions& options) -> std::string {
     const int inherited = Sockets(PortOf(options)).local;
     return PlayPart(options, [=](Communicator& c) -> std::string {
       const Sockets sockets(PortOf(options));

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/deadline.h"
 #include "core/base/strings.h"
 #include "core/comm/job/create_communicator.h"
 #include "core/comm/rendezvous/rendezvous_wire.h"
@@ -45,7 +46,7 @@ BackgroundLane::BackgroundLane(const ContextOptions& options, Place place)
   // Large messages pass in pieces of their own, and need no memory of the job.
   options_.shared_bytes_per_rank = 0;
   options_.ended = [this] {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return left_ ? Gone() : OkStatus();
   };
   lane_.emplace(/*spin_us=*/0);
@@ -60,7 +61,7 @@ BackgroundLane::~BackgroundLane() {
 
 void BackgroundLane::Post(Work work, std::function<void()> dropped) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++pending_;
   }
   lane_->Post([this, work = std::move(work), dropped = std::move(dropped)]() mutable {
@@ -68,10 +69,10 @@ void BackgroundLane::Post(Work work, std::function<void()> dropped) {
     // The objects of the work are released before a waiter continues.
     work = nullptr;
     dropped = nullptr;
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     --pending_;
     if (error_.ok()) error_ = status;
-    ended_.notify_all();
+    ended_.NotifyAll();
   });
 }
 
@@ -84,7 +85,7 @@ Status BackgroundLane::Run(const Work& work, const std::function<void()>& droppe
 
 Result<Communicator*> BackgroundLane::Connected() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (left_) return Gone();
     if (communicator_ != nullptr) return communicator_.get();
   }
@@ -95,28 +96,30 @@ Result<Communicator*> BackgroundLane::Connected() {
   // A fork may have a copy of the socket, so closing it is not enough.
   if (place_.socket.valid()) shutdown(place_.socket.get(), SHUT_RDWR);
   place_.socket = UniqueFd();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (left_) return Gone();
   communicator_ = std::move(made);
   return communicator_.get();
 }
 
 std::optional<Status> BackgroundLane::Await(double seconds) {
-  std::unique_lock lock(mutex_);
-  if (!ended_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return pending_ == 0; })) {
-    return std::nullopt;
+  const Deadline deadline = Deadline::After(seconds);
+  const MutexLock lock(mutex_);
+  while (pending_ != 0) {
+    if (deadline.Passed()) return std::nullopt;
+    ended_.WaitFor(mutex_, std::chrono::duration<double>(deadline.Left()));
   }
   return std::exchange(error_, OkStatus());
 }
 
 void BackgroundLane::Leave(std::string_view how) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   left_ = true;
   if (communicator_ != nullptr) communicator_->Leave(how);
 }
 
 void BackgroundLane::Abort(const Status& why) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   left_ = true;
   if (communicator_ != nullptr) communicator_->Abort(why);
 }

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "core/comm/collective/communicator.h"
@@ -69,13 +68,13 @@ class BackgroundLane {
 
   ContextOptions options_;
   Place place_;  // used by the lane
-  std::mutex mutex_;
-  std::condition_variable ended_;
-  int pending_ = 0;                             // guarded by mutex_
-  Status error_;                                // guarded by mutex_: the first one that no caller got yet
-  bool left_ = false;                           // guarded by mutex_
-  std::unique_ptr<Communicator> communicator_;  // set with mutex_ held, by the lane
-  std::optional<Lane> lane_;                    // last: its thread uses the others
+  Mutex mutex_;
+  CondVar ended_;
+  int pending_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  Status error_ LOCKSTEP_GUARDED_BY(mutex_);  // the first one that no caller got yet
+  bool left_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Communicator> communicator_ LOCKSTEP_GUARDED_BY(mutex_);  // set by the lane
+  std::optional<Lane> lane_;                                                // last: its thread uses the others
 };
 
 }  // namespace lockstep

@@ -42,7 +42,7 @@ Context::~Context() {
 }
 
 BackgroundLane& Context::background() {
-  const std::lock_guard lock(background_mutex_);
+  const MutexLock lock(background_mutex_);
   if (background_ == nullptr) background_ = std::make_unique<BackgroundLane>(options_, std::move(later_));
   return *background_;
 }
@@ -50,7 +50,7 @@ BackgroundLane& Context::background() {
 std::optional<Status> Context::AwaitBackground(double seconds) {
   BackgroundLane* lane = nullptr;
   {
-    const std::lock_guard lock(background_mutex_);
+    const MutexLock lock(background_mutex_);
     lane = background_.get();
   }
   return lane == nullptr ? OkStatus() : lane->Await(seconds);
@@ -58,7 +58,7 @@ std::optional<Status> Context::AwaitBackground(double seconds) {
 
 void Context::Leave(std::string_view how) {
   {
-    const std::lock_guard lock(background_mutex_);
+    const MutexLock lock(background_mutex_);
     if (background_ != nullptr) background_->Leave(how);
   }
   communicator().Leave(how);
@@ -66,7 +66,7 @@ void Context::Leave(std::string_view how) {
 
 void Context::Abort(const Status& why) {
   communicator().Abort(why);
-  const std::lock_guard lock(background_mutex_);
+  const MutexLock lock(background_mutex_);
   if (background_ != nullptr) background_->Abort(why);
 }
 

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/job/background_lane.h"
@@ -67,9 +67,9 @@ class Context {
   const ContextOptions options_;
   std::shared_ptr<Job> job_;
   std::unique_ptr<Lane> lane_;
-  std::mutex background_mutex_;
-  BackgroundLane::Place later_;                 // guarded by background_mutex_: until the lane is made
-  std::unique_ptr<BackgroundLane> background_;  // made with background_mutex_ held, then kept
+  Mutex background_mutex_;
+  BackgroundLane::Place later_ LOCKSTEP_GUARDED_BY(background_mutex_);                 // until the lane is made
+  std::unique_ptr<BackgroundLane> background_ LOCKSTEP_GUARDED_BY(background_mutex_);  // once made, it stays
 };
 
 }  // namespace lockstep

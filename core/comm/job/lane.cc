@@ -38,11 +38,11 @@ Lane::Lane(int spin_us, std::shared_ptr<const void> kept)
 // Wakes the thread without checking whether it sleeps: this happens once in a lane's life.
 Lane::~Lane() {
   {
-    std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->closed = true;
     state_->news.fetch_add(1, std::memory_order_release);
   }
-  state_->wake.notify_one();
+  state_->wake.NotifyOne();
   // A thread cannot join itself. It continues with its share of the state until the queue is empty.
   if (thread_.get_id() == std::this_thread::get_id()) {
     thread_.detach();
@@ -55,12 +55,12 @@ void Lane::Post(std::function<void()> work) {
   // The wake-up is outside of the lock, so that the thread does not wake only to wait for the lock.
   bool sleeps;
   {
-    std::lock_guard lock(state_->mutex);
+    const MutexLock lock(state_->mutex);
     state_->queue.push_back(std::move(work));
     state_->news.fetch_add(1, std::memory_order_release);
     sleeps = state_->sleeps;
   }
-  if (sleeps) state_->wake.notify_one();
+  if (sleeps) state_->wake.NotifyOne();
 }
 
 void Lane::Run(State& state, int spin_us) {
@@ -68,7 +68,7 @@ void Lane::Run(State& state, int spin_us) {
   while (true) {
     const uint64_t seen = state.news.load(std::memory_order_acquire);
     {
-      std::lock_guard lock(state.mutex);
+      const MutexLock lock(state.mutex);
       batch.swap(state.queue);
       if (batch.empty() && state.closed) return;
     }
@@ -78,9 +78,9 @@ void Lane::Run(State& state, int spin_us) {
       continue;
     }
     if (Spin(state.news, seen, spin_us)) continue;
-    std::unique_lock lock(state.mutex);
+    const MutexLock lock(state.mutex);
     state.sleeps = true;
-    state.wake.wait(lock, [&] { return state.closed || !state.queue.empty(); });
+    while (!state.closed && state.queue.empty()) state.wake.Wait(state.mutex);
     state.sleeps = false;
   }
 }

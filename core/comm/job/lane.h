@@ -1,13 +1,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
+
+#include "core/base/mutex.h"
 
 namespace lockstep {
 
@@ -42,12 +42,12 @@ class Lane {
  private:
   // The thread's data; it owns a share, so that the lane may be destroyed first.
   struct State {
-    std::mutex mutex;
-    std::condition_variable wake;
-    std::deque<std::function<void()>> queue;  // guarded by mutex
-    bool closed = false;                      // guarded by mutex
-    bool sleeps = false;                      // guarded by mutex
-    std::atomic<uint64_t> news{0};            // raised under mutex when queue or closed changes
+    Mutex mutex;
+    CondVar wake;
+    std::deque<std::function<void()>> queue LOCKSTEP_GUARDED_BY(mutex);
+    bool closed LOCKSTEP_GUARDED_BY(mutex) = false;
+    bool sleeps LOCKSTEP_GUARDED_BY(mutex) = false;
+    std::atomic<uint64_t> news{0};  // raised under mutex when queue or closed changes
   };
   // The thread's body: returns when the lane is closed and the queue is empty.
   static void Run(State& state, int spin_us);

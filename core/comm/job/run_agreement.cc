@@ -86,7 +86,7 @@ uint64_t RunAgreement::Fingerprint(std::span<const std::string> operations) {
 }
 
 bool RunAgreement::Holds(uint64_t fingerprint) const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return agreed_.contains(fingerprint);
 }
 
@@ -101,7 +101,7 @@ Status RunAgreement::Reach(Communicator& communicator, std::span<const std::stri
   LOCKSTEP_RETURN_IF_ERROR(
       communicator.AllGatherV(kName, {DType::kInt64, 1}, 1, &mine, Expecting(kName, one_each, fingerprints.data())));
   if (std::all_of(fingerprints.begin(), fingerprints.end(), [mine](uint64_t theirs) { return theirs == mine; })) {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     agreed_.insert(mine);
     return OkStatus();
   }

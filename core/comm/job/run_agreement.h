@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_set>
 
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
 
@@ -46,8 +46,8 @@ class RunAgreement {
   static Status Disagreement(std::string_view lists, int ranks);
 
  private:
-  mutable std::mutex mutex_;
-  std::unordered_set<uint64_t> agreed_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::unordered_set<uint64_t> agreed_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <mutex>
 #include <vector>
+
+#include "core/base/mutex.h"
 
 namespace lockstep::peer_end {
 namespace {
@@ -12,8 +13,8 @@ namespace {
 constexpr size_t kMaxRecordedTexts = 64;
 
 struct Record {
-  std::mutex mutex;
-  std::vector<std::string> texts;  // guarded by mutex
+  Mutex mutex;
+  std::vector<std::string> texts LOCKSTEP_GUARDED_BY(mutex);
 };
 
 // Never destroyed: threads of the engine may outlive static objects.
@@ -27,24 +28,26 @@ Record& GlobalRecord() {
 void Note(const Status& why) {
   if (why.code() != StatusCode::kUnavailable && why.code() != StatusCode::kCancelled) return;
   if (why.message().empty()) return;
-  const std::lock_guard lock(GlobalRecord().mutex);
-  std::vector<std::string>& texts = GlobalRecord().texts;
+  Record& record = GlobalRecord();
+  const MutexLock lock(record.mutex);
+  std::vector<std::string>& texts = record.texts;
   if (texts.size() < kMaxRecordedTexts && std::find(texts.begin(), texts.end(), why.message()) == texts.end()) {
     texts.emplace_back(why.message());
   }
 }
 
 void Forget() {
-  const std::lock_guard lock(GlobalRecord().mutex);
-  GlobalRecord().texts.clear();
+  Record& record = GlobalRecord();
+  const MutexLock lock(record.mutex);
+  record.texts.clear();
 }
 
 std::string In(std::string_view text) {
-  const std::lock_guard lock(GlobalRecord().mutex);
-  const std::vector<std::string>& texts = GlobalRecord().texts;
-  const auto found = std::find_if(texts.begin(), texts.end(),
+  Record& record = GlobalRecord();
+  const MutexLock lock(record.mutex);
+  const auto found = std::find_if(record.texts.begin(), record.texts.end(),
                                   [&](const std::string& noted) { return text.find(noted) != std::string_view::npos; });
-  return found == texts.end() ? "" : *found;
+  return found == record.texts.end() ? "" : *found;
 }
 
 }  // namespace lockstep::peer_end

@@ -9,11 +9,11 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 #include "core/comm/liveness/watch.h"
 #include "core/comm/rendezvous/rendezvous.h"
@@ -67,10 +67,10 @@ struct Scene {
   Watch* watch = nullptr;
 
   // The arguments of on_verdict.
-  std::mutex mutex = {};
-  std::vector<Status> verdicts = {};  // guarded by mutex
+  Mutex mutex = {};
+  std::vector<Status> verdicts LOCKSTEP_GUARDED_BY(mutex) = {};
   std::atomic<int> ticks{0};
-  std::function<void()> also_on_verdict = {};  // guarded by mutex
+  std::function<void()> also_on_verdict LOCKSTEP_GUARDED_BY(mutex) = {};
 };
 
 // Returns "" or the error.
@@ -89,10 +89,10 @@ inline std::string ExpectEnd(Scene& scene, StatusCode code, const std::string& t
     return StrCat("rank ", scene.rank, " knew it after ", after_s, " s: ", verdict.ToString(), "\n");
   // The callback comes after the verdict.
   for (int i = 0; i < 30000; ++i, SleepFor(0.001)) {
-    const std::lock_guard lock(scene.mutex);
+    const MutexLock lock(scene.mutex);
     if (!scene.verdicts.empty()) break;
   }
-  const std::lock_guard lock(scene.mutex);
+  const MutexLock lock(scene.mutex);
   if (scene.verdicts != std::vector<Status>{verdict}) {
     return StrCat("rank ", scene.rank, ": on_verdict was called ", scene.verdicts.size(), " times\n");
   }
@@ -147,7 +147,7 @@ class WatchJob {
          .leave_s = kWatchDeadline_s},
         std::move(rendezvous->connections),
         [&](const Status& why) {
-          const std::lock_guard lock(scene.mutex);
+          const MutexLock lock(scene.mutex);
           scene.verdicts.push_back(why);
           if (scene.also_on_verdict) scene.also_on_verdict();
         },

@@ -6,14 +6,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "core/base/deadline.h"
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 #include "core/comm/liveness/watch_link.h"
 #include "core/comm/liveness/watch_wire.h"
@@ -65,7 +64,7 @@ class Watch::Impl {
   ~Impl() {
     Leave({});
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stop_ = true;
     }
     Wake();
@@ -74,43 +73,43 @@ class Watch::Impl {
 
   void ReportError(const Status& why) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (why.ok() || !verdict_.ok() || leaving_ || fates_[options_.rank] != Fate::kRunning) return;
       fates_[options_.rank] = Fate::kLost;
       gave_up_ = true;
       unsent_error_ = watch::Cut(why, watch::kMaxWordsBytes);
-      changed_.notify_all();
+      changed_.NotifyAll();
     }
     Wake();
   }
 
   void Leave(std::string_view how) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!leaving_) farewells_[options_.rank] = how;
       leaving_ = true;
     }
     Wake();
-    WaitUntil(options_.leave_s, [&] { return left_; });
+    WaitUntil(options_.leave_s, [this]() LOCKSTEP_REQUIRES(mutex_) { return left_; });
   }
 
   Fate fate(int rank) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return fates_[rank];
   }
 
   std::string farewell(int rank) const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return farewells_[rank];
   }
 
   Status verdict() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return verdict_;
   }
 
   void AwaitFate(int rank, double seconds) {
-    WaitUntil(seconds, [&] {
+    WaitUntil(seconds, [&]() LOCKSTEP_REQUIRES(mutex_) {
       const bool blind = leaving_ || (options_.rank != 0 && fates_[0] == Fate::kLeft);
       // If a rank is lost for another reason than this rank's own error, the verdict follows.
       return blind || !verdict_.ok() || fates_[rank] == Fate::kLeft || gave_up_;
@@ -122,11 +121,13 @@ class Watch::Impl {
 
   // Calls `done` with the mutex held. The watch's own thread never waits.
   template <typename Done>
-  void WaitUntil(double seconds, Done done) {
+  void WaitUntil(double seconds, Done done) LOCKSTEP_EXCLUDES(mutex_) {
     if (t_watch == this) return;
     constexpr double kMost_s = 1e6;
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::duration<double>(std::clamp(seconds, 0.0, kMost_s)), done);
+    const auto end = Clock::now() + std::chrono::duration<double>(std::clamp(seconds, 0.0, kMost_s));
+    const MutexLock lock(mutex_);
+    while (!done() && changed_.WaitUntil(mutex_, end)) {
+    }
   }
 
   void Wake() {
@@ -147,7 +148,7 @@ class Watch::Impl {
         since_beat_s = 0;
       }
       for (Link& link : links_) link.Flush();
-      Poll(leave_deadline_ && !left_ ? kLeaveLook_s : std::min(kTick_s, options_.beat_s - since_beat_s));
+      Poll(leave_deadline_ && !closed_ ? kLeaveLook_s : std::min(kTick_s, options_.beat_s - since_beat_s));
       for (Link& link : links_) Listen(link);
       const Clock::time_point now = Clock::now();
       const double turn_s = std::chrono::duration<double>(now - last).count();
@@ -165,7 +166,7 @@ class Watch::Impl {
     bool leaving;
     std::string how;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stop_) return false;
       words.swap(unsent_error_);
       leaving = leaving_;
@@ -184,7 +185,7 @@ class Watch::Impl {
       for (Link& link : links_) link.Send(farewell);
       (void)Learn(options_.rank, Fate::kLeft, OkStatus());
     }
-    if (leave_deadline_ && !left_) EndLeave();
+    if (leave_deadline_ && !closed_) EndLeave();
     return true;
   }
 
@@ -201,9 +202,10 @@ class Watch::Impl {
       link.over = true;
       link.Close();
     }
-    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    const MutexLock lock(mutex_);
     left_ = true;
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 
   // A rank that was given up gets beats too, so that it does not find us silent while it reads the reason. If the last
@@ -269,7 +271,7 @@ class Watch::Impl {
     if (rank == link.rank()) link.over = true;
     if (message.kind == Message::Kind::kLeft) {
       {
-        const std::lock_guard lock(mutex_);
+        const MutexLock lock(mutex_);
         farewells_[rank] = message.status.message();
       }
       (void)Learn(rank, Fate::kLeft, OkStatus());
@@ -312,11 +314,11 @@ class Watch::Impl {
   // Sets a rank's fate and, if `end` is an error, the verdict, in one step: a thread that is woken by one also finds
   // the other. Returns true if `end` becomes the verdict.
   bool Learn(int rank, Fate fate, const Status& end) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (fates_[rank] == Fate::kRunning) fates_[rank] = fate;
     const bool is_verdict = !end.ok() && verdict_.ok() && !leaving_;
     if (is_verdict) verdict_ = end;
-    changed_.notify_all();
+    changed_.NotifyAll();
     return is_verdict;
   }
 
@@ -338,17 +340,18 @@ class Watch::Impl {
   std::vector<pollfd> polled_;
   double clock_s_ = 0;  // the clock of silence
   std::optional<Deadline> leave_deadline_;
+  bool closed_ = false;  // all connections, after leaving
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;     // signals changes of the guarded data
-  std::vector<Fate> fates_;             // guarded by mutex_, [R]
-  std::vector<std::string> farewells_;  // guarded by mutex_
-  Status verdict_;                      // guarded by mutex_
-  std::optional<Status> unsent_error_;  // guarded by mutex_: not yet sent
-  bool gave_up_ = false;                // guarded by mutex_
-  bool leaving_ = false;                // guarded by mutex_
-  bool left_ = false;                   // guarded by mutex_; written only by the thread
-  bool stop_ = false;                   // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar changed_;                                      // signals changes of the guarded data
+  std::vector<Fate> fates_ LOCKSTEP_GUARDED_BY(mutex_);  // [R]
+  std::vector<std::string> farewells_ LOCKSTEP_GUARDED_BY(mutex_);
+  Status verdict_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::optional<Status> unsent_error_ LOCKSTEP_GUARDED_BY(mutex_);  // not yet sent
+  bool gave_up_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool leaving_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool left_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool stop_ LOCKSTEP_GUARDED_BY(mutex_) = false;
 
   const UniqueFd wake_;  // an eventfd
   std::thread thread_;

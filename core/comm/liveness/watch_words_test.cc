@@ -22,7 +22,7 @@ TEST_P(WatchWordsTest, LastWordsReachAllWithTheirCodeAndWhoSaidThem) {
   WatchJob job(3, [giver = GetParam()](Scene& scene) -> std::string {
     // Callbacks may call functions that wait on other threads.
     {
-      const std::lock_guard lock(scene.mutex);
+      const MutexLock lock(scene.mutex);
       scene.also_on_verdict = [&] {
         scene.watch->AwaitFate(scene.rank, kWatchDeadline_s);
         scene.watch->ReportError(Internal("too late"));

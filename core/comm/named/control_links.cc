@@ -36,11 +36,12 @@ ControlLinks::ControlLinks(const std::vector<std::optional<int>>& sockets,
                            const std::vector<std::optional<Digest>>& keys, int self)
     : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (size_t rank = 0; rank < sockets.size(); ++rank) {
-    links_.push_back({sockets[rank], rank < deaths.size() && sockets[rank] ? deaths[rank] : std::nullopt, "", ""});
+    in_.push_back({sockets[rank], rank < deaths.size() && sockets[rank] ? deaths[rank] : std::nullopt, ""});
+    out_.push_back({sockets[rank], ""});
     if (rank >= keys.size() || !keys[rank]) continue;
     const int peer = static_cast<int>(rank);
-    links_.back().from_peer.emplace(*keys[rank], kSealOfLinks, peer, self);
-    links_.back().to_peer.emplace(*keys[rank], kSealOfLinks, self, peer);
+    in_.back().seal.emplace(*keys[rank], kSealOfLinks, peer, self);
+    out_.back().seal.emplace(*keys[rank], kSealOfLinks, self, peer);
   }
 }
 
@@ -52,58 +53,58 @@ void ControlLinks::Send(int rank, std::string_view message) {
   ByteWriter header;
   bool left;
   {
-    const std::lock_guard lock(mutex_);
-    Link& link = links_[rank];
-    if (!link.socket) return;
-    const size_t seal_bytes = link.to_peer ? size_t{Seal::kBytes} : 0;
+    const MutexLock lock(mutex_);
+    Outbox& outbox = out_[rank];
+    if (!outbox.socket) return;
+    const size_t seal_bytes = outbox.seal ? size_t{Seal::kBytes} : 0;
     header.Number(static_cast<uint32_t>(seal_bytes + message.size()));
-    link.out += header.Take();
-    const size_t begin = link.out.size();
-    link.out.append(seal_bytes, '\0');
-    link.out += message;
-    if (link.to_peer) link.to_peer->Close(link.out.data() + begin, static_cast<int64_t>(message.size()));
-    Flush(link);
-    left = !link.out.empty();
+    outbox.bytes += header.Take();
+    const size_t begin = outbox.bytes.size();
+    outbox.bytes.append(seal_bytes, '\0');
+    outbox.bytes += message;
+    if (outbox.seal) outbox.seal->Close(outbox.bytes.data() + begin, static_cast<int64_t>(message.size()));
+    Flush(outbox);
+    left = !outbox.bytes.empty();
   }
   if (left) Wake();
 }
 
-void ControlLinks::Flush(Link& link) {
+void ControlLinks::Flush(Outbox& outbox) {
   size_t sent = 0;
-  while (sent < link.out.size()) {
-    const size_t piece = std::min(link.out.size() - sent, kPieceBytes);
-    const ssize_t n = send(*link.socket, link.out.data() + sent, piece, MSG_DONTWAIT | MSG_NOSIGNAL);
+  while (sent < outbox.bytes.size()) {
+    const size_t piece = std::min(outbox.bytes.size() - sent, kPieceBytes);
+    const ssize_t n = send(*outbox.socket, outbox.bytes.data() + sent, piece, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
       const bool later = errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM;
       // If the peer is gone, Receive notices it.
-      if (!later) sent = link.out.size();
+      if (!later) sent = outbox.bytes.size();
       break;
     }
     sent += static_cast<size_t>(n);
   }
-  link.out.erase(0, sent);
+  outbox.bytes.erase(0, sent);
 }
 
 std::vector<ControlLinks::Event> ControlLinks::Await(std::optional<double> seconds) {
   awaited_.clear();
   {
-    const std::lock_guard lock(mutex_);
-    for (const Link& link : links_) {
-      awaited_.push_back(
-          {link.socket.value_or(UniqueFd::kNone), static_cast<short>(link.out.empty() ? POLLIN : POLLIN | POLLOUT), 0});
-      awaited_.push_back({link.death.value_or(UniqueFd::kNone), POLLIN, 0});
+    const MutexLock lock(mutex_);
+    for (size_t rank = 0; rank < in_.size(); ++rank) {
+      const short events = static_cast<short>(out_[rank].bytes.empty() ? POLLIN : POLLIN | POLLOUT);
+      awaited_.push_back({in_[rank].socket.value_or(UniqueFd::kNone), events, 0});
+      awaited_.push_back({in_[rank].death.value_or(UniqueFd::kNone), POLLIN, 0});
     }
   }
   awaited_.push_back({wake_.get(), POLLIN, 0});
   std::vector<Event> events;
   if (poll(awaited_.data(), awaited_.size(), PollMs(seconds)) <= 0) return events;
   if (awaited_.back().revents != 0) ForgetWakes();
-  for (size_t rank = 0; rank < links_.size(); ++rank) {
+  for (size_t rank = 0; rank < in_.size(); ++rank) {
     const pollfd &socket = awaited_[2 * rank], &death = awaited_[2 * rank + 1];
     if ((socket.revents & POLLOUT) != 0) {
-      const std::lock_guard lock(mutex_);
-      Flush(links_[rank]);
+      const MutexLock lock(mutex_);
+      Flush(out_[rank]);
     }
     const bool dead = death.revents != 0;
     if (dead || (socket.revents & ~POLLOUT) != 0) Receive(static_cast<int>(rank), dead, &events);
@@ -112,7 +113,7 @@ std::vector<ControlLinks::Event> ControlLinks::Await(std::optional<double> secon
 }
 
 void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
-  Link& link = links_[rank];
+  Inbox& inbox = in_[rank];
   std::array<char, kPieceBytes> buffer;
   bool closed = false, failed = false;
   size_t received = 0;
@@ -121,9 +122,9 @@ void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
   // data in it, for example of a peer that ended with unread messages. It reports the error only once, and the peer's
   // data comes after it.
   while (dead || failed || received < kTurnBytes) {
-    const ssize_t n = recv(*link.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    const ssize_t n = recv(*inbox.socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n > 0) {
-      link.in.append(buffer.data(), static_cast<size_t>(n));
+      inbox.bytes.append(buffer.data(), static_cast<size_t>(n));
       received += static_cast<size_t>(n);
       continue;
     }
@@ -134,30 +135,31 @@ void ControlLinks::Receive(int rank, bool dead, std::vector<Event>* events) {
     failed = true;
   }
   closed = closed || failed || dead;
-  const Status broken = TakeMessages(rank, link, events);
+  const Status broken = TakeMessages(rank, inbox, events);
   if (!closed && broken.ok()) return;
+  inbox = {};
   {
-    const std::lock_guard lock(mutex_);
-    link = {};
+    const MutexLock lock(mutex_);
+    out_[rank] = {};
   }
   events->push_back({rank, "", true, broken});
 }
 
-Status ControlLinks::TakeMessages(int rank, Link& link, std::vector<Event>* events) {
-  const size_t seal_bytes = link.from_peer ? size_t{Seal::kBytes} : 0;
+Status ControlLinks::TakeMessages(int rank, Inbox& inbox, std::vector<Event>* events) {
+  const size_t seal_bytes = inbox.seal ? size_t{Seal::kBytes} : 0;
   Status broken;
   size_t done = 0;
-  while (link.in.size() - done >= kHeaderBytes) {
-    const size_t length = LengthOf(std::string_view(link.in).substr(done));
+  while (inbox.bytes.size() - done >= kHeaderBytes) {
+    const size_t length = LengthOf(std::string_view(inbox.bytes).substr(done));
     if (length < seal_bytes || length > seal_bytes + kMaxMessageBytes) {
       broken = DataLoss(StrCat("rank ", rank, " announces a message of ", length, " bytes on its link, wanted ",
                                seal_bytes, " to ", seal_bytes + kMaxMessageBytes));
       break;
     }
-    if (link.in.size() - done - kHeaderBytes < length) break;
-    std::string_view message = std::string_view(link.in).substr(done + kHeaderBytes, length);
-    if (link.from_peer) {
-      const auto got = link.from_peer->Open(message.data(), static_cast<int64_t>(length - seal_bytes));
+    if (inbox.bytes.size() - done - kHeaderBytes < length) break;
+    std::string_view message = std::string_view(inbox.bytes).substr(done + kHeaderBytes, length);
+    if (inbox.seal) {
+      const auto got = inbox.seal->Open(message.data(), static_cast<int64_t>(length - seal_bytes));
       if (!got || got->size() != length - seal_bytes) {
         broken = DataLoss(StrCat("a message on the link from rank ", rank,
                                  " is not what that rank sent; it was damaged, repeated or forged on its way"));
@@ -168,7 +170,7 @@ Status ControlLinks::TakeMessages(int rank, Link& link, std::vector<Event>* even
     events->push_back({rank, std::string(message)});
     done += kHeaderBytes + length;
   }
-  link.in.erase(0, done);
+  inbox.bytes.erase(0, done);
   return broken;
 }
 
@@ -177,10 +179,10 @@ bool ControlLinks::Push(double seconds) {
   while (true) {
     std::vector<pollfd> entries;
     {
-      const std::lock_guard lock(mutex_);
-      for (Link& link : links_) {
-        if (!link.out.empty()) Flush(link);
-        if (!link.out.empty()) entries.push_back({*link.socket, POLLOUT, 0});
+      const MutexLock lock(mutex_);
+      for (Outbox& outbox : out_) {
+        if (!outbox.bytes.empty()) Flush(outbox);
+        if (!outbox.bytes.empty()) entries.push_back({*outbox.socket, POLLOUT, 0});
       }
     }
     if (entries.empty()) return true;
@@ -207,8 +209,8 @@ void ControlLinks::Wake() {
 }
 
 bool ControlLinks::flushed() const {
-  const std::lock_guard lock(mutex_);
-  return std::all_of(links_.begin(), links_.end(), [](const Link& link) { return link.out.empty(); });
+  const MutexLock lock(mutex_);
+  return std::all_of(out_.begin(), out_.end(), [](const Outbox& outbox) { return outbox.bytes.empty(); });
 }
 
 }  // namespace lockstep

@@ -3,12 +3,12 @@
 #include <poll.h>
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/seal.h"
 #include "core/base/sha256.h"
 #include "core/base/status.h"
@@ -76,27 +76,32 @@ class ControlLinks {
   bool flushed() const;
 
  private:
-  struct Link {
-    std::optional<int> socket;  // no value: there is none, or it is closed
+  // Both parts of a link to a rank have its socket; no value: there is none, or it is closed.
+  struct Inbox {
+    std::optional<int> socket;
     std::optional<int> death;
-    std::string in;   // what came and is not yet a whole message
-    std::string out;  // guarded by mutex_: what the peer could not take
-    std::optional<Seal> from_peer = {};
-    std::optional<Seal> to_peer = {};  // guarded by mutex_
+    std::string bytes;  // what came and is not yet a whole message
+    std::optional<Seal> seal = {};
+  };
+  struct Outbox {
+    std::optional<int> socket;
+    std::string bytes;  // what the peer could not take
+    std::optional<Seal> seal = {};
   };
 
   // Moves the whole messages that have come to `events`. Returns an error if the peer has broken the rules.
-  static Status TakeMessages(int rank, Link& link, std::vector<Event>* events);
-  // With mutex_ held.
-  static void Flush(Link& link);
+  static Status TakeMessages(int rank, Inbox& inbox, std::vector<Event>* events);
+  static void Flush(Outbox& outbox);
   void ForgetWakes();
   // Reads what is there, without waiting. If the peer is dead or gone, reads all of it, and nothing more after that.
   void Receive(int rank, bool dead, std::vector<Event>* events);
 
-  mutable std::mutex mutex_;
-  std::vector<Link> links_;  // a socket loses its value with mutex_ held, in Await
-  UniqueFd wake_;            // an eventfd
-  // For Await, which is called in a loop: the socket and the death of each rank, and the wake-up descriptor.
+  mutable Mutex mutex_;
+  std::vector<Outbox> out_ LOCKSTEP_GUARDED_BY(mutex_);  // [R]
+  UniqueFd wake_;                                        // an eventfd
+  // For Await.
+  std::vector<Inbox> in_;  // [R]
+  // Kept because Await is called in a loop: the socket and the death of each rank, and the wake-up descriptor.
   std::vector<pollfd> awaited_;
 };
 

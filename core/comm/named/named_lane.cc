@@ -97,7 +97,7 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
   std::vector<Status> refusals;
   bool wake = false, drives = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     // If this rank already waits for others, a peer is late.
     drives = !driven_ && works_.empty() && !ThisThreadDrives();
     refusals = Refuse(works);
@@ -179,7 +179,7 @@ void NamedLane::Send(std::vector<NamedRequest> requests) {
 
 uint64_t NamedLane::NextNumber(const std::string& text) {
   if (fork_.InFork()) return 0;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return numbers_[text]++;
 }
 
@@ -187,7 +187,7 @@ void NamedLane::Cancel(uint64_t ticket, const std::string& why) {
   if (fork_.InFork()) return;
   bool wake = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     CancelLocked(ticket, why);
     wake = ResumeDriver();
   }
@@ -198,7 +198,7 @@ void NamedLane::CancelJoin(const std::string& why) {
   if (fork_.InFork()) return;
   bool wake = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!join_) return;
     CancelLocked(*join_, why);
     wake = ResumeDriver();
@@ -220,7 +220,7 @@ void NamedLane::CancelLocked(uint64_t ticket, const std::string& why) {
 void NamedLane::Leave(std::string_view how) {
   if (fork_.InFork()) return;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!leaves_) farewell_ = how;
     leaves_ = true;
   }
@@ -230,13 +230,13 @@ void NamedLane::Leave(std::string_view how) {
 
 int64_t NamedLane::pending() const {
   if (fork_.InFork()) return 0;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<int64_t>(works_.size());
 }
 
 Status NamedLane::broken() const {
   if (fork_.InFork()) return OkStatus();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return leaves_ ? OkStatus() : broken_;
 }
 

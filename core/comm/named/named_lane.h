@@ -3,7 +3,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "core/base/fork_guard.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/named/control_links.h"
@@ -126,42 +126,41 @@ class NamedLane {
  private:
   NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_bytes, const NamedLaneOptions& options);
 
-  // For each of these works, the reason why it cannot be requested now; OK if it can. With mutex_ held.
-  std::vector<Status> Refuse(const std::vector<NamedWork>& works) const;
-  // Sends this rank's requests to rank 0. With mutex_ held.
-  void Send(std::vector<NamedRequest> requests);
-  void CancelLocked(uint64_t ticket, const std::string& why);
+  // For each of these works, the reason why it cannot be requested now; OK if it can.
+  std::vector<Status> Refuse(const std::vector<NamedWork>& works) const LOCKSTEP_REQUIRES(mutex_);
+  // Sends this rank's requests to rank 0.
+  void Send(std::vector<NamedRequest> requests) LOCKSTEP_REQUIRES(mutex_);
+  void CancelLocked(uint64_t ticket, const std::string& why) LOCKSTEP_REQUIRES(mutex_);
   void Run();
-  // With mutex_ held, after something new: sends the complete requests if the driver has nothing to do. Returns whether
-  // to wake the thread.
-  bool ResumeDriver();
-  // With mutex_ held: whether the thread is needed.
-  bool HasWork() const;
+  // After something new: sends the complete requests if the driver has nothing to do. Returns whether to wake the
+  // thread.
+  bool ResumeDriver() LOCKSTEP_REQUIRES(mutex_);
+  // Returns whether the thread is needed.
+  bool HasWork() const LOCKSTEP_REQUIRES(mutex_);
   // A caller's turn to drive, until its requests have ended; driven_ is set for it.
-  void Drive(const std::vector<uint64_t>& tickets);
+  void Drive(const std::vector<uint64_t>& tickets) LOCKSTEP_EXCLUDES(mutex_);
   // Whether this thread drives a lane, this one or another one. Within that, it may make requests but must not wait.
   static bool& ThisThreadDrives();
-  // The thread's wait, with mutex_ held at its start and end. True: there is work and no driver. False: it is time to
-  // read what the peers sent.
-  bool WaitForWork(std::unique_lock<std::mutex>& lock);
+  // The thread's wait, during which mutex_ is released. True: there is work and no driver. False: it is time to read
+  // what the peers sent.
+  bool WaitForWork() LOCKSTEP_REQUIRES(mutex_);
   // While answers are awaited, looks for events for a moment before the thread sleeps. Sets `seconds` to 0 if there is
   // something to do. As in ControlLinks::Await, no value means no limit.
   std::vector<ControlLinks::Event> SpinForEvents(std::optional<double>* seconds);
   // Handles a message that arrived. The batches in it are added to todo_.
-  void Handle(const ControlLinks::Event& event);
+  void Handle(const ControlLinks::Event& event) LOCKSTEP_EXCLUDES(mutex_);
   // The error with which this message, or the closed link, ends the lane; nothing if it does not end it.
   std::optional<Status> EndIn(const ControlLinks::Event& event) const;
-  // On rank 0, with mutex_ held: sends the complete requests to all ranks, and adds them to todo_.
-  void Sequence();
-  // All of the following without mutex_.
-  void DoAll();
-  void Do(const NamedBatch& batch);
+  // On rank 0: sends the complete requests to all ranks, and adds them to todo_.
+  void Sequence() LOCKSTEP_REQUIRES(mutex_);
+  void DoAll() LOCKSTEP_EXCLUDES(mutex_);
+  void Do(const NamedBatch& batch) LOCKSTEP_EXCLUDES(mutex_);
   // Counts how long these requests of this rank have waited for other ranks; returns since when, in SteadyNs.
   int64_t CountWait(const NamedBatch& batch, const std::vector<NamedWork*>& works);
   // The cause of this status of an exchange: a rank that fails says more over its link than the communicator does.
-  Status CauseOf(const Status& status);
+  Status CauseOf(const Status& status) LOCKSTEP_EXCLUDES(mutex_);
   // Ends all requests of this rank with `cause`, and tells the others.
-  void Break(const Status& cause);
+  void Break(const Status& cause) LOCKSTEP_EXCLUDES(mutex_);
 
   const ForkGuard fork_;
   const std::unique_ptr<Communicator> communicator_;
@@ -173,20 +172,20 @@ class NamedLane {
   Timeline timeline_;        // used by any thread; only on rank 0
   StallWatch stalls_;        // used only by the thread
 
-  mutable std::mutex mutex_;
-  Sequencer sequencer_;                                             // guarded by mutex_
-  std::deque<NamedBatch> todo_;                                     // guarded by mutex_: what is to be done
-  std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_;  // guarded by mutex_: by ticket
-  std::unordered_map<std::string, uint64_t> names_;                 // guarded by mutex_: of works_ but the join
-  std::optional<uint64_t> join_;                                    // guarded by mutex_: the ticket of that
-  std::unordered_map<std::string, uint64_t> numbers_;               // guarded by mutex_
-  uint64_t next_ticket_ = 0;                                        // guarded by mutex_
-  bool driven_ = false;                                             // guarded by mutex_: some thread drives
-  bool idle_ = false;                                               // guarded by mutex_: the driver has nothing to do
-  bool sleeps_ = false;   // guarded by mutex_: the driver sleeps, and looks for no events
-  bool leaves_ = false;   // guarded by mutex_
-  std::string farewell_;  // guarded by mutex_: how it leaves
-  Status broken_;         // guarded by mutex_
+  mutable Mutex mutex_;
+  Sequencer sequencer_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::deque<NamedBatch> todo_ LOCKSTEP_GUARDED_BY(mutex_);                                     // what is to be done
+  std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works_ LOCKSTEP_GUARDED_BY(mutex_);  // by ticket
+  std::unordered_map<std::string, uint64_t> names_ LOCKSTEP_GUARDED_BY(mutex_);  // of works_ but the join
+  std::optional<uint64_t> join_ LOCKSTEP_GUARDED_BY(mutex_);                     // the ticket of that
+  std::unordered_map<std::string, uint64_t> numbers_ LOCKSTEP_GUARDED_BY(mutex_);
+  uint64_t next_ticket_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+  bool driven_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // some thread drives
+  bool idle_ LOCKSTEP_GUARDED_BY(mutex_) = false;    // the driver has nothing to do
+  bool sleeps_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // the driver sleeps, and looks for no events
+  bool leaves_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  std::string farewell_ LOCKSTEP_GUARDED_BY(mutex_);  // how it leaves
+  Status broken_ LOCKSTEP_GUARDED_BY(mutex_);
 
   std::thread thread_;
 };

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 #include "core/comm/liveness/after_loss.h"
 #include "core/comm/liveness/peer_end.h"
@@ -60,13 +61,14 @@ void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
   ThisThreadDrives() = true;
   while (true) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       idle_ = false;
       if (rank() == 0) Sequence();
       int64_t bytes = 0;
       for (const NamedBatch& batch : todo_) bytes = std::min(bytes + BytesOf(batch), kMostTensorBytes);
       // Others may continue to make requests.
-      const bool waits = std::any_of(tickets.rbegin(), tickets.rend(), [&](uint64_t t) { return works_.count(t) > 0; });
+      const auto runs = [&](uint64_t ticket) LOCKSTEP_REQUIRES(mutex_) { return works_.count(ticket) > 0; };
+      const bool waits = std::any_of(tickets.rbegin(), tickets.rend(), runs);
       if (!waits || leaves_ || bytes > kCallersBytes || (todo_.empty() && Now() >= end)) {
         driven_ = ThisThreadDrives() = false;
         if (!HasWork()) return;
@@ -82,13 +84,13 @@ void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
 
 // A Wake that a driving caller consumes is not lost: that caller wakes the thread at its end if there is something to
 // do.
-bool NamedLane::WaitForWork(std::unique_lock<std::mutex>& lock) {
+bool NamedLane::WaitForWork() {
   for (double end = Now() + kWorkWait_s, left = kWorkWait_s; driven_ || !HasWork(); left = end - Now()) {
     if (left <= 0 && !driven_) return false;
     if (left <= 0) end = Now() + (left = kWorkWait_s);
-    lock.unlock();
+    mutex_.unlock();
     links_.WaitForWake(left);
-    lock.lock();
+    mutex_.lock();
   }
   return true;
 }
@@ -101,7 +103,7 @@ std::vector<ControlLinks::Event> NamedLane::SpinForEvents(std::optional<double>*
     std::vector<ControlLinks::Event> events = links_.Await(0);
     if (!events.empty()) return events;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!idle_ || leaves_) *seconds = 0;
       sleeps_ = *seconds != 0 && (works_.empty() || Now() >= end);
       if (sleeps_ || *seconds == 0) return {};
@@ -117,10 +119,10 @@ void NamedLane::Run() {
     std::optional<double> seconds = 0;
     bool spins = false, waits = false;
     {
-      std::unique_lock lock(mutex_);
+      const MutexLock lock(mutex_);
       if (rank() == 0) Sequence();
       if (drives && !HasWork()) drives = driven_ = false;
-      const bool is_wanted = drives || WaitForWork(lock);
+      const bool is_wanted = drives || WaitForWork();
       drives = driven_ = true;
       if (leaves_) break;
       if (rank() == 0) Sequence();
@@ -141,7 +143,7 @@ void NamedLane::Run() {
     if (spins) events = SpinForEvents(&seconds);
     if (events.empty()) events = links_.Await(seconds);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       idle_ = sleeps_ = false;
     }
     for (const ControlLinks::Event& event : events) Handle(event);
@@ -181,7 +183,7 @@ void NamedLane::Handle(const ControlLinks::Event& event) {
   if (kind == named_messages::kRequests && rank() == 0) {
     if (auto requests = named_messages::ReadRequests(event.message)) {
       const double now = Now();
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       bool are_new = true;
       for (NamedRequest& request : *requests) {
         // Submit has checked this there already; it is checked again because every rank relies on it.
@@ -194,14 +196,14 @@ void NamedLane::Handle(const ControlLinks::Event& event) {
   }
   if (kind == named_messages::kCancelled && rank() == 0) {
     if (const auto given_up = named_messages::ReadCancellation(event.message)) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const Status why = Cancelled(StrCat("rank ", event.rank, ": ", given_up->why));
       return sequencer_.Cancel(event.rank, given_up->name, given_up->ticket, why);
     }
   }
   if (kind == named_messages::kBatches && rank() != 0) {
     if (auto batches = named_messages::ReadBatches(event.message, size())) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       for (NamedBatch& batch : *batches) todo_.push_back(std::move(batch));
       return;
     }
@@ -226,13 +228,13 @@ void NamedLane::Sequence() {
 void NamedLane::DoAll() {
   std::deque<NamedBatch> batches;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     batches.swap(todo_);
   }
   // The others have to know of a batch before rank 0 waits for them in it. Messages from other ranks can wait. They
   // have to wait when rank 0 is in an exchange with their sender and does not listen.
   while (rank() == 0 && !batches.empty() && !links_.Push(kPush_s)) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (leaves_) return;
   }
   for (const NamedBatch& batch : batches) Do(batch);
@@ -243,7 +245,7 @@ void NamedLane::Do(const NamedBatch& batch) {
   std::vector<NamedWork*> works;
   bool knows_all = true;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!broken_.ok()) return;
     for (const NamedBatch::Entry& entry : batch.entries) {
       const uint64_t ticket = entry.tickets[rank()];
@@ -314,7 +316,7 @@ Status NamedLane::CauseOf(const Status& status) {
   if (status.code() != StatusCode::kCancelled) return status;
   for (const double end = Now() + kCauseWait_s; Now() < end;) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (leaves_) break;
     }
     for (const ControlLinks::Event& event : links_.Await(kPush_s)) {
@@ -330,7 +332,7 @@ void NamedLane::Break(const Status& cause) {
   bool leaves;
   std::string farewell;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!broken_.ok()) return;
     leaves = leaves_;
     // A rank that leaves knows the reason better than the others do.

@@ -4,12 +4,12 @@
 
 #include <chrono>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/strings.h"
 #include "core/comm/named/named_lane.h"
 #include "core/comm/named/test_lane.h"
@@ -198,14 +198,14 @@ TEST_P(NamedLaneErrorsTest, EndsGroupsWhole) {
 }
 
 TEST_P(NamedLaneErrorsTest, WarnsOfRanksThatDoNotComeAndGivesUp) {
-  std::mutex mutex;
+  Mutex mutex;
   std::vector<std::string> warnings;
   NamedLaneOptions options;
   const std::string late = "barrier 'x': rank 0 did not ask for it in ";
   options.stall_warning_s = 0.05;
   options.stall_timeout_s = 0.3;
   options.warn = [&](const std::string& text) {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     warnings.push_back(text);
   };
   RunRanks(

@@ -38,7 +38,7 @@ std::string DescribeRequest(const NamedRequest& request) {
 }  // namespace
 
 Status Timeline::Start(const std::string& path, bool mark_cycles) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   LOCKSTEP_RETURN_IF_ERROR(StopLocked());
   // Without the buffers of stdio, which a fork would write a second time at its end.
   file_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
@@ -58,7 +58,7 @@ Status Timeline::Start(const std::string& path, bool mark_cycles) {
 Status Timeline::Stop() {
   // The lock may be held by a thread that does not exist in the fork.
   if (fork_.InFork()) return OkStatus();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return StopLocked();
 }
 
@@ -75,7 +75,7 @@ Status Timeline::StopLocked() {
 
 void Timeline::Requested(const NamedRequest& request, int rank) {
   if (!on()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!IsOn()) return;
   Row& row = RowOf(request);
   if (!std::exchange(row.negotiates, true)) Event('B', row.number, "NEGOTIATE_" + PartName(request.kind));
@@ -84,7 +84,7 @@ void Timeline::Requested(const NamedRequest& request, int rank) {
 
 void Timeline::Ordered(const NamedBatch& batch) {
   if (!on()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!IsOn()) return;
   for (const NamedBatch::Entry& entry : batch.entries) {
     const NamedRequest& request = entry.request;
@@ -103,7 +103,7 @@ void Timeline::Ordered(const NamedBatch& batch) {
 
 void Timeline::Begin(const NamedBatch& batch) {
   if (!on()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!IsOn()) return;
   for (const NamedBatch::Entry& entry : batch.entries) {
     // A tensor that was ordered before Start has no row, and gets none.
@@ -117,7 +117,7 @@ void Timeline::Begin(const NamedBatch& batch) {
 
 void Timeline::End(const NamedBatch& batch) {
   if (!on()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!IsOn()) return;
   for (const NamedBatch::Entry& entry : batch.entries) {
     Row* const row = FindRow(entry.request.name);
@@ -133,7 +133,7 @@ void Timeline::End(const NamedBatch& batch) {
 
 void Timeline::Cycle() {
   if (!on()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!IsOn() || !mark_cycles_) return;
   std::vector<Row>& rows = free_[kCycles];
   if (rows.empty()) rows.push_back(NewRow(kCycles));

@@ -2,12 +2,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "core/base/fork_guard.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
 #include "core/comm/named/named_batch.h"
@@ -62,33 +62,33 @@ class Timeline {
     int depth = 0;  // parts that have begun, after the negotiation
   };
 
-  // All of the following need mutex_ held, and a file.
-  bool IsOn() const { return file_.valid(); }
+  // All of the following need a file.
+  bool IsOn() const LOCKSTEP_REQUIRES(mutex_) { return file_.valid(); }
   // The row of a tensor in progress; RowOf makes it one, from the free rows.
-  Row& RowOf(const NamedRequest& request);
-  Row* FindRow(const std::string& name);
-  Row NewRow(const std::string& title);
+  Row& RowOf(const NamedRequest& request) LOCKSTEP_REQUIRES(mutex_);
+  Row* FindRow(const std::string& name) LOCKSTEP_REQUIRES(mutex_);
+  Row NewRow(const std::string& title) LOCKSTEP_REQUIRES(mutex_);
   // Ends all parts that have begun.
-  void EndAll(Row& row);
-  void EndParts(Row& row, int depth);
-  void Event(char phase, int row, const std::string& name, const std::string& more = "");
-  void Write(const std::string& event);
-  void Flush();
-  Status StopLocked();
+  void EndAll(Row& row) LOCKSTEP_REQUIRES(mutex_);
+  void EndParts(Row& row, int depth) LOCKSTEP_REQUIRES(mutex_);
+  void Event(char phase, int row, const std::string& name, const std::string& more = "") LOCKSTEP_REQUIRES(mutex_);
+  void Write(const std::string& event) LOCKSTEP_REQUIRES(mutex_);
+  void Flush() LOCKSTEP_REQUIRES(mutex_);
+  Status StopLocked() LOCKSTEP_REQUIRES(mutex_);
 
   std::atomic<bool> on_ = false;
-  std::mutex mutex_;
+  Mutex mutex_;
   const ForkGuard fork_;
-  UniqueFd file_;                                  // guarded by mutex_
-  std::string unwritten_;                          // guarded by mutex_
-  bool mark_cycles_ = false;                       // guarded by mutex_
-  bool is_empty_ = true;                           // guarded by mutex_: nothing was written yet
-  bool failed_ = false;                            // guarded by mutex_: something could not be written
-  std::chrono::steady_clock::time_point started_;  // guarded by mutex_
-  int rows_ = 0;                                   // guarded by mutex_: how many there are
-  std::unordered_map<std::string, Row> used_;      // guarded by mutex_: by the name of a tensor in progress
-  // guarded by mutex_: the free ones, by their title
-  std::unordered_map<std::string, std::vector<Row>> free_;
+  UniqueFd file_ LOCKSTEP_GUARDED_BY(mutex_);
+  std::string unwritten_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool mark_cycles_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  bool is_empty_ LOCKSTEP_GUARDED_BY(mutex_) = true;  // nothing was written yet
+  bool failed_ LOCKSTEP_GUARDED_BY(mutex_) = false;   // something could not be written
+  std::chrono::steady_clock::time_point started_ LOCKSTEP_GUARDED_BY(mutex_);
+  int rows_ LOCKSTEP_GUARDED_BY(mutex_) = 0;                               // how many there are
+  std::unordered_map<std::string, Row> used_ LOCKSTEP_GUARDED_BY(mutex_);  // by the name of a tensor in progress
+  // The free ones, by their title.
+  std::unordered_map<std::string, std::vector<Row>> free_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep

@@ -40,7 +40,7 @@ std::shared_ptr<SharedBuffer> Heap::Allocate(int64_t bytes) {
   const int64_t reserved = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   int64_t offset = 0;
   {
-    std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found =
         std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= reserved; });
     if (found == free_.end()) return nullptr;
@@ -55,7 +55,7 @@ std::shared_ptr<SharedBuffer> Heap::Allocate(int64_t bytes) {
 // Joins the range with the free one after it, then with the one before it. Two ranges of the list never touch, so there
 // is at most one of each.
 void Heap::Free(int64_t offset, int64_t bytes) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && next->first == offset + bytes) {
     bytes += next->second;
@@ -81,7 +81,7 @@ std::optional<int64_t> Heap::OffsetOf(const void* data, int64_t bytes) const {
 }
 
 int64_t Heap::FreeBytes() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   int64_t bytes = 0;
   for (const auto& [offset, size] : free_) bytes += size;
   return bytes;

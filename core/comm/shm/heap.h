@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 
+#include "core/base/mutex.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/shm/segment.h"
 
@@ -49,8 +49,8 @@ class Heap : public std::enable_shared_from_this<Heap> {
   const std::shared_ptr<Segment> segment_;
   const int64_t begin_;  // offset of this heap in the segment
   const int64_t end_;
-  mutable std::mutex mutex_;
-  std::map<int64_t, int64_t> free_;  // offset -> bytes; guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<int64_t, int64_t> free_ LOCKSTEP_GUARDED_BY(mutex_);  // offset -> bytes
 };
 
 }  // namespace lockstep::shm

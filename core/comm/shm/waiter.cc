@@ -245,7 +245,7 @@ std::string Waiter::StoppedTooLong(int peer) {
 std::string Waiter::Operation() const { return StrCat(CallKindName(kind_), " '", name_, "'"); }
 
 Status Waiter::BrokenStatus() const {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return first_error_;
 }
 
@@ -253,7 +253,7 @@ Status Waiter::BrokenStatus() const {
 // first_error_ comes first, then broken_ (release) that lets other threads here read it. A second end, from any thread,
 // finds the first.
 Status Waiter::Break(RankState state, const Status& error, const std::string& cause) {
-  std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!first_error_.ok()) return first_error_;
   first_error_ = error;
   RankBlock& block = segment_->block(rank_);

@@ -4,13 +4,13 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/deadline.h"
+#include "core/base/mutex.h"
 #include "core/base/status.h"
 #include "core/comm/shm/layout.h"
 #include "core/comm/shm/peers.h"
@@ -195,8 +195,8 @@ class Waiter {
   std::atomic<bool> broken_{false};
   // Orders ends from several threads, so that one of them is the first. It guards first_error_ and the writing of this
   // rank's EndReason and state.
-  mutable std::mutex mutex_;
-  Status first_error_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  Status first_error_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep::shm
