@@ -166,7 +166,7 @@ format: ## format C++ and Python
 # The commands that compile tf/ come from a build folder that is only configured, without precompiled headers: clang does
 # not read those of GCC.
 .PHONY: lint
-lint: ## formatting, common mistakes, layers and types, of C++ and Python; the links of the pages
+lint: ## formatting, common mistakes, locks, layers and types, of C++ and Python; the links of the pages
 	@tools/setup.sh python lint tests docs
 	$(docs_build)
 	$(python) tools/check_layers.py
@@ -177,6 +177,7 @@ lint: ## formatting, common mistakes, layers and types, of C++ and Python; the l
 	git ls-files 'core/*.cc' | xargs -r -n 4 -P $(JOBS) clang-tidy --quiet -p build/core-tf-$(TF)
 	@$(call configured,build/lint-tf-$(TF),-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON)
 	git ls-files 'tf/*.cc' | xargs -r -n 2 -P $(JOBS) clang-tidy --quiet -p build/lint-tf-$(TF)
+	$(python) -m pytest -q --noconftest tests/scripts/locks_test.py
 
 docs_build = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
