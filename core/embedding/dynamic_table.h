@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "core/base/fair_shared_mutex.h"
 #include "core/base/mutex.h"
 #include "core/base/parallel.h"
 #include "core/embedding/admission.h"
 #include "core/embedding/epochs.h"
 #include "core/embedding/eviction.h"
-#include "core/embedding/gate.h"
 #include "core/embedding/index.h"
 #include "core/embedding/initial.h"
 #include "core/embedding/optimizer/update.h"
@@ -265,7 +265,7 @@ class DynamicTable {
 
   const DynamicTableOptions options_;
   const InitialValues initial_;
-  mutable Gate gate_;  // held to read or change rows, see the class comment
+  mutable FairSharedMutex gate_;  // held to read or change rows, see the class comment
   KeyIndex index_;
   std::unique_ptr<RowStore> admitted_;
   std::unique_ptr<RowStore> candidates_;  // null if keys are not counted exactly

@@ -8,10 +8,10 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "core/base/fair_shared_mutex.h"
 #include "core/base/hash.h"
 #include "core/base/parallel.h"
 #include "core/base/status.h"
-#include "core/embedding/gate.h"
 #include "core/embedding/index.h"
 #include "core/embedding/slab.h"
 
@@ -92,9 +92,9 @@ class StringKeys {
   void FreeKept() LOCKSTEP_REQUIRES(gate_);
 
   const FingerprintFunction fingerprint_;
-  mutable Gate gate_;  // shared: searches and additions; alone: Remove, and a snapshot's begin and end
-  KeyIndex index_;     // key -> entry
-  Slab entries_;       // one column: Entry
+  mutable FairSharedMutex gate_;  // shared: searches and additions; alone: Remove, and a snapshot's begin and end
+  KeyIndex index_;                // key -> entry
+  Slab entries_;                  // one column: Entry
   RowView entry_{};
   std::unique_ptr<Arena> arena_;
   // The highest salt with which a key was made; nearly always 0. Searches go up to it.

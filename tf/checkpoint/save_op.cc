@@ -4,12 +4,12 @@
 //   in the step        on the lane of the step's collectives. The step ends when the checkpoint is in its place.
 //   in the background  on the background lane, with a communicator of its own. The step continues at once.
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tf/bridge/convert.h"
 #include "tf/bridge/copies.h"
@@ -70,7 +70,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
  private:
   // Makes the copies of a save, for the memory that they leave to the next one.
   Result<Exchange> TakeMemory(const Call& call) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     SavedState state;
     const Status copied = CollectOwn(call, &state);
     state.Drop();
@@ -87,7 +87,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
   }
 
   Status CollectInto(const Call& call, SavedState* collected) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     SavedState& state = *collected;
     state.changes = changes_;
     state.piece_bytes = piece_bytes_;
@@ -114,7 +114,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
   }
 
   // The variables and tensors that this worker saves whole.
-  Status CollectOwn(const Call& call, SavedState* state) {
+  Status CollectOwn(const Call& call, SavedState* state) LOCKSTEP_REQUIRES(mutex_) {
     tf::OpKernelContext* const context = call.context;
     for (size_t v = 0; v < variable_names_.size(); ++v) {
       LOCKSTEP_ASSIGN_OR_RETURN(auto snapshot, SnapshotOf(context, 1 + static_cast<int>(v), variable_names_[v],
@@ -182,8 +182,8 @@ class SaveCheckpointKernel : public CollectiveKernel {
   std::vector<SavedTable> shards_;
   bool changes_ = false, track_ = false, background_ = false;
   int64_t part_rows_ = 0, piece_bytes_ = 0;
-  std::mutex mutex_;
-  std::vector<CopyMemory> copies_;  // guarded by mutex_: of the variables, then of the tensors
+  Mutex mutex_;
+  std::vector<CopyMemory> copies_ LOCKSTEP_GUARDED_BY(mutex_);  // of the variables, then of the tensors
 };
 
 LOCKSTEP_COLLECTIVE_KERNEL("LockstepSaveCheckpoint", SaveCheckpointKernel);

@@ -33,46 +33,46 @@ TrackedRows::Pointer TrackedRows::Find(tf::OpKernelContext* context, const tf::R
 }
 
 void TrackedRows::Track(const tf::Tensor& rows, const ParallelFor& parallel) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!rows_) rows_.emplace(ChangesOf(rows, parallel));
 }
 
 bool TrackedRows::tracks() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows_.has_value();
 }
 
 std::optional<int64_t> TrackedRows::checkpoint_id() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return checkpoint_id_;
 }
 
 std::optional<int64_t> TrackedRows::known_checkpoint() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return known_ ? checkpoint_id_ : std::nullopt;
 }
 
 void TrackedRows::FindChanges(RowRange part, const char* rows, std::vector<RowChanges::Change>* changes) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (rows_) rows_->Find(part, rows, changes);
 }
 
 void TrackedRows::Take(RowRange part, const char* rows) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!rows_) return;
   known_ = false;
   rows_->Accept(part, rows);
 }
 
 void TrackedRows::Saved(int64_t checkpoint_id, std::span<const RowChanges::Change> changes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   checkpoint_id_ = checkpoint_id;
   known_ = rows_.has_value();
   if (rows_) rows_->Accept(changes);
 }
 
 void TrackedRows::Restored(std::optional<int64_t> checkpoint_id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   checkpoint_id_ = checkpoint_id;
   known_ = false;
   rows_.reset();
@@ -80,7 +80,7 @@ void TrackedRows::Restored(std::optional<int64_t> checkpoint_id) {
 
 void TrackedRows::RestoredIncrement(std::optional<int64_t> checkpoint_id, const std::vector<int64_t>* changed,
                                     const tf::Tensor& rows, const ParallelFor& parallel) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   checkpoint_id_ = checkpoint_id;
   if (!known_ || changed == nullptr) {
     rows_.reset();

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/base/mutex.h"
 #include "core/base/parallel.h"
 #include "core/base/status.h"
 #include "core/sharding/row_changes.h"
@@ -58,10 +58,10 @@ class TrackedRows : public tensorflow::ResourceBase {
   std::string DebugString() const override { return "rows that changed since the last checkpoint"; }
 
  private:
-  mutable std::mutex mutex_;
-  std::optional<int64_t> checkpoint_id_;  // guarded by mutex_
-  bool known_ = false;                    // guarded by mutex_: rows_ are those of this checkpoint
-  std::optional<RowChanges> rows_;        // guarded by mutex_
+  mutable Mutex mutex_;
+  std::optional<int64_t> checkpoint_id_ LOCKSTEP_GUARDED_BY(mutex_);
+  bool known_ LOCKSTEP_GUARDED_BY(mutex_) = false;  // rows_ are those of this checkpoint
+  std::optional<RowChanges> rows_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 // The tensor of a checkpoint, int64 [2], with its own id and that of the one on which it builds, or 0. It is there

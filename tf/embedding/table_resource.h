@@ -156,15 +156,15 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   std::atomic<int64_t> changes_{0};  // for stochastic rounding, which draws new numbers for each change
 
   // Shared: from naming a string's key until the key is resolved. Exclusive: while strings are removed.
-  mutable std::shared_mutex naming_;
-  mutable std::mutex mutex_;
-  std::deque<ResolvedKeys> batches_;    // guarded by mutex_: those of this step
-  std::deque<ResolvedKeys> before_;     // guarded by mutex_: those of the step before
-  std::shared_ptr<Snapshot> snapshot_;  // guarded by mutex_; destroyed before the table
-  bool resolved_ = false;               // guarded by mutex_: whether keys were resolved since the last step ended
-  std::optional<int64_t> last_run_;     // guarded by mutex_: the run in which the last step ended
+  mutable SharedMutex naming_;
+  mutable Mutex mutex_;
+  std::deque<ResolvedKeys> batches_ LOCKSTEP_GUARDED_BY(mutex_);    // those of this step
+  std::deque<ResolvedKeys> before_ LOCKSTEP_GUARDED_BY(mutex_);     // those of the step before
+  std::shared_ptr<Snapshot> snapshot_ LOCKSTEP_GUARDED_BY(mutex_);  // destroyed before the table
+  bool resolved_ LOCKSTEP_GUARDED_BY(mutex_) = false;            // whether keys were resolved since the last step ended
+  std::optional<int64_t> last_run_ LOCKSTEP_GUARDED_BY(mutex_);  // the run in which the last step ended
   std::optional<int64_t> checkpoint_id_ LOCKSTEP_GUARDED_BY(mutex_);
-  std::vector<int64_t> unadmitted_;  // guarded by mutex_: keys looked up in this step that are not admitted
+  std::vector<int64_t> unadmitted_ LOCKSTEP_GUARDED_BY(mutex_);  // keys looked up in this step that are not admitted
 };
 
 // Returns the table of input `index`, a handle. FAILED_PRECONDITION if it has not been initialized.

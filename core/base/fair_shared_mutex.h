@@ -5,10 +5,9 @@
 namespace lockstep {
 
 // A shared mutex that is fair to writers: while a writer waits, no new reader enters. So a table that is looked up all
-// the time still gets its updates. It is taken once for a batch. It is used
-// with ReaderLock and WriterLock. A thread that holds it may not take it again.
-// Thread-safe.
-class LOCKSTEP_CAPABILITY("mutex") Gate {
+// the time still gets its updates. It costs more than a SharedMutex: it is for locks that are taken once for a batch,
+// by ReaderLock and WriterLock. A thread that holds it may not take it again. Thread-safe.
+class LOCKSTEP_CAPABILITY("mutex") FairSharedMutex {
  public:
   void lock() LOCKSTEP_ACQUIRE() {
     const MutexLock lock(mutex_);
