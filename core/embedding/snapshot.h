@@ -24,7 +24,7 @@ namespace lockstep {
 // filter are copied, and changes are counted. If training changes a row that has not been read, the changing thread
 // copies it aside first (core/snapshot/row_snapshot.h), and it comes with the next part. So a part takes memory for the
 // requested rows and for the rows copied aside since the last part. This is less than the table in any case, and little
-// if parts are read steadily. Without memory for a copy the snapshot is lost, and training continues.
+// if parts are read steadily. Without memory for a copy the snapshot is lost (status()), and the change goes on.
 //
 // An incremental snapshot, kChanges, has the keys that were seen, updated or inserted since the last snapshot of either
 // kind, or since the table was made, and the keys that were removed. It builds on that snapshot: remove removed() from

@@ -35,7 +35,7 @@ namespace lockstep {
 // time for any number of rows. A copy goes to a block of about 1 MB that never moves. Nothing grows as a whole: a hash
 // table or a vector of all copies would make one training step much longer than the others.
 //
-// Without memory for a copy, the snapshot is lost and training continues: what is read is not to be used, and status()
+// Without memory for a copy, the snapshot is lost and the change goes on: what is read is not to be used, and status()
 // tells so.
 //
 // Threads. BeforeChange may be called for any row at any time, and meanwhile one thread reads. A row changes only after
