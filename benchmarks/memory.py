@@ -35,6 +35,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 IDS, STEPS = 4096, 20
 TARGET_MIB, TARGET_FILLS = 256, 3
@@ -91,6 +92,16 @@ def fill(size: int) -> float:
     return time.perf_counter() - began
 
 
+def median_of_steps(step: Callable[[], object]) -> float:
+    """Returns the median of the seconds that steps take."""
+    times = []
+    for _ in range(STEPS):
+        began = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - began)
+    return sorted(times)[STEPS // 2]
+
+
 def work(flags: argparse.Namespace) -> None:
     """Runs a phase, and prints this worker's figures."""
     import tensorflow as tf
@@ -140,12 +151,7 @@ def work(flags: argparse.Namespace) -> None:
                 session.run(train_op)
 
                 def steps() -> None:
-                    times = []
-                    for _ in range(STEPS):
-                        began = time.perf_counter()
-                        session.run(train_op)
-                        times.append(time.perf_counter() - began)
-                    figures["step"] = sorted(times)[STEPS // 2]
+                    figures["step"] = median_of_steps(lambda: session.run(train_op))
 
                 phases.run("steps", steps)
                 phases.run("save", lambda: saver.save(session, path, 1, write_meta_graph=False))

@@ -1,4 +1,6 @@
-"""A check of every #include and import against the layers of tools/layers.toml, and a search for circles.
+"""A check of every #include and import against the layers of tools/layers.toml, and of other rules of that file.
+
+It also finds circles, uses of another file's private names, and files and functions that are too long.
 
 Run it as:
 
@@ -15,6 +17,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import private_names
 
 try:
     import tomllib
@@ -164,6 +168,7 @@ class CppRules:
     def __init__(self, table: dict[str, Any]):
         self._layers: dict[str, list[str]] = table["layers"]
         self._tests_may_include: list[str] = table["tests_may_include"]
+        self._areas: list[str] = table["areas"]
         self._headers = [(rule["name"], re.compile(rule["pattern"]), rule["folders"]) for rule in table["headers"]]
         self._code = [
             (rule["name"], re.compile(rule["pattern"], re.MULTILINE), rule["folders"]) for rule in table["code"]
@@ -176,6 +181,19 @@ class CppRules:
         """Yields the #includes that make circles, in all files that were checked."""
         yield from self.folders.circles("folders")
         yield from self._pairs.circles("files")
+
+    def check_rows(self, root: Path, paths: Sequence[str]) -> Iterator[Violation]:
+        """Yields what is wrong in the table of layers, and folders of an area that have no row.
+
+        Args:
+          root: The project's folder.
+          paths: All of its files.
+        """
+        yield from check_rows(self._layers, lambda folder: (root / folder).is_dir())
+        folders = {path.rpartition("/")[0] for path in paths if Path(path).suffix in _CPP_SUFFIXES}
+        for folder in sorted(folders - set(self._layers)):
+            if layer_of(folder, self._areas, "/"):
+                yield Violation("tools/layers.toml", 1, f"{folder} has no row")
 
     def check(self, path: str, text: str) -> Iterator[Violation]:
         """Yields what is wrong in one file."""
@@ -232,7 +250,7 @@ def _places(folders: Sequence[str]) -> str:
 class PythonRules:
     """The rules of Python files.
 
-    Imports inside of functions count as all others do.
+    Imports inside of functions and below `if TYPE_CHECKING:` count as all others do.
 
     Args:
       table: The part `python` of layers.toml.
@@ -249,6 +267,7 @@ class PythonRules:
         self._may_load_tensorflow: list[str] = table["may_load_tensorflow_by_name"]
         self._areas: list[str] = table["areas"]
         self._built: list[str] = table["built"]
+        self._private: dict[str, list[str]] = table["private"]
         self._modules = {self._module(path) for path in paths if path.endswith(".py")}
         self._packages = {self._module(path) for path in paths if path.endswith("/__init__.py")}
         self._ours = {layer.partition(".")[0] for layer in self._layers} | set(self._programs)
@@ -296,17 +315,20 @@ class PythonRules:
             allowed.update(other for other in self._layers if area and layer_of(other, [area], "."))
         package = module if path.endswith("__init__.py") else module.rpartition(".")[0]
         tree = ast.parse(text, path)
-        typing_only = set(_lines_for_typing(tree))
         for number, target, by_name in self._imports(tree, package):
             top = target.partition(".")[0]
             if top in self._ours:
                 target_layer = layer_of(target, [*self._layers, *self._programs], ".")
                 if target_layer not in allowed:
                     yield Violation(path, number, f"{layer} may not import {target} ({target_layer})")
-                if not is_test and number not in typing_only:
+                if not is_test:
                     self._note_import(path, number, module, target)
             elif self._is_standard_only(layer) and not is_test and not self._is_standard(module, top, by_name):
                 yield Violation(path, number, f"{layer} may import the standard library only, not {target}")
+        if not is_test:
+            for use in private_names.uses(tree, module, package, self._modules):
+                if f"{use.module}.{use.name}" not in self._private.get(module, ()):
+                    yield Violation(path, use.line, f"{use.text} is private to {use.module}")
 
     def _note_import(self, path: str, number: int, module: str, target: str) -> None:
         if target in self._modules:
@@ -330,10 +352,7 @@ class PythonRules:
                 for alias in node.names:
                     yield node.lineno, alias.name, False
             elif isinstance(node, ast.ImportFrom):
-                base = node.module or ""
-                if node.level:
-                    parents = package.split(".")[: len(package.split(".")) - node.level + 1]
-                    base = ".".join([*parents, base] if base else parents)
+                base = private_names.imported_from(node, package)
                 for alias in node.names:
                     member = f"{base}.{alias.name}"
                     yield node.lineno, member if member in self._modules else base, False
@@ -344,12 +363,26 @@ class PythonRules:
                     yield node.lineno, str(first.value), True
 
 
-def _lines_for_typing(tree: ast.Module) -> Iterator[int]:
-    """Yields the lines below `if TYPE_CHECKING:`, whose imports never run."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            for statement in node.body:
-                yield from range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+def long_functions(path: str, text: str, most: int) -> Iterator[Violation]:
+    """Yields the functions of a Python file that have more than `most` lines, without their docstrings."""
+    waiting: list[ast.AST] = [ast.parse(text, path)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = _lines(node)
+            if ast.get_docstring(node, clean=False) is not None:
+                lines -= _lines(node.body[0])
+            if lines > most:
+                message = f"{node.name} has {lines} lines without its docstring, at most {most}: split it"
+                yield Violation(path, node.lineno, message)
+        # Functions stand in statements, never in expressions.
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            parts = getattr(node, block, ())
+            waiting += parts if isinstance(parts, list) else ()
+
+
+def _lines(node: ast.stmt) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
 
 
 class Findings(NamedTuple):
@@ -376,6 +409,8 @@ def check(root: Path, table: dict[str, Any]) -> Findings:
             continue
         text = (root / path).read_text(encoding="utf-8")
         violations += rules.check(path, text)
+        if rules is python:
+            violations += long_functions(path, text, table["style"]["max_function_lines"])
         lines = text.count("\n")
         if lines > table["style"]["max_lines"]:
             violations.append(Violation(path, lines, f"{lines} lines, at most {table['style']['max_lines']}: split it"))
@@ -385,8 +420,9 @@ def check(root: Path, table: dict[str, Any]) -> Findings:
 
 def check_table(root: Path, table: dict[str, Any]) -> list[Violation]:
     """Checks the table itself against the project below `root`."""
-    python = PythonRules(table["python"], tracked_files(root))
-    return [*check_rows(table["cpp"]["layers"], lambda folder: (root / folder).is_dir()), *python.check_rows()]
+    paths = tracked_files(root)
+    python = PythonRules(table["python"], paths)
+    return [*CppRules(table["cpp"]).check_rows(root, paths), *python.check_rows()]
 
 
 def main() -> int:

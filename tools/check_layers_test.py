@@ -50,7 +50,7 @@ def test_the_project_is_really_read():
         ("core/sharding/x.cc", '#  include "core/capi/capi.h"', "core/sharding may not include core/capi/capi.h"),
         ("core/comm/x.cc", '#include "core/testing/ranks.h"', "core/comm may not include core/testing/ranks.h"),
         ("core/comm/x.cc", '#include "core/unheard_of/x.h"', "core/unheard_of/x.h lies in no layer"),
-        ("core/sharding/x.cc", '#include "tf/bridge/x.h"', "core/sharding may not include tf/bridge/x.h (tf)"),
+        ("core/sharding/x.cc", '#include "tf/bridge/x.h"', "core/sharding may not include tf/bridge/x.h (tf/bridge)"),
         ("core/comm/x.cc", "#include <tensorflow/core/framework/op.h>", "TensorFlow's headers belong in tf"),
         ("tf/data/x.cc", '#include "parquet/arrow/reader.h"', "Arrow's headers belong in core/columnar/arrow"),
         (
@@ -59,15 +59,18 @@ def test_the_project_is_really_read():
             "core/comm/shm may not include core/comm/job/context.h",
         ),
         ("core/comm/shm/x.cc", "#include <cuda_runtime.h>", "CUDA's headers belong nowhere here"),
-        ("tf/x.cc", "#include <Python.h>", "Python's headers belong nowhere here"),
+        ("tf/bridge/x.cc", "#include <Python.h>", "Python's headers belong nowhere here"),
+        ("tf/comm/x.cc", '#include "tf/graph/x.h"', "tf/comm may not include tf/graph/x.h (tf/graph)"),
+        ("tf/metrics/x.cc", '#include "core/sharding/x.h"', "tf/metrics may not include core/sharding/x.h"),
         (
-            "tf/x.cc",
+            "tf/data/x.cc",
             'auto* home = std::getenv("HOME");',
             "getenv (settings are read in one place) belongs in core/base",
         ),
         ("core/comm/x.h", "#ifdef __linux__", "a preprocessor condition (choose at run time) belongs nowhere here"),
         ("core/comm/named/x.cc", '#include "core/comm/named/test_lane.h"', "core/comm/named/test_lane.h is for tests"),
         ("core/nowhere/x.h", "", "lies in no layer"),
+        ("tf/x.cc", "", "lies in no layer"),
     ],
 )
 def test_a_wrong_cpp_line_is_found(tmp_path, path, line, message):
@@ -90,7 +93,7 @@ def test_a_wrong_cpp_line_is_found(tmp_path, path, line, message):
         ("core/base/env.h", "#ifndef LOCKSTEP_CORE_BASE_ENV_H_"),
         ("core/comm/x.cc", '// std::getenv and "#if" in words'),
         ("core/comm/x.cc", 'Status("say \\" getenv(HOME)");'),
-        ("tf/x.cc", "#include <tensorflow/core/framework/op.h>"),
+        ("tf/bridge/x.cc", "#include <tensorflow/core/framework/op.h>"),
         ("core/comm/x.cc", "#include <vector>"),
     ],
 )
@@ -182,8 +185,7 @@ def test_an_import_that_closes_a_circle_is_found(tmp_path):
         "python/lockstep/_src/graph/__init__.py": "",
         "python/lockstep/_src/engine/a.py": "def f():\n    from lockstep._src.engine import b",  # lazily
         "python/lockstep/_src/engine/b.py": "from lockstep._src.engine.a import f",
-        "python/lockstep/_src/graph/c.py": "if TYPE_CHECKING:\n    from lockstep._src.graph.d import D",  # never runs
-        "python/lockstep/_src/graph/d.py": "from lockstep._src.graph.c import C\nfrom lockstep._src.engine import a",
+        "python/lockstep/_src/graph/c.py": "from lockstep._src.engine import a",
         "python/lockstep/_src/engine/a_test.py": "from lockstep._src.graph import c",  # tests close no circle
     }
     assert _check(tmp_path, {path: text + "\n" for path, text in files.items()}) == [
@@ -194,11 +196,57 @@ def test_an_import_that_closes_a_circle_is_found(tmp_path):
     assert found.python_folders == [["lockstep._src.engine"], ["lockstep._src.graph"]]
 
 
+@pytest.mark.parametrize("condition", ["TYPE_CHECKING", "typing.TYPE_CHECKING"])
+def test_an_import_for_types_that_closes_a_circle_is_found(tmp_path, condition):
+    files = {
+        "python/lockstep/_src/graph/c.py": f"if {condition}:\n    from lockstep._src.graph.d import D",
+        "python/lockstep/_src/graph/d.py": "from lockstep._src.graph.c import C",
+    }
+    assert _check(tmp_path, {path: text + "\n" for path, text in files.items()}) == [
+        f"python/lockstep/_src/graph/{place} uses lockstep._src.graph.{used}: one of a circle of 2 files"
+        for place, used in (("c.py:2: lockstep._src.graph.c", "d"), ("d.py:1: lockstep._src.graph.d", "c"))
+    ]
+
+
+def test_a_private_name_of_another_file_is_found(tmp_path):
+    files = {
+        "python/lockstep/_src/engine/a.py": "_x = 1\n",
+        "python/lockstep/_src/engine/b.py": "from lockstep._src.engine import a\n\nprint(a._x)\n",
+        "python/lockstep/_src/engine/b_test.py": "from lockstep._src.engine.a import _x\n",  # tests may
+        "python/horovod/horovod/tensorflow/util.py": "_executing_eagerly = _other = 1\n",
+        "python/horovod/horovod/tensorflow/__init__.py": (
+            "from horovod.tensorflow.util import _executing_eagerly, _other\n"  # the table permits the first
+        ),
+    }
+    assert _check(tmp_path, files) == [
+        "python/horovod/horovod/tensorflow/__init__.py:1: _other is private to horovod.tensorflow.util",
+        "python/lockstep/_src/engine/b.py:3: a._x is private to lockstep._src.engine.a",
+    ]
+
+
+@pytest.mark.parametrize("path", ["python/lockstep/_src/engine/a.py", "tests/scope/a_test.py", "tools/a.py"])
+def test_a_function_that_is_too_long_is_found(tmp_path, path):
+    longest = "def f():\n" + '    """One.\n\n    Two.\n    """\n' + "    print()\n" * 59
+    too_long = "class C:\n    async def g(self):\n" + "        print()\n" * 60
+    assert _check(tmp_path, {path: longest + "\n\n" + too_long}) == [
+        f"{path}:68: g has 61 lines without its docstring, at most 60: split it"
+    ]
+
+
 def test_a_package_without_a_row_is_found(tmp_path):
     _check(tmp_path, {"python/lockstep/_src/attic/__init__.py": "", "python/lockstep/_src/attic/x.py": ""})
     found = [violation.message for violation in check_layers.check_table(tmp_path, TABLE)]
     assert "lockstep._src.attic has no row" in found
     assert "lockstep._src.engine does not exist" in found
+
+
+def test_a_folder_without_a_row_is_found(tmp_path):
+    _check(tmp_path, {"tf/bridge/x.h": "", "tf/attic/x.h": "", "core/x.cu": "", "tf/notes/x.md": "", "cmake/x.h": ""})
+    found = [violation.message for violation in check_layers.check_table(tmp_path, TABLE)]
+    assert [message for message in found if message.endswith("has no row")] == [
+        "core has no row",
+        "tf/attic has no row",
+    ]
 
 
 def test_a_wrong_row_is_found():

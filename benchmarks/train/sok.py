@@ -39,6 +39,20 @@ def flags_from() -> argparse.Namespace:
     return flags.parse_args()
 
 
+def batches_of(flags: argparse.Namespace, rank: int) -> list[list]:
+    """Returns the batches of a worker: the row splits of each feature, then its ids."""
+    import numpy as np
+
+    random = np.random.default_rng(rank)
+    weights = np.arange(1, ROWS + 1) ** -1.05
+    batches = []
+    for _ in range(STEPS):
+        lengths = random.integers(1, 2 * flags.hot, [flags.tables, flags.batch // WORKERS])
+        ids = [random.choice(ROWS, row.sum(), p=weights / weights.sum()).astype(np.int64) for row in lengths]
+        batches.append([np.concatenate([[0], np.cumsum(row)]) for row in lengths] + ids)
+    return batches
+
+
 def worker(flags: argparse.Namespace) -> None:
     """Builds the programs and runs them in turns; worker 0 prints the figures."""
     import numpy as np
@@ -53,14 +67,7 @@ def worker(flags: argparse.Namespace) -> None:
     hvd.init()
     sok.init()
     turns.pin(hvd.rank(), WORKERS)
-    random = np.random.default_rng(hvd.rank())
-    weights = np.arange(1, ROWS + 1) ** -1.05
-    examples = flags.batch // WORKERS
-    batches = []
-    for _ in range(STEPS):
-        lengths = random.integers(1, 2 * flags.hot, [flags.tables, examples])
-        ids = [random.choice(ROWS, row.sum(), p=weights / weights.sum()).astype(np.int64) for row in lengths]
-        batches.append([np.concatenate([[0], np.cumsum(row)]) for row in lengths] + ids)
+    batches = batches_of(flags, hvd.rank())
 
     def program(made, scope=None):
         """Returns a function of the batch's number that runs a step of the program that `made` builds."""

@@ -54,6 +54,14 @@ class Moments:
             sys.exit(0)
 
 
+def model(tf, hb):
+    """Returns a dense variable, and all rows of a table."""
+    with hb.embedding_scope():
+        table = tf.get_variable("table", [ROWS, DIM], initializer=tf.zeros_initializer(), use_resource=True)
+    dense = tf.get_variable("dense", [ROWS], initializer=tf.zeros_initializer(), use_resource=True)
+    return dense, tf.nn.embedding_lookup(table, tf.range(ROWS))
+
+
 def work(folder, moment, late, misbehaves=("", -1), answers=1):
     """Runs one rank of the job; the head of the file says how.
 
@@ -76,14 +84,8 @@ def work(folder, moment, late, misbehaves=("", -1), answers=1):
     moments.reach("rendezvous")
     hb.context.ensure_initialized()
 
-    def model():
-        with hb.embedding_scope():
-            table = tf.get_variable("table", [ROWS, DIM], initializer=tf.zeros_initializer(), use_resource=True)
-        dense = tf.get_variable("dense", [ROWS], initializer=tf.zeros_initializer(), use_resource=True)
-        return dense, tf.nn.embedding_lookup(table, tf.range(ROWS))
-
     with tf.Graph().as_default(), hb.scope(), tf.Session() as session:
-        dense, rows = model()
+        dense, rows = model(tf, hb)
         # The gradients' mean over the ranks is 1.
         loss = tf.reduce_sum(dense) + tf.reduce_sum(rows)
         step = tf.train.GradientDescentOptimizer(-1.0).minimize(loss, tf.train.get_or_create_global_step())
@@ -114,7 +116,7 @@ def work(folder, moment, late, misbehaves=("", -1), answers=1):
 
         def signature():
             ids = tf.placeholder(tf.int64, [None])
-            return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": tf.gather(model()[1], ids)})
+            return tf.saved_model.predict_signature_def({"ids": ids}, {"rows": tf.gather(model(tf, hb)[1], ids)})
 
         def agree(is_over):
             return session.run(agreed, {asked: int(is_over)})

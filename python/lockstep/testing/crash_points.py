@@ -15,4 +15,4 @@ def crash_at(point: str, passes: int = 1) -> None:
     Raises:
       tf.errors.InvalidArgumentError: `passes` is less than 1.
     """
-    library._check(library.capi.lockstep_crash_at(point.encode(), passes))
+    library.check(library.capi.lockstep_crash_at(point.encode(), passes))

@@ -17,5 +17,5 @@ def remove(table: Any, keys: Any) -> tf.Tensor:
     Returns:
       The number of keys that were there, an int64 scalar.
     """
-    keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else table._key_dtype)
+    keys = tf.convert_to_tensor(keys, None if tf.is_tensor(keys) else table.key_dtype)
     return library.ops.lockstep_dynamic_table_remove(table.handle, keys)

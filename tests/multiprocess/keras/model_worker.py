@@ -126,11 +126,21 @@ class Stops:
         return lambda *args: None
 
 
+def _trained_alone(model):
+    """Returns the results of a model that one process trains on the rows of all workers."""
+    from tests.multiprocess.keras.training_worker import dense
+
+    dense(model.optimizer)
+    columns, truth = data(0, 96)
+    fitted = model.fit(dataset(columns, truth, np.arange(96), 16), epochs=3, verbose=0)
+    columns, truth = data(1, HELD_OUT)
+    values = model.evaluate(dataset(columns, truth, np.arange(HELD_OUT), 5), verbose=0)
+    return {"history": fitted.history, "values": values, "weights": [np.asarray(w) for w in model.get_weights()]}
+
+
 def subclass(folder, world):
     """Trains a subclass of `hb.keras.Model` of Keras 3; with `world`, of plain Keras on the rows of so many workers."""
     import keras
-
-    from tests.multiprocess.keras.training_worker import dense
 
     hb = None
     if world is None:
@@ -154,13 +164,7 @@ def subclass(folder, world):
         return model
 
     if hb is None:
-        model = make(1)
-        dense(model.optimizer)
-        columns, truth = data(0, 96)
-        fitted = model.fit(dataset(columns, truth, np.arange(96), 16), epochs=3, verbose=0)
-        columns, truth = data(1, HELD_OUT)
-        values = model.evaluate(dataset(columns, truth, np.arange(HELD_OUT), 5), verbose=0)
-        return {"history": fitted.history, "values": values, "weights": [np.asarray(w) for w in model.get_weights()]}
+        return _trained_alone(make(1))
     train_input_fn, eval_input_fn = shares(hb.context.rank, hb.context.world_size)
     with hb.scope():
         model = make(1)

@@ -182,6 +182,8 @@ def test_duplicates_are_restored_from_blocks_of_different_lengths(tmp_path):
     assert batch["score"].numpy().tolist() == [1.5, 0.5, 1.5, 2.5]
     with pytest.raises(ValueError, match="there is no field 'z'"):
         FrameDataset(str(tmp_path / "a.parquet"), 1).apply(deduplicate(["z"], [["user"]]))
+    with pytest.raises(ValueError, match="1 index columns and 0 lists of value columns"):
+        TabularDataset.from_parquet(str(tmp_path / "a.parquet"), key_idx_field_names=["user_idx"])
 
 
 def test_an_index_outside_of_its_block_is_an_error(tmp_path):

@@ -25,7 +25,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from lockstep._src.engine import file_errors, library
-from lockstep._src.engine.context import context
+from lockstep._src.engine.context import leave_through
 from lockstep._src.engine.thread_value import ThreadValue
 
 # The longest that the thread waits in the engine at a time.
@@ -152,7 +152,7 @@ def leave(end: Callable[[], None]) -> None:
         logging.getLogger("lockstep").error("%s: %s", work.what, file_errors.cause_of(work.error))
 
 
-context._around_leaving = leave
+leave_through(leave)
 
 
 def _awaited() -> _Work | None:

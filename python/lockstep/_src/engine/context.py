@@ -466,6 +466,11 @@ class Context:
 context = Context.get()
 
 
+def leave_through(around: Callable[[Callable[[], None]], None]) -> None:
+    """Makes the context leave its job through a function, which gets the one that leaves."""
+    context._around_leaving = around
+
+
 def init() -> None:
     """Connects this process to its job now, rather than at the first scope or collective."""
     context.ensure_initialized()

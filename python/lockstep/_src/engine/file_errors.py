@@ -164,7 +164,7 @@ def cause_of(error: BaseException) -> str:
     of_operation: Any = error
     inner = error.__context__
     if of_operation.message.startswith("Graph execution error") and isinstance(inner, tf.errors.OpError):
-        of_operation = inner
+        of_operation = inner  # without the graph around it
     lines = of_operation.message.splitlines() or [type(of_operation).__name__]
     if len(lines) > 1 and "root error(s) found" in lines[0]:
         return lines[1].partition(": ")[2]  # "  (0) OUT_OF_RANGE: ..."

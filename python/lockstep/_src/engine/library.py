@@ -197,7 +197,7 @@ def init(connection: ConnectionOptions) -> None:
       tf.errors.OpError: the rendezvous failed; the message says which ranks are missing.
     """
     with _naming_listener(connection):
-        _check(capi.lockstep_init(connection._as_c()))
+        check(capi.lockstep_init(connection._as_c()))
 
 
 @contextlib.contextmanager
@@ -219,7 +219,7 @@ def shutdown(how: str = "") -> None:
 
     Ranks that wait for this one receive the sentence `how`, which says how it left.
     """
-    _check(capi.lockstep_shutdown(how.encode()))
+    check(capi.lockstep_shutdown(how.encode()))
 
 
 def engine_number() -> int:
@@ -237,7 +237,7 @@ def background_has_ended(engine: int, wait_s: float) -> bool:
     code = capi.lockstep_await_background(engine, wait_s)
     if code == _STILL_RUNS:
         return False
-    _check(code)
+    check(code)
     return True
 
 
@@ -252,7 +252,7 @@ def barrier_in_background(engine: int, error: str) -> None:
     Raises:
       tf.errors.CancelledError: this process has left the engine's job.
     """
-    _check(capi.lockstep_barrier_in_background(engine, error.encode()))
+    check(capi.lockstep_barrier_in_background(engine, error.encode()))
 
 
 def end_within(seconds: float, code: int) -> None:
@@ -261,7 +261,7 @@ def end_within(seconds: float, code: int) -> None:
     Raises:
       tf.errors.ResourceExhaustedError: no thread can be started for it.
     """
-    _check(capi.lockstep_end_within(seconds, code))
+    check(capi.lockstep_end_within(seconds, code))
 
 
 def open_lane(
@@ -281,17 +281,17 @@ def open_lane(
     times = (_time_as_c(named_stall_warning_s), _time_as_c(named_stall_timeout_s))
     named = (fusion_bytes, *times, label.encode())
     with _naming_listener(connection):
-        _check(capi.lockstep_open_lane(group, connection._as_c(), *named))
+        check(capi.lockstep_open_lane(group, connection._as_c(), *named))
 
 
 def close_lane(group: int, how: str = "") -> None:
     """Leaves a group: operations of this rank that wait in it end with CancelledError. Does nothing without a lane."""
-    _check(capi.lockstep_close_lane(group, how.encode()))
+    check(capi.lockstep_close_lane(group, how.encode()))
 
 
 def cancel_join(group: int, why: str) -> None:
     """Cancels the join in which this rank waits; it ends with CancelledError. Does nothing if no join waits."""
-    _check(capi.lockstep_cancel_join(group, why.encode()))
+    check(capi.lockstep_cancel_join(group, why.encode()))
 
 
 def next_number(group: int, text: str) -> int:
@@ -302,7 +302,7 @@ def next_number(group: int, text: str) -> int:
     """
     number = capi.lockstep_next_number(group, text.encode())
     if number == _NO_NUMBER:
-        _check(_ERRORS.index(tf.errors.FailedPreconditionError))
+        check(_ERRORS.index(tf.errors.FailedPreconditionError))
     return number
 
 
@@ -323,12 +323,12 @@ def start_timeline(group: int, path: str, mark_cycles: bool) -> None:
       tf.errors.FailedPreconditionError: the group has no lane.
       tf.errors.InvalidArgumentError: the file cannot be written.
     """
-    _check(capi.lockstep_start_timeline(group, os.fsencode(path), int(mark_cycles)))
+    check(capi.lockstep_start_timeline(group, os.fsencode(path), int(mark_cycles)))
 
 
 def stop_timeline(group: int) -> None:
     """Ends the recording; does nothing if none runs. Raises ResourceExhaustedError if a part was not written."""
-    _check(capi.lockstep_stop_timeline(group))
+    check(capi.lockstep_stop_timeline(group))
 
 
 def counters() -> dict[str, Any]:
@@ -338,12 +338,12 @@ def counters() -> dict[str, Any]:
 
 def end_step() -> None:
     """Counts a training step that has ended, and records it in the timeline."""
-    _check(capi.lockstep_end_step())
+    check(capi.lockstep_end_step())
 
 
 def set_table_size(table: str, rows: int, size_bytes: int) -> None:
     """Sets the size of this rank's part of a table, for the counters."""
-    _check(capi.lockstep_set_table_size(table.encode(), rows, size_bytes))
+    check(capi.lockstep_set_table_size(table.encode(), rows, size_bytes))
 
 
 def set_apart_text(text: str) -> None:
@@ -358,7 +358,7 @@ def warn_apart(text: str) -> None:
 
 def abort(reason: str) -> None:
     """Ends all current and later collectives of all ranks with CancelledError and the text `reason`."""
-    _check(capi.lockstep_abort(reason.encode()))
+    check(capi.lockstep_abort(reason.encode()))
 
 
 def is_initialized() -> bool:
@@ -397,7 +397,8 @@ def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:
     return described
 
 
-def _check(code: int) -> None:
+def check(code: int) -> None:
+    """Raises the error of a call of the C interface; `code` is its result."""
     if code == 0:
         return
     message = capi.lockstep_last_error().decode(errors="replace")

@@ -1,10 +1,11 @@
+import inspect
 from typing import get_type_hints
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from lockstep._src.engine.options import Options, OptionValues
+from lockstep._src.engine.options import Options, OptionValues, takes_options
 
 
 def test_defaults_are_the_documented_ones():
@@ -138,3 +139,12 @@ def test_a_time_may_be_never(text, seconds):
 def test_a_time_that_is_none_is_refused_with_its_variable(bad):
     with pytest.raises(ValueError, match="LOCKSTEP_END_AFTER_LOSS: .*got .*, wanted a.* number of seconds"):
         Options.from_environment({"LOCKSTEP_END_AFTER_LOSS": bad})
+
+
+def test_a_program_without_docstrings_has_all_options(monkeypatch):
+    monkeypatch.setattr(Options, "__doc__", None)  # as `python -OO` makes it
+
+    def function(**options):
+        return options
+
+    assert set(get_type_hints(Options)) == set(inspect.signature(takes_options(function)).parameters)

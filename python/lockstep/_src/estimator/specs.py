@@ -244,6 +244,24 @@ _DISTRIBUTION_ARGUMENTS = (
 _UNSET = object()
 
 
+def _check_distribution(arguments_of_tensorflow: Mapping[str, Any]) -> None:
+    """Raises an error if an argument is none of TensorFlow's for distribution, or is not None."""
+    for name, value in arguments_of_tensorflow.items():
+        if name not in _DISTRIBUTION_ARGUMENTS:
+            raise TypeError(f"RunConfig: unknown argument {name!r}")
+        if value is not None:
+            raise ValueError(f"RunConfig: {name} is {value!r}, wanted None: this library distributes the training")
+
+
+def _check_increments(periods: tuple[float | None, int | None], saves_full: bool) -> None:
+    """Raises ValueError unless at most one period of incremental checkpoints is given, beside full checkpoints."""
+    if None not in periods or (periods != (None, None) and not saves_full):
+        raise ValueError(
+            f"RunConfig: save_incremental_checkpoint_secs and _steps are {periods}, wanted one of them, and "
+            "full checkpoints beside it"
+        )
+
+
 class RunConfig:
     """The configuration of an estimator.
 
@@ -287,11 +305,7 @@ class RunConfig:
         save_incremental_checkpoint_steps: int | None = None,
         **of_tensorflow: Any,
     ) -> None:
-        for name, value in of_tensorflow.items():
-            if name not in _DISTRIBUTION_ARGUMENTS:
-                raise TypeError(f"RunConfig: unknown argument {name!r}")
-            if value is not None:
-                raise ValueError(f"RunConfig: {name} is {value!r}, wanted None: this library distributes the training")
+        _check_distribution(of_tensorflow)
         if save_checkpoints_steps is _UNSET and save_checkpoints_secs is _UNSET:
             save_checkpoints_secs = 600
         steps = None if save_checkpoints_steps is _UNSET else save_checkpoints_steps
@@ -301,11 +315,7 @@ class RunConfig:
                 f"RunConfig: save_checkpoints_steps is {steps} and save_checkpoints_secs is {secs}, wanted one of them"
             )
         increments = (save_incremental_checkpoint_secs, save_incremental_checkpoint_steps)
-        if None not in increments or (increments != (None, None) and steps is None and secs is None):
-            raise ValueError(
-                f"RunConfig: save_incremental_checkpoint_secs and _steps are {increments}, wanted one of them, and "
-                "full checkpoints beside it"
-            )
+        _check_increments(increments, saves_full=steps is not None or secs is not None)
         for name, number in (
             ("tf_random_seed", tf_random_seed),
             ("save_summary_steps", save_summary_steps),

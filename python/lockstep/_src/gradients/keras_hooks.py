@@ -84,7 +84,7 @@ def _init_loss_scale(init: Callable[..., None], outer: Any, inner_optimizer: Any
     """Constructs a `LossScaleOptimizer`, and tells its inner optimizer that steps may be skipped."""
     init(outer, inner_optimizer, *args, **kwargs)
     if is_exchanging(inner_optimizer):
-        inner_optimizer._updates.exchange.skips_steps = True
+        inner_optimizer.expect_skipped_steps()
 
 
 def _resolve_jit(resolve: Callable[[Any], bool], model: Any) -> bool:

@@ -66,6 +66,10 @@ class _Exchanging(Optimizer):
         """Keeps gradients of a layer's weights on this rank from now on, also of weights that it creates later."""
         self._updates.exchange.local.add_layer(layer)
 
+    def expect_skipped_steps(self) -> None:
+        """Prepares for an outer optimizer that skips steps whose gradients are not finite."""
+        self._updates.exchange.skips_steps = True
+
     def _known_variables(self) -> Sequence[Any] | None:
         # Optimizers of Keras 2 do not remember the variables with which they were built.
         return None

@@ -228,3 +228,8 @@ class DynamicEmbedding(keras.layers.Layer):
             "combiner": self.combiner,
             "option": None if self.option is None else option_configs.to_config(self.option),
         }
+
+
+def weight_of(layer: DynamicEmbedding) -> Any:
+    """Returns the variable of Keras that holds the table of a layer."""
+    return layer._weight

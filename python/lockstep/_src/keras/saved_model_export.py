@@ -26,7 +26,7 @@ from lockstep._src.collectives import agreement, ordered
 from lockstep._src.engine import apart
 from lockstep._src.engine.context import context
 from lockstep._src.keras import composite_inputs
-from lockstep._src.keras.dynamic_embedding import DynamicEmbedding
+from lockstep._src.keras.dynamic_embedding import DynamicEmbedding, weight_of
 from lockstep._src.keras.hooks import called_alone
 from lockstep._src.keras.hooks.variables import sharded_variables
 from lockstep._src.tables.dynamic.variable import DynamicVariable
@@ -190,7 +190,7 @@ def _as_matrix(layer: DynamicEmbedding, keys: np.ndarray, rows: np.ndarray) -> I
     rows = np.concatenate([rows, np.full([1, layer.output_dim], layer.table.default_value, rows.dtype)])
     # `lockstep inspect` knows the table by these names.
     matrix = tf.Variable(rows, trainable=False, name=f"{layer.path}/embeddings")
-    weight = layer._weight
+    weight = weight_of(layer)
     table = weight._value
     weight._value, layer.places = matrix, _Places(keys, f"{layer.path}/keys")
     try:

@@ -133,12 +133,12 @@ class IncrementalSaver:
 
     def _record(self, directory: str, path: str, name: str | None) -> None:
         """Adds a complete checkpoint to the chain: the increment `name`, or a full one, with which the chain begins."""
-        chain = self._chain
-        if name is None or chain is None:
+        if name is None:
             self._begin_chain(directory, os.path.basename(path))
         else:
-            chain.increments.append(name)
-            chain.write(directory)
+            assert self._chain is not None  # it gave the name
+            self._chain.increments.append(name)
+            self._chain.write(directory)
         self._checkpoint_id = _id_of(path)
 
     def _warn_of_unsaved(self, found: list[int]) -> None:

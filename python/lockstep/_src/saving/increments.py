@@ -153,7 +153,7 @@ class Rows:
         """Returns the rows `first` to `stop - 1`; `whole` must be there."""
         assert self.whole is not None
         rows = self.whole.rows(self._name, first, stop)
-        begin, end = np.searchsorted(self.ids, np.array([first, stop]))
+        begin, end = np.searchsorted(self.ids, [first, stop])
         if begin < end:
             rows = rows.copy()
             rows[self.ids[begin:end] - first] = self.values[begin:end]

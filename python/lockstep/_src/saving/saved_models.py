@@ -202,30 +202,46 @@ def _export(
         _check_operations(graph)
 
         def write(directory: str) -> None:
-            builder = _tf1.saved_model.Builder(directory)
-            with _tf1.Session() as session:
-                builder.add_meta_graph_and_variables(
-                    session,
-                    tags=[_TAGS[mode] for mode in used],
-                    signature_def_map=signatures,
-                    assets_collection=_tf1.get_collection(_tf1.GraphKeys.ASSET_FILEPATHS),
-                    clear_devices=clear_devices,
-                    main_op=main_op,
-                    strip_default_attrs=strip_default_attrs,
-                    saver=saver,
-                )
-            written = os.fsdecode(builder.save(as_text=as_text))
-            if as_text:  # TensorFlow writes str(): of protobuf 5.29, this leaves quotes in bytes as they are
-                with _gfile.GFile(written, "w") as file:
-                    file.write(text_format.MessageToString(builder._saved_model))
-            for destination, source in extra.items():
-                target = os.path.join(directory, "assets.extra", destination)
-                _gfile.makedirs(os.path.dirname(target))
-                _gfile.copy(source, target)
+            _write_graph(
+                directory,
+                as_text,
+                tags=[_TAGS[mode] for mode in used],
+                signature_def_map=signatures,
+                clear_devices=clear_devices,
+                main_op=main_op,
+                strip_default_attrs=strip_default_attrs,
+                saver=saver,
+            )
+            _copy_assets(extra, directory)
             if record is not None:
                 delta_files.write_export_record(directory, record)
 
         return _write_whole(os.fspath(export_dir_base), write)
+
+
+def _write_graph(directory: str, as_text: bool, **arguments: Any) -> None:
+    """Writes the default graph as a SavedModel; `arguments` are those of TensorFlow's builder."""
+    builder = _tf1.saved_model.Builder(directory)
+    assets = _tf1.get_collection(_tf1.GraphKeys.ASSET_FILEPATHS)
+    with _tf1.Session() as session:
+        builder.add_meta_graph_and_variables(session, assets_collection=assets, **arguments)
+    written = os.fsdecode(builder.save(as_text=as_text))
+    if as_text:  # TensorFlow writes str(): of protobuf 5.29, this leaves quotes in bytes as they are
+        with _gfile.GFile(written, "w") as file:
+            file.write(text_format.MessageToString(builder._saved_model))
+
+
+def _copy_assets(assets: Mapping[str, str], directory: str) -> None:
+    """Copies files into the folder `assets.extra`.
+
+    Args:
+      assets: path in this folder -> path of the source.
+      directory: the directory of the SavedModel.
+    """
+    for destination, source in assets.items():
+        target = os.path.join(directory, "assets.extra", destination)
+        _gfile.makedirs(os.path.dirname(target))
+        _gfile.copy(source, target)
 
 
 def _updates(checkpoint: _Checkpoint) -> tuple[Updates, delta_files.Record]:

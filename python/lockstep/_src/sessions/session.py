@@ -49,8 +49,8 @@ def _periodic_hooks(args: dict[str, Any]) -> list[Any]:
     """
     decided = agreement.from_chief(
         {
-            "checkpoint_dir": _path(args.get("checkpoint_dir")),
-            "summary_dir": _path(args.get("summary_dir")),
+            "checkpoint_dir": _path_or_none(args.get("checkpoint_dir")),
+            "summary_dir": _path_or_none(args.get("summary_dir")),
             "summaries": _period(args, "save_summaries", {"save_steps": 100}),
             "checkpoints": _period(args, "save_checkpoint", {"save_secs": 600}),
         },
@@ -96,6 +96,10 @@ def job_session_arguments(args: dict[str, Any]) -> dict[str, Any]:
 
 def _path(value: Any) -> str:
     return str(tf.compat.path_to_str(value))
+
+
+def _path_or_none(value: Any) -> str | None:
+    return None if value is None else _path(value)
 
 
 # The arguments that a session of the job takes in addition to TensorFlow's, with their defaults.

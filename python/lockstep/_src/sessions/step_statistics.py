@@ -60,7 +60,7 @@ class StepStatHook(tf.compat.v1.train.SessionRunHook):
             self._log()
 
     def _log(self) -> None:
-        low, median, high = np.percentile(self._durations, [10, 50, 90]).tolist()
+        low, median, high = np.percentile(self._durations, [10, 50, 90])
         text = f"secs/step: {median:.5f} ({100 * low / high:.2f}%)"
         if self._count is not None:
             text += f", {self._unit}s/sec: {self._counted / sum(self._durations):.2f}"

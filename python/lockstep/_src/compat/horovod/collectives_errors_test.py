@@ -14,82 +14,94 @@ from lockstep.testing import call_workers
 
 pytestmark = pytest.mark.workers
 
+DIFFERS, WRONG = tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError
+
 # On workers.
 
 
-def errors(mode):
-    """Checks that errors reach all ranks with the tensor, the ranks and both values, and end no process."""
-    rank, size = hvd.rank(), hvd.size()
-    last = size - 1
-    differs = tf.errors.FailedPreconditionError
-    wrong = tf.errors.InvalidArgumentError
-    is_last = rank == last
-    cases = [
+def errors_of_values(rank, size):
+    """Returns errors of reductions and broadcasts: the class, the message, and the call."""
+    last, is_last = size - 1, rank == size - 1
+    return [
         (
-            differs,
+            DIFFERS,
             r"allreduce 'a0.*shape.*rank.* 0.*\[2\].*rank",
             lambda: hvd.allreduce(np.zeros([3 if is_last else 2]), name="a0"),
         ),
         (
-            differs,
+            DIFFERS,
             "allreduce 'a1.*type.*float32.*int32",
             lambda: hvd.allreduce(np.zeros([2], np.int32 if is_last else np.float32), name="a1"),
         ),
         (
-            differs,
+            DIFFERS,
             "allreduce 'a2.*reduction.*sum.*max",
             lambda: hvd.allreduce(np.zeros([2]), op=hvd.Max if is_last else hvd.Sum, name="a2"),
         ),
         (
-            differs,
+            DIFFERS,
             "allreduce 'a3.*prescale.*1.*0.5",
             lambda: hvd.allreduce(np.zeros([2]), prescale_factor=0.5 if is_last else 1.0, name="a3"),
         ),
-        (differs, "broadcast 'b0.*root", lambda: hvd.broadcast(np.zeros([2]), root_rank=int(is_last), name="b0")),
-        (wrong, f"root(_rank)? is {size}, wanted", lambda: hvd.broadcast(np.zeros([2]), root_rank=size, name="b1")),
+        (DIFFERS, "broadcast 'b0.*root", lambda: hvd.broadcast(np.zeros([2]), root_rank=int(is_last), name="b0")),
+        (WRONG, f"root(_rank)? is {size}, wanted", lambda: hvd.broadcast(np.zeros([2]), root_rank=size, name="b1")),
         (
-            wrong,
+            WRONG,
             f"'b2': root is {size}, wanted 0 to {last}" if not is_last else f"root(_rank)? is {size}, wanted",
             lambda: hvd.broadcast(np.zeros([2]), root_rank=size if is_last else 0, name="b2"),
         ),
-        (differs, r"allgather 'g0.*\[2\].*\[3\]", lambda: hvd.allgather(np.zeros([1, 3 if is_last else 2]), name="g0")),
-        (wrong, "allgather 'g1.*scalar", lambda: hvd.allgather(np.float32(1), name="g1")),
-        (wrong, "reducescatter 'r0.*scalar", lambda: hvd.reducescatter(np.float32(1), name="r0")),
-        (wrong, "alltoall 's0.*scalar", lambda: hvd.alltoall(np.float32(1), name="s0")),
+    ]
+
+
+def errors_of_rows(rank, size):
+    """Returns errors of exchanges of rows."""
+    last, is_last = size - 1, rank == size - 1
+    return [
+        (DIFFERS, r"allgather 'g0.*\[2\].*\[3\]", lambda: hvd.allgather(np.zeros([1, 3 if is_last else 2]), name="g0")),
+        (WRONG, "allgather 'g1.*scalar", lambda: hvd.allgather(np.float32(1), name="g1")),
+        (WRONG, "reducescatter 'r0.*scalar", lambda: hvd.reducescatter(np.float32(1), name="r0")),
+        (WRONG, "alltoall 's0.*scalar", lambda: hvd.alltoall(np.float32(1), name="s0")),
         (
-            wrong,
+            WRONG,
             f"rank {last}.*alltoall 's1.*split is -1",
             lambda: hvd.alltoall(np.zeros([9]), splits=[-1 if is_last else 1] * size, name="s1"),
         ),
         # Behind one that is too many, too.
         (
-            wrong,
+            WRONG,
             rf"rank {last}: alltoall 's5.*a split is -1, wanted 0 or more: splits of \[99,-1",
             lambda: hvd.alltoall(np.zeros([9]), splits=[99, *[-1] * (size - 1)] if is_last else [1] * size, name="s5"),
         ),
-        (wrong, "alltoall 's2.*at most the 1 rows", lambda: hvd.alltoall(np.zeros([1]), splits=[1] * size, name="s2")),
-        (wrong, "alltoall 's3.*splits", lambda: hvd.alltoall(np.zeros([9]), splits=[1] * (size + 1), name="s3")),
-        (wrong, "alltoall 's4.*no multiple", lambda: hvd.alltoall(np.zeros([size + 1]), name="s4")),
+        (WRONG, "alltoall 's2.*at most the 1 rows", lambda: hvd.alltoall(np.zeros([1]), splits=[1] * size, name="s2")),
+        (WRONG, "alltoall 's3.*splits", lambda: hvd.alltoall(np.zeros([9]), splits=[1] * (size + 1), name="s3")),
+        (WRONG, "alltoall 's4.*no multiple", lambda: hvd.alltoall(np.zeros([size + 1]), name="s4")),
+    ]
+
+
+def errors_of_groups(rank, size, mode):
+    """Returns errors of ranks that call other operations, or groups of other tensors."""
+    last, is_last = size - 1, rank == size - 1
+    return [
         (
-            differs,
+            DIFFERS,
             "'k0.*kind.*allreduce.*allgather",
             lambda: (hvd.allgather if is_last else hvd.allreduce)(np.zeros([2]), name="k0"),
         ),
         # Groups of other types, one of them on each rank.
         (
-            differs,
+            DIFFERS,
             "'k2.*type.*float32.*float64",
             lambda: hvd.grouped_allreduce([np.float32([1]), (np.float64 if is_last else np.float32)([1])], name="k2"),
         ),
         (
-            differs,
+            DIFFERS,
             "'k3.*type.*float32.*int64",
             lambda: hvd.grouped_allgather([np.float32([1]), (np.int64 if is_last else np.float32)([1])], name="k3"),
         ),
         # Groups of other lengths: the numbers on all ranks, whatever they are.
         *(
             (
-                differs,
+                DIFFERS,
                 f"'n{short}.*the group: rank.* 0.* ha.* {short}.*; rank {last} has 'n{short}' of 3",
                 lambda short=short: hvd.grouped_allreduce(
                     [np.float32([1])] * (3 if is_last else short), name=f"n{short}"
@@ -98,7 +110,7 @@ def errors(mode):
             for short in (1, 2)
         ),
         (
-            differs,
+            DIFFERS,
             "allgather 'allgather.[0-9]*': .*the group: rank.* 0.* ha.* 1 tensor alone; rank .* of 2"
             if mode == "eager"
             else "the group: rank.* 0.* ha.* 1 tensor alone; rank .* of 2",
@@ -108,7 +120,7 @@ def errors(mode):
         ),
         # Sparse on one rank and dense on another.
         (
-            differs,
+            DIFFERS,
             "'k1.*kind.*allreduce.*allgather",
             lambda: hvd.allreduce(
                 tf.IndexedSlices(tf.zeros([1, 2]), tf.constant([0]), tf.constant([3, 2]))
@@ -118,6 +130,12 @@ def errors(mode):
             ),
         ),
     ]
+
+
+def errors(mode):
+    """Checks that errors reach all ranks with the tensor, the ranks and both values, and end no process."""
+    rank, size = hvd.rank(), hvd.size()
+    cases = [*errors_of_values(rank, size), *errors_of_rows(rank, size), *errors_of_groups(rank, size, mode)]
     for error, message, build in cases:
         with pytest.raises(error, match=message):
             run(mode, build)

@@ -177,7 +177,7 @@ def some_ranks():
     hvd.shutdown()
 
 
-def objects_and_variables():
+def objects():
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     for session in (False, True):
@@ -202,6 +202,12 @@ def objects_and_variables():
                     send(strange)
             # Functions and lambdas, too.
             assert [one(2) for one in hvd.allgather_object(lambda x: x * rank)] == [2 * r for r in range(size)]
+    hvd.shutdown()
+
+
+def variables():
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
     many = [tf.Variable(np.full([2, 3], rank + i), dtype=t) for i, t in enumerate([tf.float32, tf.int64, tf.float32])]
     hvd.broadcast_variables(many, root_rank=1)
     for i, one in enumerate(many):
@@ -254,7 +260,8 @@ def everything():
     basics()
     static_sets()
     dynamic_sets()
-    objects_and_variables()
+    objects()
+    variables()
     some_ranks()
 
 

@@ -231,10 +231,7 @@ class Model:
             validation = None
             if validation_data is not None:
                 validation = self._evaluation(compiled, validation_data, validation_steps, "validation")
-            saver = _tf1.train.Saver(
-                max_to_keep=1 if save_best_only else 5 if keep_checkpoint_max is None else keep_checkpoint_max,
-                keep_checkpoint_every_n_hours=keep_checkpoint_every_n_hours or 10000,
-            )
+            saver = _saver(1 if save_best_only else keep_checkpoint_max, keep_checkpoint_every_n_hours)
             history = History()
             calls = Callbacks(self, callbacks or (), {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose})
             step = _tf1.train.get_global_step()
@@ -248,8 +245,7 @@ class Model:
                         no_data("fit", history)
                         break
                     if validation is not None:
-                        found = validation.run(session) or no_data("fit: validation_data", History())
-                        values |= {f"val_{name}": value for name, value in found.items()}
+                        values |= _validated(validation, session)
                     history.append(epoch, values)
                     if verbose:
                         report(f"epoch {epoch + 1}/{epochs}", values)
@@ -487,6 +483,19 @@ class Model:
         )
         with _tf1.train.MonitoredSession(creator) as session:
             return session.run_step_fn(lambda step_context: work(step_context.session))
+
+
+def _saver(keep: int | None, every_n_hours: float | None) -> Any:
+    """Returns a saver that keeps 5 checkpoints by default, and one of each period of hours."""
+    return _tf1.train.Saver(
+        max_to_keep=5 if keep is None else keep, keep_checkpoint_every_n_hours=every_n_hours or 10000
+    )
+
+
+def _validated(validation: Pass, session: Any) -> dict[str, Any]:
+    """Returns the values of a validation by the names that Keras gives them."""
+    found = validation.run(session) or no_data("fit: validation_data", History())
+    return {f"val_{name}": value for name, value in found.items()}
 
 
 def _intercept_models(interception: Interception) -> None:
