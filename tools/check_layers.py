@@ -211,7 +211,7 @@ class CppRules:
                 self._note_include(path, number, include[2])
         plain = _CPP_NOISE.sub(_blank, text)
         for name, pattern, folders in self._code:
-            if not _lies_in(folder, folders):
+            if not _lies_in(path, folders):
                 for found in pattern.finditer(plain):
                     start = found.start() + len(found[0]) - len(found[0].lstrip())
                     yield Violation(path, plain.count("\n", 0, start) + 1, f"{name} belongs {_places(folders)}")
