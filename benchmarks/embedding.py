@@ -14,8 +14,8 @@ million keys per second, and then the best of the dynamic table's calls. Keys of
 row numbers, scattered over all int64. The environment sets malloc as the launcher does for its workers.
 
 TFRA (tensorflow-recommenders-addons) needs an older TensorFlow. So it runs in a process of its own, which takes turns
-with ours. Its environment is the one that `tools/setup.sh peers` makes, or that of `--tfra`. A step there is the one of
-its documentation: its Keras layer and its optimizer around Keras' Adagrad, with unchanged malloc.
+with ours. Its environment is the one that `tools/setup.sh peers` makes, or the one of `--tfra`. A step there is the one
+of its documentation: its Keras layer and its optimizer around Keras' Adagrad, with unchanged malloc.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Usage: python benchmarks/horovod_api.py [--seconds S] [--ranks 2 4] [--peer PYTH
 
 Method: each operation is a `tf.function`. It is called in turns with an empty one of the same form, that is with the
 same arguments and results. Each worker is pinned to its share of the cores. An operation's time is the median of its
-calls less the median of the empty ones, on the slowest rank. "quiet" is the same for the consecutive tenth of the calls
-in which the empty ones were quickest: other programs of the machine disturb it least. Rates are Horovod's: bytes of one
-rank's tensor by that time.
+calls less the median of the empty ones, on the slowest rank. The figure "quiet" is the same for the consecutive tenth
+of the calls in which the empty ones were quickest: other programs of the machine disturb it least. Rates are Horovod's:
+bytes of one rank's tensor by that time.
 
 The row "launch" is the time from the start of `horovodrun` to the end of the first allreduce. The row "idle" is a
 rank's processor time, in percent of a core, while all ranks do nothing. With more ranks than cores, ranks take turns on

@@ -21,8 +21,8 @@ Peaks are the highest resident memory of a worker in the phase, above that befor
 After a restore, some rows are compared with the ones that were saved. A single worker's table is TensorFlow's own
 variable.
 
-Targets: a start takes at most 3 fills; its peak, and those of saves and restores of several workers, are at most the
-share and 256 MiB.
+Targets: a start takes at most 3 fills; its peak, and the peaks of saves and restores of several workers, are at most
+the share and 256 MiB.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def value(name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Returns the initial value of a variable: float32 of this shape.
 
     Tables are uniform in [-0.1, 0.1), kernels [inputs, outputs] by Glorot, and biases zero, as in models.py. The seed
-    depends on the name alone.
+    depends only on the name.
     """
     if name.endswith("bias"):
         return np.zeros(shape, np.float32)

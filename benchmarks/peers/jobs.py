@@ -183,7 +183,7 @@ def _end(job: Job, processes: list[subprocess.Popen]) -> None:
 
 
 def _workers(job: Job) -> list[int]:
-    """Returns the processes that have told that they are ready."""
+    """Returns the processes that have reported that they are ready."""
     return [json.loads(path.read_text()) for path in job.folder.glob("ready.*") if path.suffix != ".partial"]
 
 

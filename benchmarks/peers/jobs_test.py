@@ -1,4 +1,4 @@
-"""A job's figures are those of all its processes, and a job that fails or hangs ends with a reason."""
+"""A job's figures cover all its processes, and a job that fails or hangs ends with a reason."""
 
 from __future__ import annotations
 

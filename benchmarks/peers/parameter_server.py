@@ -76,7 +76,7 @@ def work(job: process.Job, rank: int, cluster: tf.train.ClusterSpec, target: str
             target, rank == 0, scaffold=scaffold, hooks=[hook], config=config
         ) as session:
             process.tell(job, "initialized" if rank == 0 else f"joined.{rank}", True)
-            # A worker that trains alone takes the tokens of the others, whose gradients are then too old.
+            # A worker that trains by itself takes the tokens of the others, whose gradients are then too old.
             for other in range(1, size):
                 process.await_file(job, f"joined.{other}")
 

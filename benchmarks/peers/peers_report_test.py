@@ -1,4 +1,4 @@
-"""Figures become tables and a picture: each value is in its place, and missing ones are no error."""
+"""Figures become tables and a picture: each value is in its place, and missing ones cause no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One process of a training job: its share of the batches, its clock, and what it tells the runner through files.
+"""One process of a training job: its share of the batches, its clock, and what it reports to the runner through files.
 
 The runner writes `job.json` into a folder of the job (class Job). Each worker writes `ready.RANK` after its warm-up,
 waits for `start`, and writes `figures.RANK` after the timed steps. If the job measures the AUC, rank 0 writes `auc`.
@@ -35,7 +35,7 @@ class Job:
       system: the name of the system.
       workload: what it trains.
       data: the folder of the prepared data.
-      measures_auc: whether training goes on, and the AUC is measured.
+      measures_auc: whether training continues, and the AUC is measured.
     """
 
     folder: Path

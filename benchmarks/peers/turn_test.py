@@ -1,4 +1,4 @@
-"""Rounds take every system once, and go on without a system that fails."""
+"""Rounds take every system once, and continue without a system that fails."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "ranking"
-# Where the processes of this benchmark find its modules, and those of the example.
+# Where the processes of this benchmark find its modules and the example's modules.
 PYTHONPATH = os.pathsep.join(str(folder) for folder in (Path(__file__).parent, EXAMPLE))
 
 GLOBAL_BATCH = 4096

@@ -4,8 +4,8 @@ Usage: python benchmarks/train/saves.py [--rows 10000000] [--dim 32] [--ids 1638
 
 Workload: a step of a worker looks up `ids` ids of one table, drawn evenly from all rows. Eight of them are an example
 of a network of 512 and 256 units. Adagrad trains all of it. The network has `dense` MB of other weights in 4 variables,
-which each step changes. The session saves at its begin, after `steps` steps, and at its end, after twice as many. The
-second save is measured. The checkpoint has the table and its slot, 8 * rows * dim bytes, and the dense weights.
+which each step changes. The session saves when it starts, after `steps` steps, and when it ends, after twice as many.
+The second save is measured. The checkpoint has the table and its slot, 8 * rows * dim bytes, and the dense weights.
 
 Three jobs train the same way, one after another.
 
@@ -20,11 +20,11 @@ Worker 0 prints of each, in milliseconds:
 | column | is |
 | --- | --- |
 | median | the median step |
-| begins | the step after which the save begins, and this begin |
+| begins | the step after which the save begins, and this start |
 | while | the median of the steps that end while the checkpoint is written |
 | longest | the longest of these; of `none`, of all steps but the first ten |
 | over 3x | how many of these took longer than three medians of `none` |
-| save s | seconds from the begin of the save until its checkpoint is complete |
+| save s | seconds from the start of the save until its checkpoint is complete |
 
 It ends with an error if the final weights of the three jobs differ in a bit.
 """

@@ -33,7 +33,7 @@ import turns
 MAX_WORKERS, MAX_PER_HOST = 512, 16
 # Exchanges of a step between hosts. In each, a leader sends sizes and data to each other host.
 EXCHANGES = 3
-# Hosts of so many workers make as many exchanges inside, in which leaders send sizes alone.
+# Hosts of so many workers make as many exchanges inside, in which leaders send only sizes.
 TWO_STAGES = 4
 HEAD_BYTES, FIRST_BYTES = 32, 512 << 10  # of a message; the first one of two hosts in an exchange is not longer
 WINDOW_BYTES = 2 << 20  # for each other host, on each worker

@@ -12,7 +12,7 @@ gradient descent on the mean of their squares. Ids are drawn by zipf(1.05) from 
 
 One program builds all of them, and its workers run them in turns, in blocks of steps. Each worker has one thread, on
 its share of the cores. The time of a step is the median over the blocks of a block's mean, on worker 0. `exchanges`
-counts those of ids, rows and gradients in the executed graph. Target: many at most 1.3 times one.
+counts the exchanges of ids, rows and gradients in the executed graph. Target: many at most 1.3 times one.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Usage: python benchmarks/train/vocabulary.py [--rows 100000 1000000 10000000 100
 
 Workload: a step of a worker looks up `ids` ids of one table, all different, drawn evenly from all rows, and trains the
 rows with Adagrad on the sum of their squares. So every step moves the same bytes between the workers and changes the
-same number of rows, whatever the table's size.
+same number of rows, regardless of the table's size.
 
 | column | is |
 | --- | --- |
@@ -13,7 +13,8 @@ same number of rows, whatever the table's size.
 | huge | the same with the array in huge pages of 2 MiB |
 
 What grows in `gather` is the machine's: rows of a small table are in the processor's caches, rows of a large one in
-memory, and in pages whose addresses are in no cache either. A step reads and writes such rows, and those of the slot.
+memory, and in pages whose addresses are in no cache either. A step reads and writes such rows of the table and of the
+slot.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def flags_from() -> argparse.Namespace:
 
 
 def batches(flags: argparse.Namespace, rank: int, rows: int):
-    """Returns ids, [BATCHES, ids]; those of a batch are all different."""
+    """Returns ids, [BATCHES, ids]; the ids of a batch are all different."""
     import numpy as np
 
     random = np.random.default_rng(rank)
