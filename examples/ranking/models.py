@@ -134,7 +134,7 @@ def wide_and_deep(
 
     It is a linear model plus an MLP over embeddings.
 
-    Arguments and result are those of `dlrm`; `hidden` gives the widths of the deep part.
+    Arguments and result are as for `dlrm`; `hidden` gives the widths of the deep part.
     """
     with tf1.variable_scope("wide_and_deep", reuse=tf1.AUTO_REUSE):
         names = (*schema.categorical, *schema.lists)

@@ -162,7 +162,7 @@ def describe_source(source: Path, seed: int = 1) -> dict:
 
 @dataclasses.dataclass(frozen=True)
 class GeneratorOptions:
-    """Size and seed of generated ratings; the defaults are those of MovieLens 100K."""
+    """Size and seed of generated ratings; the defaults match MovieLens 100K."""
 
     ratings: int = 100_000
     users: int = 943

@@ -29,7 +29,7 @@ def deliver(since: Path | None, checkpoints: Path, exports: Path) -> Path | None
     """Writes what is newer than `since`: a delta, or a full export if there is nothing to build on.
 
     Returns:
-      The new folder, or `since` if nothing is newer; None if there is no checkpoint yet.
+      The new folder, or `since` if nothing is newer; None without a checkpoint yet.
     """
     if since is not None:
         try:

@@ -4,12 +4,12 @@
     curl -d '{"inputs": {"user": ["17"], "item": [5]}}' localhost:8501/v1/models/model:predict
 
 It loads the newest export of the folder, answers requests, and applies deltas as they come. Requests have the form of
-TensorFlow Serving's REST API. A header, `X-Model-Version`, tells which version computed an answer. `GET
+TensorFlow Serving's REST API. A header, `X-Model-Version`, names which version computed an answer. `GET
 /v1/models/model` returns the version, and the deltas that were refused.
 
-A request sees the model before a delta or after it, and never a mix: requests share a lock, and a delta takes it alone.
-A delta that is missing, damaged or out of order changes nothing; the log names it. It is tried again, as its files may
-still come.
+A request sees the model before a delta or after it, and never a mix: requests share a lock that a delta takes
+exclusively. A delta that is missing, damaged or out of order changes nothing; the log names it. It is tried again, as
+its files may still come.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Refused(Exception):
 
 
 class SharedLock:
-    """A lock that any number of readers hold together, or one writer alone. New readers wait for a waiting writer."""
+    """A lock for any number of readers, or one exclusive writer. New readers wait for a waiting writer."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -82,7 +82,7 @@ class SharedLock:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Holds the lock alone."""
+        """Holds the lock exclusively."""
         with self._changed:
             self._writers += 1
         try:

@@ -4,8 +4,8 @@
     python -m hybridbackend.run -n 2 python tensorflow1_session.py
 
 The loss is the sum over a process's rows, divided by the rows of the whole batch. So the gradients of SOK's tables,
-which are sums over the processes, are those of the mean over the batch. Horovod's optimizer adds up those of the dense
-variable as well. Prints the loss every twenty steps, and the rows of each process.
+which are sums over the processes, belong to the mean over the batch. Horovod's optimizer adds up the gradients of the
+dense variable as well. Prints the loss every twenty steps, and the rows of each process.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def build():
         "numbers": tf.placeholder(tf.float32, [None, NUMBERS]),
         "click": tf.placeholder(tf.float32, [None, 1]),
     }
-    # Rows of users begin with the same values in any number of processes; those of items are 0.1.
+    # Rows of users begin with the same values in any number of processes; rows of items are 0.1.
     users = sok.Variable(START, name="users")
     items = sok.DynamicVariable(dimension=DIM, initializer="0.1", var_type="hbm", name="items")
     weights = tf.get_variable("weights", [NUMBERS, 1], initializer=tf.zeros_initializer(), use_resource=True)

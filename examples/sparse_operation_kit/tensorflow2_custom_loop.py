@@ -2,7 +2,7 @@
 
     horovodrun -np 2 python tensorflow2_custom_loop.py --folder /tmp/tables
 
-Horovod's tape gives the gradients of all variables. It averages those of the dense variable over the processes. A
+Horovod's tape gives the gradients of all variables. It averages the dense variable's gradients over the processes. A
 gradient of SOK's tables is the sum over the processes, at the owner of the row. The tape divides it by their number.
 """
 

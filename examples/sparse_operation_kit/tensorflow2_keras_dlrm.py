@@ -3,8 +3,9 @@
     horovodrun -np 2 python tensorflow2_keras_dlrm.py
 
 `fit` trains the dense layers by Horovod's optimizer, and the tables by an optimizer of SOK. The loss is the mean of a
-process's rows. Horovod averages the gradients of dense layers, and SOK sums those of tables: divided by the number of
-processes they are the mean as well. So any number of processes computes what one computes with the whole batch.
+process's rows. Horovod averages the gradients of dense layers, and SOK sums the gradients of tables: divided by the
+number of processes they are the mean as well. So any number of processes computes what one computes with the whole
+batch.
 
 Prints the loss of each epoch, and the area under the ROC curve on other clicks.
 """
@@ -24,7 +25,7 @@ BATCH, DIM, RATE = 256, 8, 0.5
 class Embeddings:
     """The tables: users have a fixed number of rows, which are spread over the processes; items may be any keys.
 
-    It is no layer: Keras must not take the tables for dense weights.
+    It is not a layer: Keras must not take the tables for dense weights.
     """
 
     def __init__(self):

@@ -57,7 +57,7 @@ def main():
     is_right = tf.equal(tf.argmax(predict(test_images), 1), test_labels.astype("int64"))
     accuracy = tf.reduce_mean(tf.cast(is_right, tf.float32))
 
-    # The mean of W batches' gradients is that of a W times larger batch, which allows a higher rate.
+    # The mean of W batches' gradients is the gradient of a W times larger batch, which allows a higher rate.
     opt = hvd.DistributedOptimizer(tf.train.AdagradOptimizer(0.02 * hvd.size()))
     step = tf.train.get_or_create_global_step()
     train_op = opt.minimize(loss, global_step=step)

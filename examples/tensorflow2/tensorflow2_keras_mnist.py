@@ -54,7 +54,7 @@ def main():
     dataset = tf.data.Dataset.from_tensor_slices((images[mine], labels[mine])).shuffle(10000).batch(BATCH)
 
     model = build()
-    # The mean of W batches' gradients is that of a W times larger batch, which allows a higher rate.
+    # The mean of W batches' gradients is the gradient of a W times larger batch, which allows a higher rate.
     rate = 0.001 * hvd.size()
     opt = hvd.DistributedOptimizer(tf.keras.optimizers.Adam(rate))
     model.compile(optimizer=opt, loss="sparse_categorical_crossentropy", metrics=["accuracy"])

@@ -47,7 +47,7 @@ def main():
         ]
     )
     loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    # The mean of W batches' gradients is that of a W times larger batch, which allows a higher rate.
+    # The mean of W batches' gradients is the gradient of a W times larger batch, which allows a higher rate.
     opt = tf.keras.optimizers.Adam(0.001 * hvd.size())
     # All begin with rank 0's values.
     opt.build(model.trainable_variables)
