@@ -254,7 +254,7 @@ class PythonRules:
 
     Args:
       table: The part `python` of layers.toml.
-      paths: All of the project's files: they tell modules from names that modules define.
+      paths: All of the project's files: they distinguish modules from names that modules define.
     """
 
     def __init__(self, table: dict[str, Any], paths: Sequence[str]):

@@ -42,7 +42,7 @@ print(Saver._build is own)     # True: the last scope has ended
   only in the periods that it lists. (A row is an object of class `Hook`. It has nothing to do with a `SessionRunHook`.)
 - Overrides of a row's method are replaced without a row of their own: in the subclasses that its line names, and in
   `lockstep.keras.LazyAdam`.
-- Before a symbol is replaced, its signature is compared with the table. `...` stands for parameters that are handed on
+- Before a symbol is replaced, its signature is compared with the table. `...` stands for parameters that are passed on
   as they come. Another signature is an error, and all symbols stay as they are:
 
   ```
@@ -149,8 +149,8 @@ def replacing_modules() -> dict[Hook, list[str]]:
 def replacing_in(period: Period, hook: Hook) -> list[str]:
     """Returns the modules that replace a symbol in a period.
 
-    A symbol of several periods may have several modules. Those that replace other symbols in this period alone do it.
-    If there is none, those do it that replace no symbol of another period alone.
+    A symbol of several periods may have several modules. The result is the ones that replace another
+    symbol of only this period, or else the ones that replace no symbol of only another period.
     """
     modules = replacing_modules()
     if len(hook.why) == 1 or len(modules[hook]) == 1:
@@ -193,7 +193,7 @@ def _section(period: Period) -> str:
 
 
 def _table(period: Period, hooks: list[Hook]) -> list[str]:
-    """Returns the lines of a table; symbols that differ in name alone share one."""
+    """Returns the lines of a table; symbols that differ only in name share one."""
     groups: dict[tuple[str, ...], list[Hook]] = {}
     for hook in hooks:
         why = f"{hook.why[period]} ({hook.only})" if hook.only else hook.why[period]

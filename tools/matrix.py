@@ -160,7 +160,7 @@ def run(tensorflow: str, python: str, smoke: bool, options: list[str]) -> dict[s
     jobs = os.environ.get("JOBS", str(os.cpu_count()))
     with log.open("w") as to:
         variables = {**environment, "VENV": str(row / "venv"), "JOBS": jobs}
-        del variables["TF_CPP_MIN_LOG_LEVEL"]  # tests look for warnings, and for what the launcher holds back
+        del variables["TF_CPP_MIN_LOG_LEVEL"]  # tests look for warnings, and for what the launcher hides
         subprocess.run([*command, *arguments], cwd=tree, env=variables, stdout=to, stderr=to, timeout=_TESTS_S)
     cells["result"] = summary(log.read_text()) or f"no result: {log}"
     print(f"{row.name}: {cells['result']} ({time.monotonic() - started:.0f} s, {log})", file=sys.stderr, flush=True)

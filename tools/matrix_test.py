@@ -1,4 +1,4 @@
-"""The rows of the matrix are the supported versions, and its table is that of the page."""
+"""The rows of the matrix are the supported versions, and its table is on the page."""
 
 import re
 

@@ -50,7 +50,7 @@ class Hook:
     """A replaced symbol of TensorFlow, Keras or Keras RS: a row of the table, not a hook of a session.
 
     Attributes:
-      symbol: "module:name", where the name may have dots. Modules of Keras 2 are written as those of `tf_keras`.
+      symbol: "module:name", where the name may have dots. Modules of Keras 2 are written as modules of `tf_keras`.
       signature: what is relied on, see `signatures.is_as_relied_on`; or ABSENT.
       why: the reason, for each period in which the symbol is replaced.
       also: other places that hold the same object, and get the same replacement.

@@ -7,7 +7,7 @@ import re
 from types import ModuleType
 from typing import Any
 
-# The signatures of attributes that are no functions.
+# The signatures of attributes that are not functions.
 PROPERTY, CLASS, MODULE = "property", "class", "module"
 # The signature of a function that is built into Python.
 _UNKNOWN = "(...)"

@@ -53,7 +53,7 @@ def _row(declaration: str, why: str | dict[Period, str], **more: Any) -> Hook:
     Args:
       declaration: the symbol and its signature as in a definition, "module:Class.method(self, ...)", or the symbol, a
         space, and "property", "class", "module" or "absent".
-      why: the reason, for each period; a reason without a period is that of a scope.
+      why: the reason, for each period; a reason without a period belongs to a scope.
       more: further attributes of the row.
     """
     found = re.fullmatch(r"([^ (]+) ?(.+)", declaration)
@@ -68,7 +68,7 @@ def _row(declaration: str, why: str | dict[Period, str], **more: Any) -> Hook:
 def _rows(
     owner: str, names: Iterable[str], signature: str, why: str | dict[Period, str], also: str = "", only: str = ""
 ) -> tuple[Hook, ...]:
-    """Returns rows of one owner, "module:" or "module:Class.", that differ in name alone."""
+    """Returns rows of one owner, "module:" or "module:Class.", that differ only in name."""
     return tuple(_row(owner + name + signature, why, also=(also + name,) if also else (), only=only) for name in names)
 
 
@@ -213,7 +213,7 @@ WEIGHTED_LOSS = _row_of_several(
 MEAN_OF_LOSSES = _row_of_several(_LOSSES + "_safe_mean(losses, num_present)", _BY_DIVISOR)
 MOMENTS = _row(
     "tensorflow.python.ops.nn_impl:moments(x, axes, shift=None, name=None, keep_dims=None, keepdims=None)",
-    "Moments cover the batches of all workers.",
+    "Moments over a batch cover all workers' batches.",
     also=(_V1 + "nn.moments",),
 )
 _NORMALIZED = "Batch normalization is by the moments of all workers' batches."
@@ -566,7 +566,7 @@ KERAS_2_APPLY_GRADIENTS = _row(
 )
 KERAS_2_BUILD = _row(
     _KERAS_2 + "optimizers.optimizer:_BaseOptimizer.build(self, var_list)",
-    {SOK_LAYERS: "Its dynamic tables get no slots: they have their own."},
+    {SOK_LAYERS: "Its dynamic tables get no slots, because they have their own."},
     subclasses=True,
 )
 KERAS_2_LEGACY_APPLY_GRADIENTS = _row(
