@@ -7,7 +7,7 @@
     lockstep completion bash
 
 `docs/command.md` is the manual. A subcommand is a row of `SUBCOMMANDS`. Its module is imported only when it is used, so
-that `lockstep run` starts as quickly as the launcher alone, and never loads TensorFlow.
+that `lockstep run` starts as quickly as the launcher itself, and never loads TensorFlow.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Subcommand:
       summary: One line for the help.
       parser: Returns the parser of its options, without loading TensorFlow.
       main: Runs it with its words, and returns the exit code.
-      has_command: Whether its first word that is no option begins the user's command.
+      has_command: Whether its first word that is not an option begins the user's command.
     """
 
     summary: str

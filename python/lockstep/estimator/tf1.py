@@ -1,4 +1,4 @@
-"""`tf.estimator` for TensorFlow 1 programs: `lockstep.estimator`, but for each process alone after `hvd.init()`."""
+"""`tf.estimator` for TensorFlow 1 programs: `lockstep.estimator`, but for each process by itself after `hvd.init()`."""
 
 from lockstep._src.estimator.tf1_estimator import Estimator
 from lockstep.estimator import (

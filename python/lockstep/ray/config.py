@@ -42,7 +42,7 @@ class LockstepConfig(TensorflowConfig):
     In each worker it sets the variables of Lockstep's launcher (docs/launching.md), with these values:
 
     - `LOCKSTEP_SECRET`: 32 random bytes in hex.
-    - `LOCKSTEP_RENDEZVOUS`: Ray's address of the first worker's node, or that of its `LOCKSTEP_INTERFACE`.
+    - `LOCKSTEP_RENDEZVOUS`: Ray's address of the first worker's node, or the address of its `LOCKSTEP_INTERFACE`.
     - `TF_NUM_INTRAOP_THREADS`, `TF_NUM_INTEROP_THREADS`: the CPUs that Ray has given to the worker, unless set.
     - `CUDA_VISIBLE_DEVICES`: empty if Ray has given no GPU to the worker.
 

@@ -38,7 +38,7 @@ def run_command(program: str, arguments: Sequence[str] | None = None) -> NoRetur
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str | os.PathLike[str], timeout: int) -> None:
-    """Runs a compute job on all slots of Spark until training tells it to end; then stops Spark's session.
+    """Runs a compute job on all slots of Spark until training ends it; then stops Spark's session.
 
     Args:
       dispatchers: number of dispatchers; must divide the number of slots.
@@ -80,7 +80,8 @@ def _run_workers(context: Any, slots: int, compute_config: TfDataServiceConfig) 
         failures = context.parallelize(range(slots), slots).barrier().mapPartitions(task).collect()
     except Exception as error:
         raise DataServiceError(f"Spark has ended the job: {error_text(error)}") from None
-    # One failure is the cause. The others begin with FAILED: the registry told these workers that the job has failed.
+    # One failure is the cause. The others begin with FAILED: these workers learned from the registry that the job has
+    # failed.
     failures.sort(key=lambda text: text.startswith(FAILED))
     if failures:
         kind = ComputeJobError if failures[0].startswith(FAILED) else DataServiceError

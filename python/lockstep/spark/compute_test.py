@@ -89,7 +89,7 @@ def test_a_worker_that_fails_is_the_jobs_failure(tmp_path, spark, monkeypatch):
 
     monkeypatch.setattr(compute, "run_worker", second_fails)
     with pytest.raises(DataServiceError, match="worker 1: no port is free"):
-        # The other worker is told at once: it does not wait until the timeout.
+        # The other worker learns it at once: it does not wait until the timeout.
         main(1, "compute", tmp_path / "compute.json", 600)
     assert context.is_stopped
     with pytest.raises(ComputeJobError, match="worker 1: no port is free"):

@@ -35,7 +35,7 @@ def start_timeout_from_environment_s() -> int:
     """Returns how long a job may wait for its slots and processes: HOROVOD_SPARK_START_TIMEOUT, or 600 seconds.
 
     Raises:
-      LaunchError: the variable is no positive whole number.
+      LaunchError: the variable is not a positive whole number.
     """
     return whole_seconds(_START_TIMEOUT, os.environ.get(_START_TIMEOUT) or str(_START_TIMEOUT_S))
 

@@ -195,7 +195,7 @@ class Host:
                 process.wait()
 
     def _signal_all(self, number: int) -> None:
-        # Repeats until there is no new process, because one of them may just have started another.
+        # Repeats until no new process appears, because one of them may just have started another.
         done: set[int] = set()
         while more := [pid for pid in self.pids() if pid not in done]:
             for pid in more:

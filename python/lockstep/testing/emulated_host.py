@@ -11,7 +11,7 @@ disappear. Therefore nothing remains, not even after SIGKILL.
     python emulated_host.py run PID FOLDER PROGRAM ARGUMENT...
 
 runs a program on the host whose first process is PID, and ends with the program's exit code or signal. If it is killed
-itself, the program is killed, too. (`nsenter` is no replacement: it stops when its program is stopped, and remains
+itself, the program is killed, too. (`nsenter` cannot replace it: it stops when its program is stopped, and remains
 stopped when the program is killed.)
 
 The program uses plain Python without this project's modules, so that it starts in milliseconds.

@@ -4,7 +4,7 @@
     LOCKSTEP_SSH="python emulated_ssh.py"                 [options] HOST COMMAND: the client, for a launcher
 
 As with ssh, the command has the environment of a login, not the client's. Its input and output pass through the
-network, so that a cut cable stops them silently. If the client is killed, the command's input ends. There is no
+network, so that a cut cable stops them silently. If the client is killed, the command's input ends. It needs no
 authentication, because the hosts' network has no connection to other networks.
 
 A connection carries the command and its input to the host, and frames back. A frame is one byte with its kind (stdout,

@@ -55,7 +55,7 @@ def finish(process: subprocess.Popen, deadline_s: float = DEADLINE_S) -> tuple[i
 
 
 def without_reminder(stderr: list[str]) -> list[str]:
-    """Returns a launcher's lines without the one that tells of workers which exchanged nothing."""
+    """Returns a launcher's lines without the one that reports workers which exchanged nothing."""
     return [line for line in stderr if not re.match(r"\[lockstep\] the \d+ workers exchanged nothing: ", line)]
 
 

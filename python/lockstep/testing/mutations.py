@@ -108,7 +108,7 @@ def json_mutation(seeds: Sequence[bytes], number: int, seed: int = 1) -> bytes:
 
 
 def rounds(name: str, inputs: int) -> Iterator[tuple[int, int]]:
-    """Yields (seed, number) for each input of a run; at its end prints the number of inputs and the time.
+    """Yields (seed, number) for each input of a run; then prints the number of inputs and the time.
 
     A run has `inputs` inputs of seed 1. If the environment variable LOCKSTEP_FUZZ_SECONDS is set, it runs for this time
     with a random seed instead.
