@@ -83,7 +83,7 @@ def scope(**options: Unpack[OptionValues]) -> Iterator[None]:
 def embedding_scope(**options: Unpack[OptionValues]) -> contextlib.AbstractContextManager[None]:
     """Opens a `scope` whose variables are sharded: `scope(sharding=True, **options)`.
 
-    It stands around the tables alone. The rest of the model, and its training, belong in a `scope` around it.
+    It stands only around the tables. The rest of the model, and its training, belong in a `scope` around it.
 
     Args:
       {options}

@@ -40,9 +40,9 @@ from lockstep._src.sessions.job_hooks import adapt_hooks
 _tf1 = tf.compat.v1
 _keys = _tf1.GraphKeys
 
-# The evaluated model must not add to these collections of training. For example, if its summaries were among those of
-# training, writing summaries on worker 0 would take evaluation data and start exchanges. Its saveables do not belong in
-# training's checkpoints either.
+# The evaluated model must not add to these collections of training. For example, if its summaries were among the ones
+# of training, writing summaries on worker 0 would take evaluation data and start exchanges. Its saveables do not belong
+# in training's checkpoints either.
 _TRAINING_COLLECTIONS = (
     *(_keys.SUMMARIES, _keys.LOSSES, _keys.REGULARIZATION_LOSSES, _keys.UPDATE_OPS, _keys.TRAIN_OP),
     _keys.SAVEABLE_OBJECTS,
@@ -166,7 +166,8 @@ class EvaluationHook(tf.compat.v1.train.SessionRunHook):
             self._combine = combine_counters(counters)
         for key, content in of_training.items():
             graph.get_collection_ref(key)[:] = content
-        # Reading a value that is computed from a batch takes a batch, so it is fetched together with the updates.
+        # Reading a value that is computed from a batch takes a batch, so the value is fetched together with the
+        # updates.
         self._along = {name: value for name, value in spec.eval_dict.items() if takes_data(value)}
         self._values = {name: value for name, value in spec.eval_dict.items() if name not in self._along}
         self._updates = spec.update_op
@@ -298,7 +299,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _local_variables() -> list[tf.Variable]:
-    """Returns the local variables of the graph, including those of metrics, each once."""
+    """Returns the local variables of the graph, including variables of metrics, each once."""
     variables = _tf1.local_variables() + _tf1.get_collection(_keys.METRIC_VARIABLES)
     return list(dict.fromkeys(variables))
 

@@ -301,7 +301,7 @@ def _interpolated_pr_area(tp: tf.Tensor, fp: tf.Tensor, fn: tf.Tensor) -> tf.Ten
     gained = tp[:-1] - tp[1:]
     slope = tf.math.divide_no_nan(gained, tf.maximum(high - low, 0))
     intercept = tp[1:] - slope * low
-    # If there are no positives at the lower end, the precision is constant over the interval.
+    # Without positives at the lower end, the precision is constant over the interval.
     ratio = tf.where((high > 0) & (low > 0), tf.math.divide_no_nan(high, tf.maximum(low, 0)), tf.ones_like(high))
     area = slope * (gained + intercept * tf.math.log(ratio))
     return tf.reduce_sum(tf.math.divide_no_nan(area, tf.maximum(tp[1:] + fn[1:], 0)))

@@ -1,7 +1,7 @@
 """Policies for the results of evaluations: they end training that no longer improves, or keep the best checkpoint.
 
 An `EvaluationHook` calls its `policies` on all workers with worker 0's results, so all workers decide in the same way.
-The arguments are those of a `Policy` (sessions/policies.py).
+They take the arguments of a `Policy` (sessions/policies.py).
 """
 
 from __future__ import annotations

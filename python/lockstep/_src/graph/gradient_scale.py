@@ -52,7 +52,7 @@ def scaled(gradient: Any, factor: tf.Tensor, omits_nan: bool = False) -> Any:
 
 
 def weighted_back(gradient: Any, weight: tf.Tensor) -> Any:
-    """Returns an exchanged gradient, the derivatives of which are those of a loss times this worker's weight.
+    """Returns an exchanged gradient, whose derivatives belong to a loss times this worker's weight.
 
     Args:
       gradient: a tensor or `tf.IndexedSlices`.

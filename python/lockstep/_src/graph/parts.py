@@ -44,7 +44,7 @@ def note_variable(variable: Any) -> None:
 def is_part(value: Any) -> bool:
     """Returns whether each worker has a part of a tensor or of slices; False for other objects."""
     if isinstance(value, tf.IndexedSlices):
-        # The numbers of rows may have been selected or joined, so their shape does not tell.
+        # The numbers of rows may have been selected or joined, so their shape does not show it.
         return _stems_from_part(value.indices, are_indices=True) or _stems_from_part(value.values)
     return isinstance(value, tf.Tensor) and _stems_from_part(value)
 
@@ -133,6 +133,6 @@ def _given(
 
 
 def _may_have_one_shape(tensor: tf.Tensor, source: tf.Tensor) -> bool:
-    """Returns whether two shapes may be the same. If a rank is not known, that of a step that keeps it would be."""
+    """Returns whether two shapes may be the same. An unknown rank would be known for a step that keeps it."""
     ranks_are_known = tensor.shape.rank is not None and source.shape.rank is not None
     return ranks_are_known and tensor.shape.is_compatible_with(source.shape)

@@ -6,7 +6,7 @@ n_r is the worker's number of rows, n the number of rows of all workers, and R t
 have the same number of rows, the weight is 1. A worker without rows has the weight 0. Its values do not count, even if
 they are NaN, because of `multiply_no_nan`.
 
-Batches are those of iterators that are made in a scope for training (`data/sync.py`). A value that is computed from
+Batches come from iterators that are made in a scope for training (`data/sync.py`). A value that is computed from
 several batches has the sum of their rows as its weight. A value that is computed from none, such as a fed one, has the
 weight 1.
 """
@@ -24,7 +24,7 @@ from lockstep._src.collectives.slices import values_of, with_values
 from lockstep._src.engine.context import context
 from lockstep._src.graph import ancestry, gradient_scale
 
-# The batches of a graph. A collection whose key is no string stays out of exported graphs.
+# The batches of a graph. A collection whose key is not a string stays out of exported graphs.
 _BATCHES = ("lockstep", "batches")
 # Operations whose result has the rows of an input that has the rows of a batch.
 # fmt: off
