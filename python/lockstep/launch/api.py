@@ -40,7 +40,7 @@ def run(
     function = command if callable(command) else None
     words = _words(command) if function is None else []
     check_thread("run")
-    # The output of this program must come before that of its workers.
+    # The output of this program must come before its workers' output.
     sys.stdout.flush()
     sys.stderr.flush()
     environment = dict(os.environ)

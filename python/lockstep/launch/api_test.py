@@ -192,7 +192,7 @@ def test_where_tensorflow_runs_already_a_function_is_refused_and_before_it_works
     assert code == 0, stderr
     assert sorted(stdout[1:3]) == ["[0] 0 2 3.0", "[1] 1 2 3.0"]
     assert stdout[0] == "1" and stdout[3] == "0 1 3.0"
-    assert stdout[4].startswith("TensorFlow has begun to work in this process")
+    assert stdout[4].startswith("TensorFlow already runs in this process")
 
 
 @pytest.mark.parametrize("target", ["true", [], [1], None])

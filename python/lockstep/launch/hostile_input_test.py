@@ -192,7 +192,7 @@ def test_conversation_of_an_elastic_worker(is_known):
 
 def test_a_line_without_end_is_not_kept():
     channel = Channel("secret", True)
-    with pytest.raises(WireError, match="a line without end"):
+    with pytest.raises(WireError, match="a line without an end"):
         for _ in range(1000):
             channel.feed(b"x" * 1024)
     assert len(channel._rest) < 100 << 10

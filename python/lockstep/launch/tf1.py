@@ -3,7 +3,7 @@
     python -m lockstep.launch.tf1 main.py ...      (or -m module ..., or -c code ...)
 
 In the program, and in modules below its folder or the working directory, `import tensorflow` returns a module that
-looks like TensorFlow 1. It has the names of `tensorflow.compat.v1`, then those of the real `tensorflow`, such as
+looks like TensorFlow 1. It has the names of `tensorflow.compat.v1`, then the names of the real `tensorflow`, such as
 `tensorflow.python`. It also has the names of DeepRec's TensorFlow 1, which has dynamic tables. All other modules, also
 Keras and Lockstep, keep the real TensorFlow: `sys.modules` and TensorFlow's own modules stay unchanged. This works
 because a function finds `__import__` in the builtins of the module that defines it: the program's modules get builtins
@@ -154,7 +154,7 @@ def _import(
         return tensorflow
     if path[0] == "contrib":
         raise ModuleNotFoundError(f"No module named {name!r}: {_NO_CONTRIB}", name=name)
-    # `tensorflow.keras` and similar names are attributes; those of compat.v1 are meant.
+    # `tensorflow.keras` and similar names are attributes; the ones of compat.v1 are meant.
     found: Any = tensorflow
     for part in path:
         found = getattr(found, part, None)
@@ -263,7 +263,7 @@ def _explain(error: BaseException, folders: Sequence[str]) -> str:
     below = " and ".join(dict.fromkeys(map(os.path.realpath, folders)))
     return (
         f"lockstep: under --tf1 the modules below {below} see TensorFlow 1, apart from installed packages; "
-        f"{trace.tb_frame.f_code.co_filename} is none of them and sees TensorFlow {real.__version__}, which has no "
+        f"{trace.tb_frame.f_code.co_filename} is not one of them and sees TensorFlow {real.__version__}, which has no "
         f"tf.{error.name}. Start the job in a folder above that module: modules below the working directory count. "
         "Or have the module import tensorflow.compat.v1"
     )

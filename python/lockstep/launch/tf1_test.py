@@ -184,6 +184,6 @@ def test_a_module_outside_of_the_programs_folder_that_wants_tensorflow_1_is_expl
     assert run.returncode == 1
     last = run.stderr.splitlines()[-1]
     assert last.startswith(f"lockstep: under --tf1 the modules below {tmp_path / 'program'} see TensorFlow 1"), last
-    assert f"{outside} is none of them" in last and "has no tf.placeholder" in last
+    assert f"{outside} is not one of them" in last and "has no tf.placeholder" in last
     # The message's advice works.
     _run(tmp_path, "--tf1", sys.executable, "program/main.py", PYTHONPATH=path)

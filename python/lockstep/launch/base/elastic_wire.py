@@ -35,7 +35,7 @@ _MAX_LINE_BYTES = 1 << 16
 
 
 class WireError(Exception):
-    """An error for bytes that are no valid message of the other side."""
+    """An error for bytes that are not a valid message of the other side."""
 
 
 class Channel:
@@ -77,7 +77,7 @@ class Channel:
         """
         *lines, self._rest = (self._rest + data).split(b"\n")
         if any(len(line) > _MAX_LINE_BYTES for line in (*lines, self._rest)):
-            raise WireError("a line without end")
+            raise WireError("a line without an end")
         messages = []
         for line in lines:
             if self._key is None:
@@ -88,7 +88,7 @@ class Channel:
 
     def _agree(self, theirs: bytes) -> None:
         if len(theirs) != _DIGITS or theirs.strip(b"0123456789abcdef"):
-            raise WireError("the first line is no nonce")
+            raise WireError("the first line is not a nonce")
         if not self._is_launcher:
             self.outgoing += self._nonce.encode() + b"\n"
         launchers, workers = (self._nonce.encode(), theirs) if self._is_launcher else (theirs, self._nonce.encode())
@@ -100,7 +100,7 @@ class Channel:
     def _message(self, line: bytes) -> dict[str, Any]:
         mac, _, text = line.partition(b" ")
         if not hmac.compare_digest(mac, self._mac(not self._is_launcher, self._heard, text)):
-            raise WireError("a message that is not the other side's")
+            raise WireError("a message with a wrong MAC")
         self._heard += 1
         self.is_known = True
         try:
@@ -108,7 +108,7 @@ class Channel:
         except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
-            raise WireError("a message is no JSON object")
+            raise WireError("a message is not a JSON object")
         return message
 
     def _mac(self, is_launcher: bool, number: int, text: bytes) -> bytes:

@@ -90,11 +90,11 @@ def interface_of(choice: str) -> tuple[str, str]:
             if address in network:
                 return name, str(address)
         what = "network" if "/" in choice else "address"
-        raise LaunchError(f"no network interface has the {what} {choice}; {_described(there)}")
+        raise LaunchError(f"no network interface has {what} {choice}; {_described(there)}")
     for name, address in there:
         if name == choice and not (address.version == 6 and address.is_link_local):
             return name, str(address)
-    raise LaunchError(f"network interface {choice!r} is not there or down; {_described(there)}")
+    raise LaunchError(f"network interface {choice!r} does not exist or is down; {_described(there)}")
 
 
 def address_of(choice: str) -> str:
@@ -156,7 +156,7 @@ def wait_for_name(name: str, console: Console, seconds: float = NAME_TIMEOUT_S) 
     deadline, has_said = time.monotonic() + seconds, False
     while not _is_known(name) and time.monotonic() < deadline:
         if not has_said:
-            console.message(f"waiting up to {seconds:g} s for the name {name} to be known")
+            console.message(f"waiting up to {seconds:g} s until the name {name} can be resolved")
         has_said = True
         time.sleep(_LOOK_EVERY_S)
 

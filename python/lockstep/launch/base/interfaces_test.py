@@ -30,10 +30,10 @@ def test_interfaces_that_are_up_are_listed_by_their_names():
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        ("no0", f"network interface 'no0' is not there or down; {socket.gethostname()} has lo (127.0.0.1)"),
-        (NO_NETWORK, f"no network interface has the network {NO_NETWORK}; {socket.gethostname()} has lo (127"),
-        ("198.18.0.1", "no network interface has the address 198.18.0.1; "),
-        ("", "network interface '' is not there or down; "),
+        ("no0", f"network interface 'no0' does not exist or is down; {socket.gethostname()} has lo (127.0.0.1)"),
+        (NO_NETWORK, f"no network interface has network {NO_NETWORK}; {socket.gethostname()} has lo (127"),
+        ("198.18.0.1", "no network interface has address 198.18.0.1; "),
+        ("", "network interface '' does not exist or is down; "),
     ],
 )
 def test_an_interface_that_is_not_there_is_refused_with_those_that_are(choice, message):
@@ -78,7 +78,7 @@ def test_a_name_that_is_not_known_yet_is_waited_for(monkeypatch, tmp_path):
         interfaces.wait_for_name("train-chief-0", Console(file.fileno(), file.fileno()))
         interfaces.wait_for_name("a" * 300, Console(file.fileno(), file.fileno()), 0.0)
     assert asked[:3] == ["train-chief-0"] * 3
-    said = "[lockstep] waiting up to 60 s for the name train-chief-0 to be known\n"
+    said = "[lockstep] waiting up to 60 s until the name train-chief-0 can be resolved\n"
     assert (tmp_path / "shown").read_text() == said
 
 

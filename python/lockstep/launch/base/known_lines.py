@@ -45,18 +45,18 @@ _DEPRECATED = re.compile(
 )
 _INSTRUCTIONS = b"Instructions for updating:"
 _COLOURS = re.compile(rb"\x1b\[[0-9;]*m")
-# Keras writes the states of its bar as lines where its output is no terminal:
+# Keras writes the states of its bar as lines where its output is not a terminal:
 # " 3/10 ━━━━━━━━━━━━━━━━━━━━ 0s 4ms/step - loss: 1.2", " 3/10 [=====>....] - ETA: 0s", "     12/Unknown 1s 4ms/step".
 _BAR = re.compile(r" *(\d+)/(?:(\d+) (?:(?:━){20} |\[[=>.]{20,}\])|Unknown (?:- )?\s*\d+(?:us|ms|s|:))".encode())
 
 
 def holds_start_up_lines(environment: Mapping[str, str]) -> bool:
-    """Returns whether TensorFlow's start-up lines are held back: unless the user has chosen TensorFlow's log level."""
+    """Returns whether TensorFlow's start-up lines are hidden: unless the user has chosen TensorFlow's log level."""
     return _LOG_LEVEL not in environment
 
 
 class StartUpLines:
-    """The lines that TensorFlow writes at every start of a worker, held back until the worker fails.
+    """The lines that TensorFlow writes at every start of a worker, hidden until the worker fails.
 
     Held back at any time are lines that repeat the error of a step, and TensorFlow's warnings of deprecated functions
     that it calls itself.
@@ -65,7 +65,7 @@ class StartUpLines:
       clock: Seconds.
 
     Attributes:
-      lines: The lines that were held back.
+      lines: The hidden lines.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):

@@ -48,7 +48,7 @@ def name_of(write: int) -> str:
 
 
 def say(note: dict[str, Any]) -> bool:
-    """Sends a note to this worker's launcher; returns False if there is no launcher, or no space for it."""
+    """Sends a note to this worker's launcher; returns False without a launcher, or without space for it."""
     descriptor, _, inode = os.environ.get(VARIABLE, "").partition(":")
     with contextlib.suppress(ValueError, OSError):
         status = os.fstat(int(descriptor))
@@ -126,7 +126,7 @@ class Notes:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> None:
-        """Takes bytes of the pipe; lines that are no notes are skipped."""
+        """Takes bytes of the pipe; other lines are skipped."""
         *lines, rest = (self._rest + chunk).split(b"\n")
         self._rest = rest[-_MOST_NOTE_BYTES:]
         for line in lines:

@@ -2,8 +2,8 @@ r"""The workers' output: line by line, with the rank of the worker before each l
 
 Progress bars rewrite their line with carriage returns. On a terminal, the bar of the lowest rank that is shown stays
 the last line of the screen, and others' lines scroll above it. In a file or pipe, a bar is one line every ten seconds,
-and its last state. Bars of other ranks show their last state only. Keras' bars, which are lines where the output is no
-terminal, are shown in the same way. A file gets text only, and no control characters.
+and its last state. Bars of other ranks show their last state only. Keras' bars, which are lines where the output is not
+a terminal, are shown in the same way. A file gets text only, and no control characters.
 """
 
 import os
@@ -53,7 +53,7 @@ class Console:
       clock: Seconds; time.monotonic.
       timestamps: Whether each line begins with the date and the time of day.
       ranks: The ranks whose output is shown; None: all. The launcher's own messages are always shown.
-      holds_start_up: Whether TensorFlow's start-up lines are held back (`StartUpLines`).
+      holds_start_up: Whether TensorFlow's start-up lines are hidden (`StartUpLines`).
 
     Attributes:
       tracebacks: The errors whose tracebacks are shown: `Notes.same` -> the first worker with this error.
@@ -141,7 +141,7 @@ class Console:
         """Writes to one of the two files. Output that cannot be written is lost, and the job continues.
 
         Raises:
-          BrokenPipeError: nobody reads the file any more, and `ignore_broken_pipes` was not called.
+          BrokenPipeError: the file's reader has gone, and `ignore_broken_pipes` was not called.
         """
         try:
             _write_all(fd, data)
@@ -152,7 +152,7 @@ class Console:
             if fd not in self._lost:
                 self._lost.add(fd)
                 name = {self.stdout: "stdout", self.stderr: "stderr"}.get(fd, str(fd))
-                self.message(f"{name}: {error.strerror}; what cannot be written there is lost, and the job goes on")
+                self.message(f"{name}: {error.strerror}; output to it is lost; the job continues")
 
     def _stamp(self) -> bytes:
         return time.strftime("%Y-%m-%d %H:%M:%S ").encode() if self.timestamps else b""
@@ -186,7 +186,7 @@ class Stream:
     ):
         self._console, self._fd, self._prefix, self._is_remote = console, fd, prefix, is_remote
         self._is_shown, self._start_up = is_shown, start_up
-        self._keras_bar: tuple[int, bytes] | None = None  # step and line of a bar that is not at its end
+        self._keras_bar: tuple[int, bytes] | None = None  # step and line of an unfinished bar
         self._shows_progress, self._history = shows_progress, history
         self._rest = b""
         self._has_bar = False
@@ -270,7 +270,7 @@ def streams_of(
     is_remote: bool = False,
     start_up: StartUpLines | None = None,
 ) -> tuple[Stream, Stream]:
-    """Returns the stdout and the stderr of the worker with this rank; the other arguments are those of `Stream`.
+    """Returns the stdout and the stderr of the worker with this rank; the other arguments are as for `Stream`.
 
     With None, the streams have no name until `rename`.
     """

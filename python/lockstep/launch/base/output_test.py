@@ -164,7 +164,7 @@ def test_what_cannot_be_written_is_lost_and_said_once(pipe):
     for _ in range(3):
         console.line(full, b"lost")
     os.close(full)
-    said = "stdout: No space left on device; what cannot be written there is lost, and the job goes on"
+    said = "stdout: No space left on device; output to it is lost; the job continues"
     assert pipe.written() == f"[lockstep] {said}\n"
 
 

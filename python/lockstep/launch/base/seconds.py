@@ -13,7 +13,7 @@ def seconds_of(
     """Returns the number of seconds in a variable; `default` if it is not set.
 
     Raises:
-      LaunchError: the value is no finite number, or is not within `least` and `most`.
+      LaunchError: the value is not a finite number, or is not within `least` and `most`.
     """
     text = environment.get(variable, str(default))
     try:
@@ -30,7 +30,7 @@ def whole_seconds(variable: str, text: str) -> int:
     """Returns the whole number of seconds in a variable's text.
 
     Raises:
-      LaunchError: it is no number, or less than 1.
+      LaunchError: it is not a number, or less than 1.
     """
     if not re.fullmatch("[0-9]{1,18}", text) or int(text) < 1:
         raise LaunchError(f"{variable}={text!r}: wanted seconds, 1 or more")

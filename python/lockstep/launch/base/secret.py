@@ -21,7 +21,7 @@ from lockstep.launch.base.errors import LaunchError
 VARIABLE = "LOCKSTEP_SECRET"
 # The text that manifests have until the user puts a secret there. It is publicly known.
 PLACEHOLDER = "REPLACE-WITH-RANDOM-TEXT"
-PLACEHOLDER_HINT = "which everybody knows who has the manifest; wanted a random text of your own: openssl rand -hex 32"
+PLACEHOLDER_HINT = "the public value of the manifest; wanted a random text of your own: openssl rand -hex 32"
 _KEY_BYTES = 32
 # By their names in /proc/self/mounts. File systems in user space ("fuse.") are nearly always network file systems too.
 _NETWORK_FILE_SYSTEMS = {
@@ -37,11 +37,11 @@ def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 
       environment: The launcher's environment variables.
       rendezvous: The address of the job's rendezvous, host:port.
       hosts: The number of hosts with launchers of the job.
-      job: Further text that tells it from other jobs.
+      job: Further text that distinguishes it from other jobs.
 
     Raises:
       LaunchError: the secret is the placeholder of a manifest. Or it is not set, and the key cannot be read or created,
-        is not the user's own, or lies on this host alone although there are several.
+        is not the user's own, or lies only on this host although there are several.
     """
     if given := environment.get(VARIABLE):
         if given.strip() == PLACEHOLDER:
@@ -53,13 +53,13 @@ def shared_secret(environment: Mapping[str, str], rendezvous: str, hosts: int = 
     try:
         if hosts > 1 and not _is_of_the_network(kind := file_system(path)):
             raise LaunchError(
-                f"the job has tasks on {hosts} hosts, and {VARIABLE} is not set, nor can it be derived from the key in "
-                f"{path}: it is on a file system of this host alone ({kind}), so others have another key; {wanted}"
+                f"the job has tasks on {hosts} hosts, {VARIABLE} is not set, and it cannot be derived from the key in "
+                f"{path}: only this host sees its file system ({kind}), so other hosts have another key; {wanted}"
             )
         key = _read_or_make(path)
     except OSError as error:
         raise LaunchError(
-            f"the job has several tasks, and {VARIABLE} is not set, nor can it be derived from a key in {path} "
+            f"the job has several tasks, {VARIABLE} is not set, and it cannot be derived from a key in {path} "
             f"({error.strerror or error}); {wanted}"
         ) from None
     about = f"lockstep job at {rendezvous}" + (f", {job}" if job else "")

@@ -26,7 +26,7 @@ def test_a_secret_that_is_given_is_the_secret(tmp_path):
 
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_what_manifests_have_in_its_place_is_no_secret(end):
-    with pytest.raises(LaunchError, match="LOCKSTEP_SECRET is REPLACE-WITH-RANDOM-TEXT, which everybody knows"):
+    with pytest.raises(LaunchError, match="LOCKSTEP_SECRET is REPLACE-WITH-RANDOM-TEXT, the public value"):
         shared_secret({"LOCKSTEP_SECRET": "REPLACE-WITH-RANDOM-TEXT" + end}, AT)
 
 
@@ -68,7 +68,7 @@ def test_a_key_that_others_could_read_or_that_is_cut_is_refused(tmp_path):
 
 def test_where_no_key_can_be_made_the_variable_is_asked_for(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(LaunchError, match=r"LOCKSTEP_SECRET is not set, nor can it be derived.*Not a directory"):
+    with pytest.raises(LaunchError, match=r"LOCKSTEP_SECRET is not set, and it cannot be derived.*Not a directory"):
         shared_secret({"XDG_STATE_HOME": str(tmp_path / "file")}, AT)
 
 
@@ -82,7 +82,7 @@ def test_launchers_on_several_hosts_derive_one_from_a_home_that_they_have_in_com
 def test_launchers_on_several_hosts_derive_none_from_a_home_of_one_host(tmp_path, monkeypatch):
     variables = {"XDG_STATE_HOME": str(tmp_path)}
     monkeypatch.setattr(secret, "file_system", lambda path: "ext4")
-    message = r"tasks on 2 hosts, and LOCKSTEP_SECRET is not set, .*of this host alone \(ext4\), so others have another"
+    message = r"tasks on 2 hosts, LOCKSTEP_SECRET is not set, .*only this host sees .* \(ext4\), so other hosts have"
     with pytest.raises(LaunchError, match=message):
         shared_secret(variables, AT, hosts=2)
     assert shared_secret({**variables, "LOCKSTEP_SECRET": "given"}, AT, hosts=2) == "given"

@@ -19,5 +19,5 @@ def read_small(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
             raise OSError(0, "it is a device, wanted a file or a pipe", str(path))
         contents = file.read(most + 1)
     if len(contents) > most:
-        raise OSError(0, f"it has more than {most} bytes, more than such a file needs", str(path))
+        raise OSError(0, f"it has more than {most} bytes, the limit for such a file", str(path))
     return contents

@@ -87,7 +87,7 @@ class CommandLine:
         return self._parser.parse_args(ours), command
 
     def split(self, arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Returns the words of our options, and those of the command."""
+        """Returns the words of our options, and the words of the command."""
         words, end = list(arguments), 0
         while end < len(words) and words[end].startswith("-") and words[end] != "-":
             if words[end] == "--":

@@ -87,5 +87,5 @@ def _result(folder: Path, rank: str) -> Any:
     try:
         data = worker_file(folder, "result", rank).read_bytes()
     except FileNotFoundError:
-        raise RuntimeError(f"rank {rank} ended with exit code 0 before its function returned") from None
+        raise RuntimeError(f"rank {rank} exited with code 0 before its function returned") from None
     return pickle.loads(data)

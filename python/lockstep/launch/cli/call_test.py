@@ -156,7 +156,7 @@ def test_another_thread_than_the_main_one_is_refused(run, functions):
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert refused == ["run was called in another thread than the main one, which is the one that gets signals"]
+    assert refused == ["run must be called in the main thread, which receives the signals"]
 
 
 def test_a_job_that_begins_anew_brings_the_results_of_its_last_attempt(run, functions, tmp_path):

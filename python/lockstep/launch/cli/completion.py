@@ -1,6 +1,7 @@
 """Scripts with which a shell completes a command's subcommands and options: for bash, zsh and fish.
 
-The scripts are made from the parsers, and run no Python. Where a word is no option, shells complete the names of files.
+The scripts are made from the parsers, and run no Python. Where a word is not an option, shells complete the names of
+files.
 """
 
 import argparse
@@ -17,7 +18,7 @@ class Subcommand:
     Attributes:
       summary: One line for users.
       parser: Its options, and the choices of its words.
-      has_command: Whether its first word that is no option begins another program's command.
+      has_command: Whether its first word that is not an option begins another program's command.
     """
 
     summary: str

@@ -146,5 +146,5 @@ def _listed_or_counted(options: Any, workers: int | None, gpus: Callable[[], int
     except LaunchError:
         return listed(options.hosts, options.hostfile, workers or gpus() or 1)
     if workers is not None:
-        raise LaunchError(f"-n {workers} is for hosts without a number of workers, and all of them have one")
+        raise LaunchError(f"-n {workers} applies to hosts without a number of workers, but all hosts have one")
     return found

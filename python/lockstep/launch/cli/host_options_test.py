@@ -37,7 +37,7 @@ def test_hosts_without_numbers_have_the_given_number_or_one_worker_for_each_gpu(
 
 
 def test_a_number_of_workers_is_refused_if_all_hosts_have_one():
-    with pytest.raises(LaunchError, match="-n 2 is for hosts without a number"):
+    with pytest.raises(LaunchError, match="-n 2 applies to hosts without a number"):
         _asked(2, hosts="a:2,b:2")
 
 

@@ -167,7 +167,7 @@ def execute(words: list[str], jobs: CommandJobs, reminds: bool = False) -> int:
     Args:
       words: The command.
       jobs: Makes the job.
-      reminds: Whether a line tells of a job whose workers exchanged nothing.
+      reminds: Whether a line reports a job whose workers exchanged nothing.
 
     Raises:
       LaunchError: the command cannot be executed, or the folder cannot be made.

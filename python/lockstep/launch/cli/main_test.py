@@ -120,7 +120,7 @@ def test_several_hosts_without_a_common_secret_are_refused(launch, tmp_path):
     variables = {"TF_CONFIG": config, "XDG_STATE_HOME": str(tmp_path)}
     code, _, stderr = finish(launch("-n", "2", worker="pass", variables=variables))
     assert code == 2
-    assert "tasks on 2 hosts, and LOCKSTEP_SECRET is not set" in stderr[0]
+    assert "tasks on 2 hosts, LOCKSTEP_SECRET is not set" in stderr[0]
 
 
 # Promise (launching.md): launchers of all tasks make one job, on one host and on several.
@@ -243,7 +243,7 @@ def test_tensorflows_start_up_lines_are_shown_only_for_a_worker_that_fails(launc
     code, _, stderr = finish(launch(*options, *words, "3"))
     assert code == 3
     assert stderr.count(f"[lockstep]   {start_up}") == 1
-    assert any("TensorFlow's lines at its start, which were held back:" in line for line in stderr)
+    assert any("hidden start-up lines of TensorFlow:" in line for line in stderr)
 
 
 def test_a_task_without_a_rank_runs_alone_whatever_the_options_of_output(launch):

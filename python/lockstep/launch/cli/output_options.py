@@ -16,10 +16,10 @@ def add_shown_ranks(line: CommandLine, group: Any) -> None:
       group: A group of it.
     """
     one = group.add_mutually_exclusive_group()
-    line.add("--quiet", to=one, action="store_true", help="show messages of the launcher only, and failures")
+    line.add("--quiet", to=one, action="store_true", help="show only messages of the launcher, and failures")
     line.add(
         "--output-rank", to=one, type=int, action="append", metavar="RANK",
-        help="show the output of this rank only; may be given several times",
+        help="show only the output of this rank; may be given several times",
     )  # fmt: skip
 
 

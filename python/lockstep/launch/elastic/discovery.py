@@ -54,7 +54,7 @@ class Discovery:
         if time.monotonic() < self.wake_at():
             return
         if self._process is not None:
-            self._close(f"host discovery script {self._script!r}: no end after {SCRIPT_TIMEOUT_S} s")
+            self._close(f"host discovery script {self._script!r}: still running after {SCRIPT_TIMEOUT_S} s")
             return
         try:
             self._process, self._printed, self._at = start_script(self._script), b"", time.monotonic()
@@ -95,7 +95,7 @@ class Discovery:
         if complaint and not self.has_list:
             raise LaunchError(complaint)
         if complaint and complaint != self._complaint:
-            self._console.message(f"{complaint}; the hosts stay as they are")
+            self._console.message(f"{complaint}; keeping the current hosts")
         self._complaint = complaint
 
     def __enter__(self) -> "Discovery":

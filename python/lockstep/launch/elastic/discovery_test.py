@@ -84,7 +84,7 @@ FAILURES = [
     pytest.param("exit 3", "host discovery script '{}' failed with exit code 3", id="exit code"),
     pytest.param("kill -9 $$", "host discovery script '{}' was killed by SIGKILL", id="killed"),
     pytest.param("kill -40 $$", "host discovery script '{}' was killed by SIGRTMIN+6", id="real-time signal"),
-    pytest.param("echo a", "{} printed 'a', wanted host:slots, or host alone with --slots-per-host", id="no slots"),
+    pytest.param("echo a", "{} printed 'a', wanted host:slots, or only host with --slots-per-host", id="no slots"),
     pytest.param("exec yes", "host discovery script '{}' printed more than 1 MiB", id="endless"),
 ]
 
@@ -105,7 +105,7 @@ def test_a_later_failure_is_told_once_and_the_hosts_stay(script, tmp_path, failu
     (tmp_path / "fails").touch()
     counted = len((tmp_path / "runs").read_text())
     found.until(lambda: len((tmp_path / "runs").read_text()) >= counted + 4)
-    assert found.shown() == [message.format(tmp_path / "hosts.sh") + "; the hosts stay as they are"]
+    assert found.shown() == [message.format(tmp_path / "hosts.sh") + "; keeping the current hosts"]
     assert found.hosts.slots() == {"a": 2}
 
 

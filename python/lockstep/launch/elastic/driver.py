@@ -91,7 +91,7 @@ class _SecondaryFailure:
     @property
     def line(self) -> str:
         """The message for the user, once the other worker has failed."""
-        return f"{_name(self.worker)} {self.how}, because another had failed"
+        return f"{_name(self.worker)} {self.how} because another worker failed"
 
 
 @dataclass
@@ -186,8 +186,8 @@ class Driver:
         self._failure = failure
         if self._succeeded:
             self._exit_code = self._failure
-            return [f"{_name(worker)} {how}, after another had succeeded"]
-        lines = [self._exclude_host(worker, how if code else "ended before it had joined the job", now)]
+            return [f"{_name(worker)} {how} after another worker succeeded"]
+        lines = [self._exclude_host(worker, how if code else "exited before it joined the job", now)]
         if worker.rank is not None:
             self._has_cause = True
             lines += [secondary.line for secondary in self._secondary_failures]
@@ -243,7 +243,7 @@ class Driver:
             if not self.workers:
                 actions.over = self._exit_code
         elif self._failure and self.round == 0 and not self.workers:
-            actions.over, actions.why = self._failure, "all workers failed before the job had begun"
+            actions.over, actions.why = self._failure, "all workers failed before the first round"
         elif self.round > 0 and all(worker.rank is None for worker in self.workers.values()):
             actions.over, actions.why = self._failure or 1, _STATE_IS_LOST
 
@@ -259,7 +259,7 @@ class Driver:
         there = sum(slots.values())
         if self.round == 0 and not self.workers:
             if there < self.limits.num_proc:
-                self._wait_for_more(actions, now, f"{there} of {self.limits.num_proc} slots are there")
+                self._wait_for_more(actions, now, f"{there} of {self.limits.num_proc} slots are available")
                 return
             self._too_few_since = None
         most = MOST_WORKERS if self.limits.max_np is None else self.limits.max_np
@@ -295,7 +295,7 @@ class Driver:
 
     def _begin(self, actions: Actions, now: float) -> None:
         """Begins a round if it is time for one."""
-        # Newcomers alone can only begin the first round.
+        # Newcomers by themselves can begin only the first round.
         if not any(w.is_waiting and (w.rank is not None or self.round == 0) for w in self.workers.values()):
             self._returns_since = None
             return
@@ -306,7 +306,7 @@ class Driver:
             return
         for worker in [worker for worker in awaited if not worker.is_given_up]:
             worker.is_given_up = True
-            actions.say.append(f"{_name(worker)} did not come for {self.limits.timeout_s:g} s: it is ended")
+            actions.say.append(f"{_name(worker)} did not return within {self.limits.timeout_s:g} s: killing it")
             actions.kill.append(worker.number)
         if awaited:
             self._returns_since = now  # Their replacements have as long.
@@ -320,10 +320,10 @@ class Driver:
             actions.over = self._exit_code if self._succeeded else self._failure or 1
             actions.why = "" if self._succeeded else _STATE_IS_LOST
         elif len(waiting) < self.limits.min_np and not self._succeeded:
-            self._wait_for_more(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are there")
+            self._wait_for_more(actions, now, f"{len(waiting)} of at least {self.limits.min_np} workers are ready")
         elif waiting and self._exceeds_limit(waiting) and not self._succeeded:
             actions.over = self._failure or 1
-            actions.why = f"the job was to begin anew for the {_ordinal(self._resets + 1)} time; the reset limit is "
+            actions.why = f"reset {self._resets + 1} exceeds the reset limit of "
             actions.why += str(self.limits.reset_limit)
         elif waiting:
             self._place(actions, waiting)
@@ -411,8 +411,3 @@ class Driver:
 
 def _name(worker: WorkerState) -> str:
     return f"worker {worker.number} on {worker.host}" if worker.rank is None else f"rank {worker.rank}"
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"

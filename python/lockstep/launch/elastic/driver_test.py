@@ -141,20 +141,20 @@ def test_too_few_wait_and_then_fail():
     job = Job(min_np=2, timeout_s=5)
     job.next(), job.ready(0, 1)
     job.end(1)
-    assert job.ready(0).say == ["1 of at least 2 workers are there; waiting for up to 5 s"]
+    assert job.ready(0).say == ["1 of at least 2 workers are ready; waiting for up to 5 s"]
     job.now = 4.9
     assert job.next().over is None
     job.now = 5
     actions = job.next()
     assert (actions.over, actions.why) == (
         137,
-        "1 of at least 2 workers are there, after 5 s of waiting; hosts: localhost:2",
+        "1 of at least 2 workers are ready, after 5 s of waiting; hosts: localhost:2",
     )
 
 
 def test_too_few_slots_are_waited_for_before_the_start():
     job = Job(hosts={"localhost": 1}, timeout_s=3)
-    assert job.next().say == ["1 of 2 slots are there; waiting for up to 3 s"]
+    assert job.next().say == ["1 of 2 slots are available; waiting for up to 3 s"]
     job.hosts.found({"localhost": 2})
     assert len(job.next().start) == 2
     job = Job(hosts={"localhost": 1}, timeout_s=3)
@@ -169,7 +169,7 @@ def test_a_worker_that_does_not_come_back_is_ended():
     job.ready(1)
     job.now = 5
     actions = job.next()
-    assert (actions.kill, actions.say) == ([0], ["rank 0 did not come for 5 s: it is ended"])
+    assert (actions.kill, actions.say) == ([0], ["rank 0 did not return within 5 s: killing it"])
     assert ranks(job.end(0)[1]) == {1: (0, 1, 0)}
 
 
@@ -178,7 +178,7 @@ def test_a_worker_that_does_not_end_is_spoken_of_once():
     job.next(), job.ready(0, 1, 2)
     job.ready(1)
     job.now = 5
-    assert job.next().say == [f"rank {rank} did not come for 5 s: it is ended" for rank in (0, 2)]
+    assert job.next().say == [f"rank {rank} did not return within 5 s: killing it" for rank in (0, 2)]
     for _ in range(10):  # SIGKILL may take some time
         wake_at = job.driver.wake_at(job.now)
         assert wake_at > job.now
@@ -238,7 +238,7 @@ def test_the_reset_limit():
     job.end(2)
     actions = job.ready(0, 1)
     assert actions.over == 137
-    assert actions.why == "the job was to begin anew for the 2nd time; the reset limit is 1"
+    assert actions.why == "reset 2 exceeds the reset limit of 1"
 
 
 def test_all_workers_of_a_new_host_are_one_reset():
@@ -251,7 +251,7 @@ def test_all_workers_of_a_new_host_are_one_reset():
     assert ranks(job.ready(0, 1))[3] == (3, 4, 3)
     # The next change exceeds the limit.
     job.end(3)
-    assert job.ready(0, 1, 2).why == "the job was to begin anew for the 2nd time; the reset limit is 1"
+    assert job.ready(0, 1, 2).why == "reset 2 exceeds the reset limit of 1"
 
 
 def test_the_rest_of_a_new_host_is_not_another_reset():
@@ -294,7 +294,7 @@ def test_nobody_joins_a_job_that_has_succeeded():
     assert (actions.kill, actions.over) == ([2], None)
     assert ranks(job.ready(1)) == {1: (0, 1, 0)}  # its peer left before it was done
     said, actions = job.end(1, 4, "failed with exit code 4")
-    assert said == ["rank 0 failed with exit code 4, after another had succeeded"]
+    assert said == ["rank 0 failed with exit code 4 after another worker succeeded"]
     assert actions.over == 4
 
 
@@ -322,7 +322,7 @@ def test_who_failed_because_of_another_is_no_failure_of_its_host(comes_first):
         job.now += 1
     assert [line.partition(" for ")[0] for line in said] == [
         "rank 0 failed with exit code 3; no new workers on localhost",
-        "rank 2 failed with exit code 1, because another had failed",
+        "rank 2 failed with exit code 1 because another worker failed",
     ]
     assert started == ["127.0.0.1"]
 

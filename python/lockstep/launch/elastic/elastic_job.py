@@ -39,7 +39,7 @@ class ElasticPlan:
 
     Attributes:
       limits: The numbers of workers.
-      hosts: host -> slots, if there is no script.
+      hosts: host -> slots, without a script.
       script: The host discovery script.
       slots: The slots of hosts for which the script prints no number.
       cooldown: For how long hosts are excluded after a failure.
@@ -260,7 +260,7 @@ class ElasticJob(SupervisedJob):
         self._numbered[number] = worker
         if self._plan.verbose:
             pid = f" (pid {worker.pid})" if worker.pid else ""
-            self._console.message(f"worker {number}{pid} is started on {host}")
+            self._console.message(f"worker {number}{pid} started on {host}")
 
     def _launch_on_other_host(
         self, number: int, host: str, variables: dict[str, str], copies: tuple[OutputCopy, OutputCopy] | None
@@ -276,7 +276,7 @@ class ElasticJob(SupervisedJob):
     def _begin_round(self, places: Mapping[int, dict]) -> None:
         rendezvous = self._rendezvous(places)
         self._size = len(places)
-        self._console.tracebacks.clear()  # those of the rounds before
+        self._console.tracebacks.clear()  # tracebacks of earlier rounds
         if self._plan.verbose:
             shown = ", ".join(f"worker {number} is rank {place['rank']}" for number, place in places.items())
             self._console.message(f"round {self._driver.round} of {len(places)}: {shown}")

@@ -137,13 +137,13 @@ def test_too_few_workers_are_an_error_in_time(launch):
     code, _, stderr = finish(job)
     assert code == 7
     assert "[lockstep] rank 1 failed with exit code 7; no new workers on localhost" in stderr
-    assert "1 of at least 2 workers are there, after 5 s of waiting; hosts: localhost:2: the job ends" in stderr
+    assert "1 of at least 2 workers are ready, after 5 s of waiting; hosts: localhost:2: the job ends" in stderr
 
 
 def test_the_job_ends_when_all_fail(launch):
     code, _, stderr = finish(launch("-np", "2", "--min-np", "1", worker="sys.exit(5)"))
     assert code == 5
-    assert stderr.endswith("[lockstep] all workers failed before the job had begun: the job ends\n")
+    assert stderr.endswith("[lockstep] all workers failed before the first round: the job ends\n")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
@@ -168,7 +168,7 @@ def test_programs_that_ask_for_no_place_end_as_they_like(launch):
     ("script", "message"),
     [
         ("exit 3", "host discovery script 'hosts.sh' failed with exit code 3"),
-        ("echo nowhere:x", "hosts.sh printed 'nowhere:x', wanted host:slots, or host alone with --slots-per-host"),
+        ("echo nowhere:x", "hosts.sh printed 'nowhere:x', wanted host:slots, or only host with --slots-per-host"),
         ("kill -9 $$", "host discovery script 'hosts.sh' was killed by SIGKILL"),
         ("exec yes localhost", "host discovery script 'hosts.sh' printed more than 1 MiB"),
         ("head -c 9999 /dev/zero | tr '\\0' x", "hosts.sh printed '" + "x" * 200 + "...', wanted host:slots"),
@@ -190,7 +190,7 @@ def test_a_script_that_fails_later_changes_nothing(launch):
     job = launch("-np", "1", script=script, worker=UNTIL_COUNTED)
     code, lines, stderr = finish(job)
     assert (code, lines) == (0, ["[0]<stdout>:round 1: 0 of 1"])
-    assert stderr == "[lockstep] host discovery script 'hosts.sh' failed with exit code 4; the hosts stay as they are\n"
+    assert stderr == "[lockstep] host discovery script 'hosts.sh' failed with exit code 4; keeping the current hosts\n"
 
 
 def test_a_script_that_never_stops_later_changes_nothing(launch):
@@ -198,7 +198,7 @@ def test_a_script_that_never_stops_later_changes_nothing(launch):
     job = launch("-np", "1", script=script, worker=UNTIL_COUNTED)
     code, lines, stderr = finish(job)
     assert (code, lines) == (0, ["[0]<stdout>:round 1: 0 of 1"])
-    assert stderr == "[lockstep] host discovery script 'hosts.sh' printed more than 1 MiB; the hosts stay as they are\n"
+    assert stderr == "[lockstep] host discovery script 'hosts.sh' printed more than 1 MiB; keeping the current hosts\n"
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -216,7 +216,7 @@ def test_a_signal_ends_a_job_that_has_no_workers_yet(launch, tmp_path, script, s
 
 
 def test_a_worker_without_a_rank_is_called_by_its_number(launch, tmp_path):
-    """One that ends as it was told to is no failure, and has no line; this one fails on its way out."""
+    """One that ends on request has not failed, and has no line; this one fails on its way out."""
     job = launch(
         *("-np", "1", "--min-np", "1"),
         worker="""
@@ -258,6 +258,6 @@ sys.exit(1)
     assert code == 3
     assert stderr.splitlines() == [
         "[lockstep] rank 0 failed with exit code 3; no new workers on localhost",
-        "[lockstep] rank 1 failed with exit code 1, because another had failed",
+        "[lockstep] rank 1 failed with exit code 1 because another worker failed",
         "[lockstep] all workers that had the job's state have failed: the job ends",
     ]

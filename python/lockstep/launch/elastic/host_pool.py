@@ -1,4 +1,4 @@
-"""The hosts of an elastic job: those of the host discovery script, without those that are excluded for a while.
+"""The hosts of an elastic job: the output of the host discovery script, without hosts that are excluded for a while.
 
 A host is identified by its ssh target: `name` or `user@name`. A host on which a worker failed gets no new workers, for
 good or until its cooldown is over (`Cooldown`). Workers that still run there continue.
@@ -110,7 +110,7 @@ def parse_discovered(text: str, slots: int | None, script: str) -> dict[str, int
     for line in filter(None, map(str.strip, text.splitlines())):
         host = _host(line, slots, script)
         if len(host.name) > LONGEST_NAME:
-            raise LaunchError(f"{script}: host {host.name[:40]}... has a name longer than {LONGEST_NAME} characters")
+            raise LaunchError(f"{script}: host {host.name[:40]}... has a name of more than {LONGEST_NAME} characters")
         found[host.target] = found.get(host.target, 0) + host.slots
     return found
 
@@ -119,7 +119,7 @@ def _host(line: str, slots: int | None, script: str) -> Host:
     try:
         (host,) = parse_hosts(line, slots)
     except (LaunchError, ValueError):
-        wanted = "host:slots" + ("" if slots is not None else ", or host alone with --slots-per-host")
+        wanted = "host:slots" + ("" if slots is not None else ", or only host with --slots-per-host")
         shown = line if len(line) <= _MOST_SHOWN else line[:_MOST_SHOWN] + "..."
         raise LaunchError(f"{script} printed {shown!r}, wanted {wanted}") from None
     return host

@@ -66,7 +66,7 @@ def test_workers_that_fail_together_are_one_failure():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("localhost", "s printed 'localhost', wanted host:slots, or host alone with --slots-per-host"),
+        ("localhost", "s printed 'localhost', wanted host:slots, or only host with --slots-per-host"),
         ("localhost:x", "s printed 'localhost:x', wanted host:slots"),
         ("a:2,b:2", "s printed 'a:2,b:2', wanted host:slots"),
     ],

@@ -98,7 +98,7 @@ class ElasticOptions:
         sizes = {name: number for name, number in numbers.items() if number is not None}
         if list(sizes.values()) != sorted(sizes.values()):
             listed = ", ".join(f"{name} {number}" for name, number in sizes.items())
-            raise LaunchError(f"got {listed}; wanted them in this order of size")
+            raise LaunchError(f"got {listed}; wanted --min-np <= -np <= --max-np")
         if self.host_discovery_script is not None and has_hosts:
             raise LaunchError("got hosts and a host discovery script, wanted one of them")
 
@@ -133,7 +133,7 @@ class ElasticOptions:
           **rest: Other attributes of the plan.
 
         Raises:
-          LaunchError: a variable is no number.
+          LaunchError: a variable is not a number.
         """
         least, first, most = self._numbers(num_proc)
         timeout_s = self.elastic_timeout

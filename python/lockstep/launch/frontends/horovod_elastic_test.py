@@ -12,7 +12,7 @@ from lockstep.launch.placement.hosts import parse_hosts
 
 pytestmark = pytest.mark.newest_only  # no TensorFlow in it
 
-ORDER = "wanted them in this order of size"
+ORDER = "wanted --min-np <= -np <= --max-np"
 COOLDOWN = "wanted two numbers of seconds, the lower first, from 1 to 3600"
 
 

@@ -8,7 +8,7 @@ from lockstep.launch.base.output import Console
 class HorovodConsole(Console):
     """The launcher's stdout and stderr, with Horovod's prefixes.
 
-    The prefixes are those of Horovod's launcher without MPI: `[rank]<stdout>:` or `[rank]<stderr>:`. Timestamps stand
+    It writes the prefixes of Horovod's launcher without MPI: `[rank]<stdout>:` or `[rank]<stderr>:`. Timestamps stand
     before them, in the format of C's `asctime`: `Mon Nov 23 06:37:17 2026[0]<stdout>:`.
     """
 

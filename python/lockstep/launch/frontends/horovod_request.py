@@ -80,7 +80,7 @@ class Request:
         if self.start_timeout is not None and self.start_timeout < 1:
             raise LaunchError(f"start timeout: got {self.start_timeout}, wanted 1 or more seconds")
         if check_restarts(self.restarts) and self.elastic:
-            raise LaunchError("--restarts is for jobs that are not elastic: those restart by themselves")
+            raise LaunchError("--restarts is for jobs that are not elastic: elastic jobs restart by themselves")
 
     def job_hosts(self, environment: Mapping[str, str]) -> JobHosts:
         """Returns the hosts that get processes, each with the number of its processes.
@@ -119,7 +119,7 @@ class Request:
           environment: The launcher's environment variables.
 
         Raises:
-          LaunchError: a network interface does not exist, or a variable is no number.
+          LaunchError: a network interface does not exist, or a variable is not a number.
         """
         self._check_interfaces()
         return self.elastic.plan(
@@ -134,13 +134,13 @@ class Request:
         return listed(self.hosts, self.hostfile)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Returns the variables that all processes of the job get, without those of their places.
+        """Returns the variables that all processes of the job get, without the variables of their places.
 
         Args:
           environment: The launcher's environment variables.
 
         Raises:
-          LaunchError: a variable of the environment is no number.
+          LaunchError: a variable of the environment is not a number.
         """
         variables = variables_of(self.settings)
         start = environment.get(START_TIMEOUT) if self.start_timeout is None else str(self.start_timeout)

@@ -70,10 +70,10 @@ def test_hosts_elsewhere_are_reached_as_options_and_the_environment_say(tmp_path
     [
         ({"ssh_port": 0}, "ssh port: got 0, wanted 1 to 65535"),
         ({"ssh_port": "22"}, "ssh port: got '22', wanted 1 to 65535"),
-        ({"ssh_identity_file": "/nowhere"}, "ssh identity file /nowhere: there is none"),
+        ({"ssh_identity_file": "/nowhere"}, "ssh identity file /nowhere does not exist"),
         ({"ssh_command": ""}, "ssh command: got '', wanted one like ssh"),
         ({"ssh_options": "'"}, 'ssh options "\'": No closing quotation'),
-        ({"network_interfaces": ["lo", "no0"]}, "network interface 'no0' is not there or down; "),
+        ({"network_interfaces": ["lo", "no0"]}, "network interface 'no0' does not exist or is down; "),
     ],
 )
 def test_what_is_said_of_the_way_to_hosts_is_checked(attributes, message):
@@ -121,7 +121,7 @@ def test_networks_are_exported_to_the_engine_alone(more, wanted):
     [
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90"}, "90"),
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "90.5"}, "90.5"),
-        # As in Horovod, it counts only if it is longer than the warning's time, from whatever source.
+        # As in Horovod, it counts only if it is longer than the warning's time, from any source.
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}, None),
         ({}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30", "HOROVOD_STALL_CHECK_TIME_SECONDS": "10"}, "30"),
         ({"stall_check.warning_time_seconds": 10}, {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "30"}, "30"),

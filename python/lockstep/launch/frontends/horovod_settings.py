@@ -85,13 +85,13 @@ TABLE: Mapping[str, tuple[Setting, ...]] = {
     "tuneable parameter arguments": (
         Setting(
             "params.fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", int, ("--fusion-threshold-mb",),
-            "the largest buffer in which tensors that are ready together are sent; 0: each alone; the variable is in "
+            "the largest buffer in which tensors that are ready together are sent; 0: no fusion; the variable is in "
             "bytes (default: 64)",
             scale=1 << 20,
         ),
         Setting(
             "params.cycle_time_ms", "HOROVOD_CYCLE_TIME", float, ("--cycle-time-ms",),
-            "nothing to tune here: there are no cycles, tensors that are ready are exchanged at once",
+            "nothing to tune here: without cycles, ready tensors are exchanged at once",
         ),
         Setting(
             "params.cache_capacity", "HOROVOD_CACHE_CAPACITY", int, ("--cache-capacity",),
@@ -239,7 +239,7 @@ def read_config(path: str, read_yaml: ReadYaml) -> tuple[dict[str, Any], str, li
       (settings by key, the controller or "", keys that are not known).
 
     Raises:
-      LaunchError: the file cannot be read, is no configuration file, or has a wrong value.
+      LaunchError: the file cannot be read, is not a configuration file, or has a wrong value.
     """
     try:
         config = read_yaml(read_small(path).decode())
@@ -279,7 +279,7 @@ def stall_timeout_s(settings: Mapping[str, Any], environment: Mapping[str, str])
         in each process. The engine's own variable there overrides them.
 
     Raises:
-      LaunchError: a variable is no number.
+      LaunchError: a variable is not a number.
     """
     key = "stall_check.shutdown_time_seconds"
     if key not in settings and environment.get("LOCKSTEP_STALL_TIMEOUT"):

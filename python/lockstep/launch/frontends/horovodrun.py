@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None, *, read_yaml: ReadYaml) -> int:
             timestamps=request.timestamps, ranks=ranks_of(options), holds_start_up=holds_start_up_lines(environment)
         )
         for key in unknown:
-            console.message(f"--config-file {options.config_file}: {key} means nothing to {PROGRAM}")
+            console.message(f"--config-file {options.config_file}: {key} has no effect in {PROGRAM}")
         words = program_of(words, options.tf1, environment)
         if request.elastic:
             make_job = _elastic_job(request, environment, console, shlex.join(words))

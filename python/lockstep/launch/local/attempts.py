@@ -57,7 +57,7 @@ def run_attempts(
 
 
 def remind_of_scope(job: SupervisedJob, code: int, console: Console) -> None:
-    """Tells the user of a job that ended well although its workers have exchanged nothing.
+    """Reports a job that ended well although its workers have exchanged nothing.
 
     Args:
       job: The job, which has ended.
@@ -66,8 +66,8 @@ def remind_of_scope(job: SupervisedJob, code: int, console: Console) -> None:
     """
     if code == 0 and job.exchanged_nothing:
         console.message(
-            f"the {len(job.ranks())} workers exchanged nothing: each ran the program by itself. A model trains on all "
-            "of them if it is built and trained inside of lockstep.scope() (docs/start.md)"
+            f"the {len(job.ranks())} workers exchanged nothing: each ran the program independently. To train one model "
+            "on all of them, build and train it inside lockstep.scope() (docs/start.md)"
         )
 
 
@@ -75,7 +75,7 @@ def check_restarts(restarts: int | None) -> int:
     """Returns the number of restarts, 0 for None.
 
     Raises:
-      LaunchError: the value is no number of restarts.
+      LaunchError: the value is not a number of restarts.
     """
     if restarts is None:
         return 0

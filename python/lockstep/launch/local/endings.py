@@ -13,11 +13,11 @@ _INTERRUPT_TIMEOUT_S = 10.0
 
 
 def own_failure(ended_badly: Iterable[Worker], end_signal: signal.Signals | None) -> Worker | None:
-    """Returns the first worker that failed for a reason of its own, after all were told to end; None: no such worker.
+    """Returns the first worker that failed for its own reason, after all were signalled to end; None: no such worker.
 
     Args:
       ended_badly: The workers that ended with another exit code than 0, in this order.
-      end_signal: The signal that told them to end; None: SIGTERM.
+      end_signal: The signal that asked them to end; None: SIGTERM.
     """
     ends: set[int] = {end_signal or signal.SIGTERM, signal.SIGINT, signal.SIGTERM, signal.SIGKILL}
     for worker in ended_badly:
@@ -39,21 +39,21 @@ def with_checkpoint(text: str, workers: Iterable[Worker]) -> str:
         return text + ("; no checkpoint was saved" if any(worker.notes.because for worker in workers) else "")
     there = [(worker, one) for worker, one in saved if worker.may_exist(one.file)]
     if not there:
-        return f"{text}; no checkpoint is left, since the program deleted those that it saved"
+        return f"{text}; no checkpoint is left: the program deleted all that it saved"
     left = [one for worker, one in there if worker.may_load(one.file)]
     damaged = [one for _, one in there if one not in left]
     if damaged:
-        text += f"; {damaged[-1].path} is not complete, and cannot be loaded"
+        text += f"; {damaged[-1].path} is incomplete and cannot be loaded"
     if not left:
         return f"{text}; no other checkpoint is left"
     last = next((one for one in reversed(left) if one.resumes), left[-1])
     at = f" ({last.at})" if last.at else ""
     if not last.resumes:
-        return f"{text}; the last file that was saved is {last.path}{at}: a program that loads it goes on from there"
+        return f"{text}; the last saved file is {last.path}{at}: a program that loads it continues from there"
     if not last.data:
-        then = "the same command restores it, and data begins with its first batch"
+        then = "the same command restores it and reads data from its first batch"
     else:
-        then = "the same command goes on from there"
+        then = "the same command continues from there"
     return f"{text}; the last checkpoint is {last.path}{at}: {then}"
 
 

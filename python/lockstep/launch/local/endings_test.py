@@ -40,29 +40,29 @@ _HERE = _saved("run/backup", os.path.abspath(__file__), "2 epochs")
         ([_worker(because="itself")], "; no checkpoint was saved"),
         (
             [_worker(), _worker(_SESSION)],
-            "; the last checkpoint is run/model.ckpt-5 (step 5): the same command goes on from there",
+            "; the last checkpoint is run/model.ckpt-5 (step 5): the same command continues from there",
         ),
         (
             [_worker(_WITHOUT_POSITION)],
-            "; the last checkpoint is run/model.ckpt-5 (step 5): the same command restores it, and data "
-            "begins with its first batch",
+            "; the last checkpoint is run/model.ckpt-5 (step 5): the same command restores it and "
+            "reads data from its first batch",
         ),
-        ([_worker(_FILE)], "; the last file that was saved is best.keras: a program that loads it goes on from there"),
+        ([_worker(_FILE)], "; the last saved file is best.keras: a program that loads it continues from there"),
         (
             [_worker(_HERE, _FILE)],
-            "; the last checkpoint is run/backup (2 epochs): the same command goes on from there",
+            "; the last checkpoint is run/backup (2 epochs): the same command continues from there",
         ),
         (
             [_worker(_FILE, _GONE)],
-            "; the last file that was saved is best.keras: a program that loads it goes on from there",
+            "; the last saved file is best.keras: a program that loads it continues from there",
         ),
         (
             [_worker(_HERE, _BROKEN)],
-            "; run/model.keras is not complete, and cannot be loaded; the last checkpoint is run/backup (2 epochs): "
-            "the same command goes on from there",
+            "; run/model.keras is incomplete and cannot be loaded; the last checkpoint is run/backup (2 epochs): "
+            "the same command continues from there",
         ),
-        ([_worker(_BROKEN)], "; run/model.keras is not complete, and cannot be loaded; no other checkpoint is left"),
-        ([_worker(_GONE)], "; no checkpoint is left, since the program deleted those that it saved"),
+        ([_worker(_BROKEN)], "; run/model.keras is incomplete and cannot be loaded; no other checkpoint is left"),
+        ([_worker(_GONE)], "; no checkpoint is left: the program deleted all that it saved"),
     ],
 )
 def test_the_last_line_names_a_checkpoint_that_exists_and_how_training_goes_on(workers, text):

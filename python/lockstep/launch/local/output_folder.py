@@ -30,7 +30,7 @@ class OutputCopy:
                 chunk = chunk[self._file.write(chunk) :]
         except OSError as error:
             self._file.close()
-            self._console.message(f"{self._path}: {error.strerror}; what is written from here on is not kept")
+            self._console.message(f"{self._path}: {error.strerror}; later output is not kept")
 
     def close(self) -> None:
         """Closes the file."""
@@ -40,7 +40,7 @@ class OutputCopy:
 class LogFile(OutputCopy):
     """A file with the lines that a worker wrote to its stdout or stderr: no control characters, no states of a bar.
 
-    It holds back the last line until its end comes, or until `close`. The arguments are those of `OutputCopy`.
+    It buffers the last line until its end comes, or until `close`. It takes the arguments of `OutputCopy`.
     """
 
     def __init__(self, path: Path, console: Console, appends: bool = False):

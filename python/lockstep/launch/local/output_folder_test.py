@@ -58,7 +58,7 @@ def test_a_full_disk_is_said_once_and_ends_the_copy_alone(tmp_path, console):
     copy.write(b"one")
     copy.write(b"two")
     assert (tmp_path / "shown").read_text().splitlines() == [
-        f"[lockstep] {tmp_path}/full: No space left on device; what is written from here on is not kept"
+        f"[lockstep] {tmp_path}/full: No space left on device; later output is not kept"
     ]
 
 

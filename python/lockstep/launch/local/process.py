@@ -41,7 +41,7 @@ class Process(Protocol):
         """Waits for its end, and frees its number."""
 
 
-# Starts a worker with an environment. The numbers are those of the files that were open before the launcher opened any.
+# Starts a worker with an environment. The numbers name the files that were open before the launcher opened any.
 Start = Callable[[Mapping[str, str], Collection[int]], Process]
 
 
@@ -110,8 +110,8 @@ def call_starter(function: Callable[[], object]) -> Start:
     """
     if _tensorflow_works():
         raise LaunchError(
-            "TensorFlow has begun to work in this process. Workers that call a function are forks, which must be made "
-            "before that: create tensors, datasets and sessions in the function, or run a command"
+            "TensorFlow already runs in this process. Workers that call a function are forks, which must be made "
+            "before it starts: create tensors, datasets and sessions in the function, or run a command"
         )
 
     def start(environment: Mapping[str, str], inherited: Collection[int]) -> Process:
@@ -207,7 +207,7 @@ def _call(function: Callable[[], object]) -> int:
         if (program_end := sys.modules.get("lockstep._src.engine.program_end")) is not None:
             program_end.ends_with(error)
         code = _show(error)
-    threading._shutdown()  # type: ignore[attr-defined]  # Waits for threads, as the interpreter does at its end.
+    threading._shutdown()  # type: ignore[attr-defined]  # Waits for threads, as the interpreter does when it exits.
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

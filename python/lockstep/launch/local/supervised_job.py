@@ -66,7 +66,7 @@ class SupervisedJob:
         self._failed: Worker | None = None
         self._ended_badly: list[Worker] = []  # ended with another exit code than 0, in this order
         self._first_failure_at: float | None = None  # when the first of them ended
-        self._named: Worker | None = None  # the one that the user was told of
+        self._named: Worker | None = None  # the one that was reported to the user
         self._judge_at: float | None = None  # when to decide which of them is the cause
         self._end_requests = 0  # how many signals asked for the end
         self._end_signal: signal.Signals | None = None  # the first of these
@@ -90,7 +90,7 @@ class SupervisedJob:
           LaunchError: the command cannot be executed.
         """
         self._inherited = open_files()
-        self._console.tracebacks.clear()  # those of the attempt before
+        self._console.tracebacks.clear()  # tracebacks of the attempt before
         with self._make_guard() as guard, selectors.DefaultSelector() as selector, _signals(selector) as signals:
             try:
                 if self._files is not None:
@@ -172,7 +172,7 @@ class SupervisedJob:
             elif key.fd in selector.get_map():
                 self._read(selector, key.fd)
         for signum in arrived:
-            if signum in _FORWARDED:  # A program that calls `run` may handle other signals, such as those of a timer.
+            if signum in _FORWARDED:  # A program that calls `run` may handle other signals, such as a timer's.
                 self._forward(signal.Signals(signum))
         self._notice_ends(selector)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
@@ -222,7 +222,7 @@ class SupervisedJob:
         self._end_signal = self._end_signal or signum
         now = time.monotonic()
         if self._end_requests > 1:
-            self._report(f"{signum.name} once more: ending the workers")
+            self._report(f"{signum.name} again: ending the workers")
             self._end_all(now)
             return
         self._signal_all(signum)
@@ -240,18 +240,18 @@ class SupervisedJob:
         if not running or self._kill_at is not None:
             return
         assert self._end_signal is not None  # Its arrival set the time of this reminder.
-        text = f"{self._end_signal.name} was handed on, and not followed yet by {running}; another ends them"
+        text = f"{self._end_signal.name} was forwarded; still running: {running}. Send it again to kill them"
         if self._enforce_at is not None:
-            text += f", and so do {max(0.0, self._enforce_at - time.monotonic()):.0f} s more ({INTERRUPT_VARIABLE})"
+            text += f", or wait {max(0.0, self._enforce_at - time.monotonic()):.0f} s ({INTERRUPT_VARIABLE})"
         self._report(text)
 
     def _enforce(self) -> None:
-        """Ends the workers that did not follow an interrupt."""
+        """Ends the workers that still run after an interrupt."""
         self._enforce_at = self._remind_at = None
         running = self._still_running()
         if running and self._kill_at is None:
             signum = self._end_signal or signal.SIGTERM
-            self._report(f"{signum.name} was not followed by {running} in {self._interrupt_timeout_s:g} s: ending them")
+            self._report(f"{signum.name} was forwarded {self._interrupt_timeout_s:g} s ago; ending {running}")
             self._end_all(time.monotonic())
 
     def _end_all(self, now: float) -> None:
@@ -275,7 +275,7 @@ class SupervisedJob:
         if named is None or named is self._named:
             return
         self._named = named
-        if self._failed is not None:  # a worker that ended as it was told to is no failure
+        if self._failed is not None:  # a worker that ended on request has not failed
             seconds = time.monotonic() - self._started_at
             self._report(
                 f"{named.label} {named.describe_end()} after {seconds:.1f} s"
@@ -332,7 +332,7 @@ class SupervisedJob:
     def _result(self) -> int:
         stuck = [worker.name for worker in self._workers if worker.code is None]
         if stuck:
-            self._report(f"{', '.join(stuck)} did not end on SIGKILL: they may wait for a device or a file system")
+            self._report(f"{', '.join(stuck)} still running after SIGKILL, perhaps blocked in a device or file system")
         if self._broken_pipe:
             return 128 + signal.SIGPIPE
         if self._failed is not None:
@@ -359,10 +359,10 @@ class SupervisedJob:
         self._report(f"{worker.name} {worker.describe_end()}; its last lines:\n{lines or '  (none)'}")
 
     def _show_start_up(self, worker: Worker) -> None:
-        """Shows the lines of a failed worker that were held back, if one of them may have the cause."""
+        """Shows the hidden lines of a failed worker, if one of them may have the cause."""
         if worker.start_up.lines and worker.may_need_start_up:
             lines = "\n".join("  " + line.decode(errors="replace") for line in worker.start_up.lines)
-            self._report(f"{worker.name}: TensorFlow's lines at its start, which were held back:\n{lines}")
+            self._report(f"{worker.name}: hidden start-up lines of TensorFlow:\n{lines}")
 
     def _report(self, text: str) -> None:
         if not self._broken_pipe:
@@ -380,9 +380,7 @@ def check_thread(caller: str) -> None:
       LaunchError: it runs in another thread.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise LaunchError(
-            f"{caller} was called in another thread than the main one, which is the one that gets signals"
-        )
+        raise LaunchError(f"{caller} must be called in the main thread, which receives the signals")
 
 
 @contextlib.contextmanager

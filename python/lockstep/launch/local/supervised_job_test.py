@@ -137,8 +137,8 @@ def test_the_cause_is_named_and_not_a_rank_that_ended_because_of_it_however_late
     assert code == 7
     assert re.fullmatch(r"\[lockstep\] rank 0 \(pid \d+\) failed with exit code 7 after .*", stderr[-2])
     assert stderr[-1] == (
-        "[lockstep] the job has failed; the last checkpoint is /c/model.ckpt-5 (step 5): the same command goes on from "
-        "there"
+        "[lockstep] the job has failed; the last checkpoint is /c/model.ckpt-5 (step 5): the same command continues "
+        "from there"
     )
     assert [line for line in stderr if line.endswith("my own error")] == ["[0] my own error"]
     assert sorted(line for line in stderr if line.startswith(("[1]", "[2]"))) == ["[1] rank 0 left", "[2] rank 0 left"]
@@ -155,8 +155,8 @@ def test_where_all_have_lost_another_the_first_is_named_with_its_traceback(launc
     assert stderr[-2:] == ["[lockstep]   File a", "[lockstep]   Error: lost"]
 
 
-# The line that tells of workers which exchanged nothing; `lockstep.launch` writes nothing else after a good end.
-_REMINDER = re.compile(r"\[lockstep\] the 2 workers exchanged nothing: .* inside of lockstep\.scope\(\) .*")
+# The line that reports workers which exchanged nothing; `lockstep.launch` writes nothing else after a good end.
+_REMINDER = re.compile(r"\[lockstep\] the 2 workers exchanged nothing: .* inside lockstep\.scope\(\) .*")
 _TELLS = RANK + "from lockstep.launch.base import notes\n"
 
 
@@ -186,8 +186,8 @@ def test_neither_a_failed_job_nor_one_worker_is_told_so(launch):
 @pytest.mark.parametrize(
     ("deleted", "said"),
     [
-        (["second"], "the last checkpoint is first (step 1): the same command goes on from there"),
-        (["first", "second"], "no checkpoint is left, since the program deleted those that it saved"),
+        (["second"], "the last checkpoint is first (step 1): the same command continues from there"),
+        (["first", "second"], "no checkpoint is left: the program deleted all that it saved"),
     ],
 )
 def test_a_deleted_checkpoint_is_not_named(launch, deleted, said):
@@ -273,7 +273,7 @@ def test_who_goes_on_after_a_signal_is_named(launch, tmp_path):
     pids_of(tmp_path, 2)
     process.send_signal(signal.SIGINT)
     said = process.stderr.readline()
-    assert said.startswith("[lockstep] SIGINT was handed on, and not followed yet by rank 1; another ends them, and ")
+    assert said.startswith("[lockstep] SIGINT was forwarded; still running: rank 1. Send it again to kill them, or ")
     process.send_signal(signal.SIGINT)
     code, _, _ = finish(process)
     assert code == 128 + signal.SIGINT
@@ -286,7 +286,7 @@ def test_workers_that_ignore_an_interrupt_are_ended_without_another(launch, tmp_
     process.send_signal(signal.SIGINT)
     code, _, stderr = finish(process)
     assert code == 128 + signal.SIGINT
-    assert stderr[0] == "[lockstep] SIGINT was not followed by rank 0, rank 1 in 1 s: ending them"
+    assert stderr[0] == "[lockstep] SIGINT was forwarded 1 s ago; ending rank 0, rank 1"
     assert not [pid for pid in pids if runs(pid)]
 
 
@@ -322,9 +322,7 @@ def test_a_full_disk_behind_the_output_does_not_end_the_job(launch):
         process = launch("-n", "2", worker=RANK + 'print("x" * 99999); sys.exit(3 * rank)', stdout=full)
         stderr = process.communicate(timeout=DEADLINE_S)[1].splitlines()
     assert process.returncode == 3
-    assert stderr[0] == (
-        "[lockstep] stdout: No space left on device; what cannot be written there is lost, and the job goes on"
-    )
+    assert stderr[0] == ("[lockstep] stdout: No space left on device; output to it is lost; the job continues")
 
 
 def test_workers_save_though_their_terminal_is_gone(launch, tmp_path):

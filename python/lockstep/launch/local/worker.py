@@ -44,7 +44,7 @@ class Worker:
     """A worker on this machine or on another.
 
     Args:
-      rank: In the job; None: an elastic job tells the worker its rank later.
+      rank: In the job; None: an elastic job sends the worker its rank later.
       pid: Also the number of its process group.
 
     Attributes:

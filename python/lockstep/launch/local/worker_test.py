@@ -1,4 +1,4 @@
-"""The launcher's view of a worker: how ends are told, and that output is forwarded, kept and not mixed up."""
+"""The launcher's view of a worker: how ends are reported, and that output is forwarded, kept and not mixed up."""
 
 import json
 import signal

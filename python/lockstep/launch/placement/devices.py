@@ -73,7 +73,7 @@ def _parse(name: str, value: str) -> Devices:
     for entry in entries:
         if not (_INDEX.match(entry) or _IDENTIFIER.match(entry) or _MIG_INDEX.match(entry)):
             raise LaunchError(
-                f"{name}={value!r}: {entry!r} is no device; wanted indices (0,1), ids (GPU-..., MIG-...), all or none"
+                f"{name}={value!r}: {entry!r} is not a device; wanted indices (0,1), ids (GPU-, MIG-...), all or none"
             )
         if entries.count(entry) > 1:
             raise LaunchError(f"{name}={value!r}: device {entry} appears twice; each worker needs a GPU of its own")

@@ -37,7 +37,7 @@ def tasks_of_train_job(environment: Mapping[str, str]) -> Tasks:
     """Returns the tasks of the TrainJob that this launcher's pod belongs to, one for each of its pods.
 
     Raises:
-      LaunchError: the variables are not those of a TrainJob.
+      LaunchError: the variables do not belong to a TrainJob.
     """
     for name in (_NODES, _NODE, _PORT):
         if not _NUMBER.fullmatch(environment[name]):

@@ -88,7 +88,7 @@ def check_alone(num_proc: int, environment: Mapping[str, str]) -> None:
 
 
 def _tasks_of(environment: Mapping[str, str]) -> Tasks:
-    """Returns the tasks of TF_CONFIG, or else those of a TrainJob; without both, this launcher's task alone."""
+    """Returns the tasks of TF_CONFIG, or else of a TrainJob; without both, only this launcher's task."""
     if kubeflow.is_asked(environment):
         return kubeflow.tasks_of_train_job(environment)
     return tasks_of(environment.get("TF_CONFIG"))
@@ -107,12 +107,12 @@ def _name_timeout(environment: Mapping[str, str]) -> float:
 
 
 def _check_allocation(environment: Mapping[str, str]) -> None:
-    """Refuses to start workers on this host alone if Slurm's allocation has several hosts."""
+    """Refuses to start workers only on this host if Slurm's allocation has several hosts."""
     hosts = slurm.hosts_of_allocation(environment, 1)
     if hosts is not None:
         raise LaunchError(
-            f"Slurm has given {len(hosts)} hosts ({hosts[0].name}, ...), and workers would be started on this one "
-            f"alone: start the program with srun, or with `python -m lockstep.launch`; or set {slurm.SWITCH}=0"
+            f"Slurm has given {len(hosts)} hosts ({hosts[0].name}, ...), but workers would start only on this one: "
+            f"start the program with srun or `python -m lockstep.launch`, or set {slurm.SWITCH}=0"
         )
 
 

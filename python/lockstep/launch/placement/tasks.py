@@ -28,7 +28,7 @@ class Tasks:
       has_chief: Whether rank 0 is a task of type chief. Without a chief, rank 0 is worker 0.
       is_auxiliary: Whether this launcher's task is an evaluator or a parameter server, which has no rank.
       auxiliary: The cluster's tasks without a rank, as in TF_CONFIG.
-      job: Text that tells this job from others with the same rendezvous address, or empty.
+      job: Text that distinguishes this job from others with the same rendezvous address, or empty.
     """
 
     addresses: tuple[str, ...] = (LOOPBACK,)
@@ -59,7 +59,7 @@ def tasks_of(tf_config: str | None) -> Tasks:
     """Reads the TF_CONFIG of this launcher. Without one, the job consists of this launcher's workers.
 
     Raises:
-      LaunchError: it is no valid description of a cluster.
+      LaunchError: it is not a valid description of a cluster.
     """
     if tf_config is None or not tf_config.strip():
         return Tasks()
@@ -73,7 +73,7 @@ def tasks_of(tf_config: str | None) -> Tasks:
         chief, workers = (_addresses(cluster.get(kind, [])) for kind in ("chief", "worker"))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise LaunchError(
-            f"TF_CONFIG is no cluster description ({type(error).__name__}: {error}): {tf_config}"
+            f"TF_CONFIG is not a cluster description ({type(error).__name__}: {error}): {tf_config}"
         ) from None
     if role not in ("chief", "worker", *_AUXILIARY) or not 0 <= index < sizes.get(role, 0):
         raise LaunchError(f"TF_CONFIG: task {role!r} {index} is not in the cluster {json.dumps(cluster)}")
@@ -91,7 +91,7 @@ def _addresses(tasks: Any) -> list[str]:
     if isinstance(tasks, dict):
         return [str(tasks[index]) for index in sorted(tasks, key=int)]
     if not isinstance(tasks, list):
-        raise TypeError(f"{tasks!r} is no list of host:port")
+        raise TypeError(f"{tasks!r} is not a list of host:port")
     return [str(address) for address in tasks]
 
 
@@ -113,6 +113,6 @@ def _check_addresses(addresses: tuple[str, ...]) -> None:
     for host, count in runs.items():
         if count > 1:
             raise LaunchError(
-                f"TF_CONFIG: tasks of host {host} stand apart ({', '.join(addresses)}); wanted the tasks of a host one "
-                "after the other, as their workers have consecutive ranks"
+                f"TF_CONFIG: tasks of host {host} are not consecutive ({', '.join(addresses)}); wanted them "
+                "next to each other, because their workers have consecutive ranks"
             )

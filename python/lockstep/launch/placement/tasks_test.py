@@ -53,10 +53,10 @@ def test_evaluators_and_parameter_servers_stand_beside_the_job(role):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("{", "no cluster description"),
-        ('{"cluster": {"chief": ["a:1"]}}', "no cluster description"),
-        ('{"cluster": ["a"], "task": {"type": "chief", "index": 0}}', "no cluster description"),
-        (_tf_config({"chief": "a:1"}, "chief", 0), "'a:1' is no list"),
+        ("{", "not a cluster description"),
+        ('{"cluster": {"chief": ["a:1"]}}', "not a cluster description"),
+        ('{"cluster": ["a"], "task": {"type": "chief", "index": 0}}', "not a cluster description"),
+        (_tf_config({"chief": "a:1"}, "chief", 0), "'a:1' is not a list"),
         (_tf_config(CLUSTER, "worker", 1), "task 'worker' 1 is not in the cluster"),
         (_tf_config(CLUSTER, "evaluator", 0), "task 'evaluator' 0 is not in the cluster"),
         (_tf_config({**CLUSTER, "master": ["c:1"]}, "master", 0), "task 'master' 0 is not in the cluster"),
@@ -80,5 +80,5 @@ def test_tasks_of_a_host_stand_together():
         ("[::1]", 2),
         ("[fe80::1%eth0]", 1),
     ]
-    with pytest.raises(LaunchError, match=r"tasks of host a stand apart \(a:1, b:1, a:2\); wanted"):
+    with pytest.raises(LaunchError, match=r"tasks of host a are not consecutive \(a:1, b:1, a:2\); wanted"):
         tasks_of(_tf_config({"worker": ["a:1", "b:1", "a:2"]}, "worker", 0))

@@ -1,4 +1,4 @@
-"""The environment variables of each worker: those of the job, and those of the host on which it is started.
+"""The environment variables of each worker: the job's variables, and the variables of its host.
 
 The launchers of several tasks (TF_CONFIG, Slurm) agree without communication: all values follow from the tasks and from
 L, the number of workers of a task, which is the same for all tasks. Worker `i` of task `t` has rank `t * L + i`.
@@ -95,11 +95,11 @@ def worker_environments(
       base: The variables that every worker inherits.
       count: The number of workers of this launcher, and of every other launcher of the job.
       devices: CUDA_VISIBLE_DEVICES of each worker; empty to hide all GPUs; None to leave the variable as it is.
-      tasks: The tasks of the job; by default this launcher's alone.
+      tasks: The tasks of the job; by default only this launcher's.
       tf_config: Whether several workers get a TF_CONFIG.
 
     Raises:
-      LaunchError: a job cannot have so many workers, there are no free ports, several launchers share no secret, or the
+      LaunchError: a job cannot have so many workers, no ports are free, several launchers share no secret, or the
         chosen network interface does not exist.
     """
     tasks = tasks or Tasks()

@@ -52,7 +52,7 @@ def test_tasks_of_several_hosts_have_local_ranks_on_each_and_need_a_secret(tmp_p
     assert (last["LOCKSTEP_RANK"], last["LOCKSTEP_LOCAL_RANK"], last["LOCKSTEP_LOCAL_WORLD_SIZE"]) == ("2", "0", "1")
     with pytest.raises(LaunchError, match="-n 30000: got 90000 workers, wanted at most 65536"):
         worker_environments({"LOCKSTEP_SECRET": "s"}, 30000, None, tasks)
-    with pytest.raises(LaunchError, match="tasks on 2 hosts, and LOCKSTEP_SECRET is not set.*of this host alone"):
+    with pytest.raises(LaunchError, match="tasks on 2 hosts, LOCKSTEP_SECRET is not set.*only this host"):
         worker_environments({"XDG_STATE_HOME": str(tmp_path)}, 2, None, tasks)
 
 

@@ -36,7 +36,7 @@ from lockstep.launch.remote.forwarded_environment import combined_environment
 
 # From the launcher's loss to SIGKILL. Together with the silence before it, less than ten seconds.
 _LOST_GRACE_S = 1.0
-# The guard notices a frozen agent so much later than the launcher, because the launcher's message tells more.
+# The guard notices a frozen agent so much later than the launcher, because the launcher's message has more detail.
 _FROZEN_AFTER_S = 0.5
 # Workers' output is not read while so much of it waits for the launcher, or its terminal, to take it.
 _MOST_WAITING_BYTES = 4 << 20
@@ -131,7 +131,7 @@ class Agent(SupervisedJob):
         self._link.flush()
         limit = self._silence_s if self._started else _PATIENCE_S
         if not self._is_lost and self._link.is_silent(limit):
-            self._lose(f"the launcher has said nothing for {limit:g} s")
+            self._lose(f"no message from the launcher for {limit:g} s")
 
     def _hold_back(self) -> None:
         """Pauses reading workers' output while the launcher takes it more slowly."""
@@ -155,7 +155,7 @@ class Agent(SupervisedJob):
             for message, data in messages:
                 self._obey(message, data)
         except WireError as error:
-            self._lose(f"the launcher's words make no sense: {error}")
+            self._lose(f"invalid message from the launcher: {error}")
             return
         except (LaunchError, OSError) as error:
             code = error.exit_code if isinstance(error, LaunchError) else 2
@@ -175,14 +175,14 @@ class Agent(SupervisedJob):
         elif message["is"] in does:
             does[message["is"]](message)
         else:
-            raise WireError(f"{message['is']!r} is no known message")
+            raise WireError(f"{message['is']!r} is not a known message")
 
     def _prepare(self, message: Message) -> None:
         folder = field(message, "folder", str)
         try:
             os.chdir(folder)
         except OSError as error:
-            raise LaunchError(f"the working folder {folder} is not there: {error.strerror}") from None
+            raise LaunchError(f"the working folder {folder} cannot be used: {error.strerror}") from None
         self._silence_s = field(message, "silence_s", float)
         choice = field(message, "interface", str)
         ready: Message = {"is": "ready", "pid": os.getpid()}
@@ -196,7 +196,7 @@ class Agent(SupervisedJob):
 
     def _start_workers(self, message: Message) -> None:
         if self._started:
-            raise WireError("start: came for the second time")
+            raise WireError("start: received a second time")
         self._started = True
         words = [str(word) for word in field(message, "command", list)]
         worker_variables = [_variables(worker) for worker in field(message, "workers", list)]
@@ -211,7 +211,7 @@ class Agent(SupervisedJob):
         self._guard.set_silence(self._silence_s + _FROZEN_AFTER_S)
 
     def _start_another(self, message: Message) -> None:
-        """Starts one worker of an elastic job. The launcher itself tells the worker its rank before each round."""
+        """Starts one worker of an elastic job. The launcher itself sends the worker its rank before each round."""
         words = [str(word) for word in field(message, "command", list)]
         number, of_host = field(message, "rank", int), field(message, "of_host", int)
         if not words or of_host < 1 or any(worker.rank == number for worker in self._workers):
@@ -329,7 +329,7 @@ class _CallFolder(tempfile.TemporaryDirectory[str]):
     def append(self, name: str, data: bytes) -> None:
         """Appends to a file."""
         if not name.isidentifier():
-            raise WireError(f"file: {name[:80]!r} is no valid name")
+            raise WireError(f"file: {name[:80]!r} is not a valid name")
         with open(os.path.join(self.name, name), "ab") as file:
             file.write(data)
 

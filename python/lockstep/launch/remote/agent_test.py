@@ -1,4 +1,4 @@
-"""The agent alone, with messages over its standard input and output."""
+"""The agent by itself, with messages over its standard input and output."""
 
 # Promise of this file (launching.md): the agent refuses malformed messages.
 
@@ -131,8 +131,8 @@ def test_no_file_is_left_of_an_agent_that_is_killed(agent, tmp_path):
 @pytest.mark.parametrize(
     ("does", "why"),
     [
-        (lambda agent, folder: agent.prepare(folder / "no"), "the working folder {}/no is not there: No such file or"),
-        (lambda agent, folder: agent.prepare(folder, interface="no0"), "network interface 'no0' is not there or down"),
+        (lambda agent, folder: agent.prepare(folder / "no"), "the working folder {}/no cannot be used: No such"),
+        (lambda agent, folder: agent.prepare(folder, interface="no0"), "network interface 'no0' does not exist"),
         (lambda agent, folder: agent.start("no-such-program"), "cannot run 'no-such-program': No such file"),
     ],
 )
@@ -162,7 +162,7 @@ def test_words_that_make_no_sense_end_an_agent(agent, tmp_path, data):
     pid = agent.hear("started")[0]["pid"]
     os.write(agent.process.stdin.fileno(), data)
     assert agent.process.wait(DEADLINE_S) == 1
-    assert b"the launcher's words make no sense" in agent.process.stderr.read()
+    assert b"invalid message from the launcher" in agent.process.stderr.read()
     assert not runs(pid)
     assert not list(tmp_path.glob("x*"))
 
@@ -184,4 +184,4 @@ def test_an_agent_that_hears_nothing_ends_its_workers(agent, tmp_path):
     assert agent.process.wait(DEADLINE_S) == 1
     assert time.monotonic() - since > 2
     assert not runs(pid)
-    assert b"the launcher has said nothing for 2 s; ending the workers" in agent.process.stderr.read()
+    assert b"no message from the launcher for 2 s; ending the workers" in agent.process.stderr.read()

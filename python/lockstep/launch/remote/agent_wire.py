@@ -55,7 +55,7 @@ Message = dict[str, Any]
 
 
 class WireError(Exception):
-    """An error for bytes that are no valid frame, or no message of the other side."""
+    """An error for bytes that are not a valid frame, or not a message of the other side."""
 
 
 def frame(message: Message, data: bytes = b"") -> bytes:
@@ -87,7 +87,7 @@ class Frames:
         """Returns the frames that are complete with these bytes: messages with their data.
 
         Raises:
-          WireError: the bytes are no frame, or a frame is too long.
+          WireError: the bytes are not a frame, or a frame is too long.
         """
         self._rest += chunk
         if self._mark and not self._skip_noise():
@@ -126,7 +126,7 @@ def _read(text: bytes) -> Message:
     except (ValueError, RecursionError):
         message = None
     if not isinstance(message, dict) or not isinstance(message.get("is"), str):
-        raise WireError("a frame whose message is no object that says what it is")
+        raise WireError("a frame whose message is not an object with its kind")
     return message
 
 
@@ -219,7 +219,7 @@ class Link:
         """Returns the messages that have arrived, and whether the connection is still open.
 
         Raises:
-          WireError: the bytes are no messages.
+          WireError: the bytes are not messages.
         """
         try:
             chunk = os.read(self.source, _READ_BYTES)

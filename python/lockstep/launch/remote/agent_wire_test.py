@@ -34,11 +34,11 @@ def test_what_a_login_writes_is_no_part_of_the_conversation():
     [
         (struct.pack("!II", 1 << 31, 0), "a frame of 2147483648 and 0 bytes, wanted at most"),
         (struct.pack("!II", 0, DATA_BYTES + 1), f"and {DATA_BYTES + 1} bytes, wanted at most"),
-        (struct.pack("!II", 2, 0) + b"[]", "no object that says what it is"),
-        (struct.pack("!II", 2, 0) + b"{}", "no object that says what it is"),
-        (struct.pack("!II", 3, 0) + b"\xff{}", "no object that says what it is"),
-        (struct.pack("!II", 8, 0) + b'{"is":1}', "no object that says what it is"),
-        (struct.pack("!II", 100000, 0) + b"[" * 100000, "no object that says what it is"),
+        (struct.pack("!II", 2, 0) + b"[]", "not an object with its kind"),
+        (struct.pack("!II", 2, 0) + b"{}", "not an object with its kind"),
+        (struct.pack("!II", 3, 0) + b"\xff{}", "not an object with its kind"),
+        (struct.pack("!II", 8, 0) + b'{"is":1}', "not an object with its kind"),
+        (struct.pack("!II", 100000, 0) + b"[" * 100000, "not an object with its kind"),
     ],
 )
 def test_what_is_no_frame_is_refused_before_it_is_kept(data, message):

@@ -33,7 +33,7 @@ class ConnectedHosts:
         self._hosts = [other for other in self._hosts if other is not host]
 
     def start_heartbeats(self, guard: Guard) -> None:
-        """Starts to tell all agents, and the guard, regularly that this launcher is alive.
+        """Starts regular signs of life of this launcher to all agents and the guard.
 
         A thread does this: the launcher may wait for the reader of its output, and must not look frozen then.
         """

@@ -15,7 +15,7 @@ _STAY = re.compile(
 )
 # Prefixes of variables that only the job may set, never the host.
 _JOB_PREFIXES = ("LOCKSTEP_", "HOROVOD_", "TF_CONFIG")
-# The exception: a host's own name for itself, which tells hosts apart.
+# The exception: a host's own name for itself, which identifies it.
 _HOST = "LOCKSTEP_HOST"
 
 

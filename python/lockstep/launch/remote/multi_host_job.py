@@ -1,8 +1,8 @@
 """The workers of a job on several hosts, which one launcher supervises and ends together.
 
 Workers on this machine are started directly, as in any job. Each other host has an agent (`agent`) that starts them
-there. Workers are started when all agents have answered. From then on each side regularly tells the other that it is
-alive. So a job whose launcher is frozen or cut off ends as early as one whose launcher is killed.
+there. Workers are started when all agents have answered. From then on each side regularly signals to the other that it
+is alive. So a job whose launcher is frozen or cut off ends as early as one whose launcher is killed.
 """
 
 import functools

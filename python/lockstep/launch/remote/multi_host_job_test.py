@@ -213,7 +213,7 @@ def test_a_second_signal_ends_workers_that_ignore_the_first(hosts, tmp_path):
     process = hosts(f"{A}:1,{B}:1", worker=ignore + WRITE_PID + SLEEP)
     pids = pids_of(tmp_path, 2)
     process.send_signal(signal.SIGINT)
-    assert "not followed yet by rank 0, rank 1" in process.stderr.readline()
+    assert "still running: rank 0, rank 1" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     code, _, _ = finish(process)
     assert code == 128 + signal.SIGINT
@@ -328,22 +328,22 @@ def test_the_secret_is_on_no_command_line_and_in_no_file(hosts, tmp_path):
     ("names", "options", "code", "message"),
     [
         ("a.invalid:1", (), LOST, "host a.invalid cannot be reached: "),
-        (f"{A}:1", ("--interface", "no0"), 2, "host 127.0.0.2: network interface 'no0' is not there or down; "),
+        (f"{A}:1", ("--interface", "no0"), 2, "host 127.0.0.2: network interface 'no0' does not exist or is down; "),
         (
             "localhost:1",
             ("--interface", "no0"),
             2,
-            f"network interface 'no0' is not there or down; {os.uname().nodename} has lo (127",
+            f"network interface 'no0' does not exist or is down; {os.uname().nodename} has lo (127",
         ),
         (
             "localhost:1,b:1",
             ("--interface", "10.255.0.0/30"),
             2,
-            "no network interface has the network 10.255.0.0/30; ",
+            "no network interface has network 10.255.0.0/30; ",
         ),
         (f"{A}:1", ("--ssh-command", "no-such-ssh"), 2, "host 127.0.0.2: cannot run 'no-such-ssh': No such file"),
         (f"{A}:1", ("--restarts", "-1"), 2, "--restarts -1: wanted 0 or more"),
-        ("a:1,b:2", ("-n", "3"), 2, "-n 3 is for hosts without a number of workers, and all of them have one"),
+        ("a:1,b:2", ("-n", "3"), 2, "-n 3 applies to hosts without a number of workers, but all hosts have one"),
         ("localhost:1", ("-n", "0"), 2, "-n 0: wanted 1 or more workers"),
         ("a:0", (), 2, "hosts 'a:0': a has no slots; wanted 1 or more"),
         ("a b", (), 2, "hosts 'a b': got 'a b', wanted host:slots"),

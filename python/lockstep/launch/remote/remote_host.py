@@ -270,7 +270,7 @@ class RemoteHost:
         elif what in ("started", "output", "ended"):
             self._tell(what, message, data)
         elif what != "alive":
-            raise WireError(f"{what!r} is no known message")
+            raise WireError(f"{what!r} is not a known message")
 
     def _tell(self, what: str, message: Message, data: bytes) -> None:
         worker = self.workers.get(member(message, "rank", int))
@@ -282,7 +282,7 @@ class RemoteHost:
         elif what == "ended":
             code = member(message, "code", int)
             if not (0 <= code < 256 or -code in signal.valid_signals()):
-                raise WireError(f"ended: {code} is no exit code")
+                raise WireError(f"ended: {code} is not an exit code")
             worker.end(code)
         elif (of := member(message, "of", int)) in (1, 2, 3):
             worker.feed(of, data)

@@ -133,7 +133,7 @@ def test_the_jobs_secret_is_not_in_the_environment_of_the_remote_shell(connectio
         (_says(READY, "exit 0"), "its agent is gone"),
         (_says(READY, "echo Killed >&2"), "its agent is gone: Killed"),
         (_says(b"\xff" * 8), f"got an invalid message from its agent: a frame of {2**32 - 1} and {2**32 - 1} bytes"),
-        (_says(frame({"is": "nonsense"})), "got an invalid message from its agent: 'nonsense' is no known message"),
+        (_says(frame({"is": "nonsense"})), "got an invalid message from its agent: 'nonsense' is not a known message"),
     ],
 )
 def test_a_lost_agent_has_a_reason(connection, agent, why):
@@ -210,12 +210,12 @@ def test_output_and_ends_reach_the_worker_that_they_are_of(connection):
         ({"is": "started", "rank": 5, "pid": 1}, "started: a has no rank 5"),
         ({"is": "started", "rank": 1, "pid": "1"}, "started: pid is '1', wanted int"),
         ({"is": "output", "rank": 1, "of": 4}, "output: of 4, wanted 1, 2 or 3"),
-        ({"is": "ended", "rank": 1, "code": 256}, "ended: 256 is no exit code"),
-        ({"is": "ended", "rank": 1, "code": -65}, "ended: -65 is no exit code"),
+        ({"is": "ended", "rank": 1, "code": 256}, "ended: 256 is not an exit code"),
+        ({"is": "ended", "rank": 1, "code": -65}, "ended: -65 is not an exit code"),
         ({"is": "file", "name": "result.7"}, "file: 'result.7' is not expected"),
         ({"is": "file", "name": "../result.1"}, "file: '../result.1' is not expected"),
         ({"is": "ready"}, "ready: pid is 'None', wanted int"),
-        ({"is": "what"}, "'what' is no known message"),
+        ({"is": "what"}, "'what' is not a known message"),
     ],
 )
 def test_a_message_that_makes_no_sense_is_refused(connection, tmp_path, message, why):

@@ -57,7 +57,7 @@ class Ssh:
         if self.port is not None and (type(self.port) is not int or not 1 <= self.port <= 65535):
             raise LaunchError(f"ssh port: got {self.port!r}, wanted 1 to 65535")
         if self.identity is not None and not os.path.isfile(self.identity):
-            raise LaunchError(f"ssh identity file {self.identity}: there is none")
+            raise LaunchError(f"ssh identity file {self.identity} does not exist")
 
     def command(self, host: Host, words: Sequence[str]) -> list[str]:
         """Implements `RemoteShell.command`."""
