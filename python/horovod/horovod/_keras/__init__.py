@@ -1,1 +1,1 @@
-"""Parts of Horovod's API for Keras, for whichever `keras`: `horovod.keras` and `horovod.tensorflow.keras` use them."""
+"""Parts of Horovod's API for any package of Keras: `horovod.keras` and `horovod.tensorflow.keras` use them."""

@@ -1,4 +1,4 @@
-"""Elastic programs of Keras, for whichever `keras` they are asked (docs/horovod_elastic.md)."""
+"""Elastic programs of Keras, for any package of Keras (docs/horovod_elastic.md)."""
 
 from horovod.tensorflow.elastic import HorovodInternalError, HostsUpdatedInterrupt, ObjectState, State, run
 from lockstep._src.compat.horovod.keras.elastic import KerasState

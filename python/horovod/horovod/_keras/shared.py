@@ -1,6 +1,6 @@
-"""Horovod's API for Keras, for whichever `keras`: names that `horovod.keras` and `horovod.tensorflow.keras` share.
+"""Horovod's API for any package of Keras: names that `horovod.keras` and `horovod.tensorflow.keras` share.
 
-Functions that are not in `__all__` become those of a module by `functions_of`.
+`functions_of` adds the functions that are not in `__all__` to a module.
 """
 # ruff: noqa: F405  `__all__` has names of `mpi_ops`.
 

@@ -21,7 +21,7 @@ class HorovodBasics:
     Product = collectives.PRODUCT
 
     def init(self, comm: Iterable[int] | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-        """Joins the job that the launcher started; without a launcher, a job of this process alone.
+        """Joins the job that the launcher started; without a launcher, a job of only this process.
 
         A process that is in a job already stays there. `process_sets` then get the numbers of the job's sets of the
         same ranks.
@@ -32,8 +32,8 @@ class HorovodBasics:
             HOROVOD_DYNAMIC_PROCESS_SETS=1.
 
         Raises:
-          ValueError: the environment is incomplete, or another launcher's; `comm` or a process set is no list of
-            ranks, or two sets are alike.
+          ValueError: the environment is incomplete, or another launcher's; `comm` or a process set is not a list
+            of ranks, or two sets are alike.
           tf.errors.OpError: the rendezvous failed; names the missing ranks.
         """
         job.init(comm, process_sets)
@@ -71,7 +71,7 @@ class HorovodBasics:
         return job.ask(named.size)
 
     def local_rank(self) -> int:
-        """Returns this process's rank among those of its host."""
+        """Returns this process's rank among the ranks of its host."""
         return job.ask(named.local_rank)
 
     def local_size(self) -> int:

@@ -43,9 +43,9 @@ def run(
 ) -> list[Any]:
     """Calls a function on the processes of a job, on this machine or on several, and returns their results.
 
-    The arguments are those of Horovod's `horovod.run`; they mean what horovodrun's options do (docs/horovod.md). The
-    processes are interpreters of their own, to which cloudpickle sends the function. It may therefore be a lambda or
-    stand in the program itself, and the program may have used TensorFlow before.
+    The arguments are the same as in Horovod's `horovod.run`, and mean what horovodrun's options mean
+    (docs/horovod.md). The processes are interpreters of their own, to which cloudpickle sends the function. It may
+    therefore be a lambda or stand in the program itself, and the program may have used TensorFlow before.
 
     Args:
       func: The function.

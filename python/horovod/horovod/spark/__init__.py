@@ -30,7 +30,7 @@ def run(
 ) -> list[Any]:
     """Calls a function on processes in slots of Spark's, which train together; returns their results by rank.
 
-    The processes are those of `horovod.run`, on the driver's machine; as many tasks of a barrier stage hold the slots
+    `horovod.run` starts the processes, on the driver's machine; as many tasks of a barrier stage hold the slots
     meanwhile. Tasks on another machine are refused. The program needs a SparkContext.
 
     Args:

@@ -42,6 +42,6 @@ __all__ = [
     "util",
 ]
 
-# Loaded when a program asks for them, because they load Keras or are for elastic jobs alone.
+# Loaded when a program asks for them, because they load Keras or are only for elastic jobs.
 _LAZY = {"SyncBatchNormalization": "horovod.tensorflow.sync_batch_norm", "elastic": "horovod.tensorflow.elastic"}
 __getattr__, __dir__ = lazy_names(__name__, _LAZY)

@@ -41,11 +41,11 @@ def allreduce(
       postscale_factor: after it.
       name: of the tensor.
       process_set: the set whose ranks take part.
-      ignore_name_scope: the scope is no part of the name.
+      ignore_name_scope: the scope is not part of the name.
 
     Returns:
       A result of the tensor's shape and type. For tf.IndexedSlices the rows of all ranks, by rank; they are not merged,
-      and the average of integers is no integer. Gradients of sums, averages, minima, maxima and products are the
+      and the average of integers is not an integer. Gradients of sums, averages, minima, maxima and products are the
       mathematical ones for the sum of all ranks' losses; Adasum has none.
 
     Raises:
@@ -74,7 +74,7 @@ def grouped_allreduce(
     """Reduces several tensors as `allreduce` does, dense or sparse in any order; dense ones all or none.
 
     All ranks give as many; an empty list is returned unchanged. `name` is the operation's. The other arguments, results
-    and errors are those of `allreduce`.
+    and errors are the same as in `allreduce`.
     """
     how = reductions.Reduction(
         op=handle_average_backwards_compatibility(op, average),
@@ -104,11 +104,11 @@ def reducescatter(
 ) -> tf.Tensor:
     """Reduces a tensor [n, ...] over the R ranks and returns this rank's share of its rows.
 
-    Arguments and errors are those of `allreduce`, for dense tensors.
+    Arguments and errors are the same as in `allreduce`, for dense tensors.
 
     Returns:
-      [n / R, ...]; if n is no multiple of R, the first n % R ranks have one row more. The gradient gathers those of
-      all ranks, times the factors, and for a sum times R, as in Horovod. Only sums and averages have one.
+      [n / R, ...]; if n is not a multiple of R, the first n % R ranks have one row more. The gradient gathers the
+      gradients of all ranks, times the factors, and for a sum times R, as in Horovod. Only sums and averages have one.
     """
     how = reductions.Reduction(
         op=op,

@@ -43,7 +43,7 @@ def _slices_beside_dense_tensors():
     np.testing.assert_allclose(dense, (GIVEN[0] + GIVEN[1]) / 2)
     np.testing.assert_allclose(sparse.values, np.concatenate([GIVEN[0][:1], GIVEN[1][:1]]) / 2)
     np.testing.assert_array_equal(sparse.indices, [0, 1])
-    with pytest.raises(NotImplementedError, match="Sum and hvd.Average alone"):
+    with pytest.raises(NotImplementedError, match="only hvd.Sum and hvd.Average can reduce"):
         hvd.allreduce(slices, op=hvd.Max)
     with pytest.raises(NotImplementedError, match="prescale_factor"):
         hvd.allreduce(slices, prescale_factor=2.0)

@@ -27,14 +27,14 @@ __all__ = [
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates the function that trains, whose first argument is a `State`.
 
-    Before each call of the function the state is that of rank 0 on all ranks.
+    Before each call of the function, all ranks have rank 0's state.
 
     A process may die while the function runs; any collective notices it. The state then becomes the one that was
     committed last. The remaining processes, and processes that wait to join, get new ranks, and the function is called
     again. When the hosts have changed, the same happens at the next `commit` or `check_host_updates`, without a step
     back.
 
-    Call no collective between `init` and this function: processes that join later would call it alone.
+    Call no collective between `init` and this function: processes that join later would call it by themselves.
 
     Raises:
       RuntimeError: from the returned function: the job has failed, because too few processes are left.

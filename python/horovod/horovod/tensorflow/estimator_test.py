@@ -61,7 +61,7 @@ def main(_):
     x, y = data(hvd.rank())
     model = tf.estimator.Estimator(
         model_fn,
-        model_dir=sys.argv[1] if hvd.rank() == 0 else None,  # rank 0 alone keeps checkpoints
+        model_dir=sys.argv[1] if hvd.rank() == 0 else None,  # only rank 0 keeps checkpoints
         config=tf.estimator.RunConfig(save_checkpoints_steps=4),
     )
     model.train(

@@ -256,7 +256,7 @@ def broadcast_(
       Their values. In a graph, running those sets the variables.
 
     Raises:
-      ValueError: some of them are resources and some are not, or one is no variable.
+      ValueError: some of them are resources and some are not, or one is not a variable.
     """
     return of_ranks.broadcast_in_place(variables, root_rank, name, process_set)
 
@@ -296,7 +296,7 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
 def join() -> tf.Tensor:
     """Declares that this rank has no more data: it takes part in the others' allreduces until all have joined.
 
-    Until then a reduction is that of the data of the ranks that have not joined; an average is their sum, divided by
+    Until then a reduction covers the data of the ranks that have not joined; an average is their sum, divided by
     all ranks, as in Horovod. Other collectives than allreduce are an error then, as is Adasum.
 
     Returns:

@@ -1,6 +1,6 @@
 """Tapes that exchange, in a job of one rank, against plain TensorFlow.
 
-Compression to 16 bits shows which gradients are exchanged: it rounds them, and leaves others alone.
+Compression to 16 bits shows which gradients are exchanged: it rounds only these.
 """
 
 import inspect

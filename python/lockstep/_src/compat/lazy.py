@@ -14,7 +14,7 @@ from typing import Any
 def lazy_names(module: str, places: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` of a module with names that are imported later.
 
-    `dir()` lists the public names only: those of `__all__`, and those of `places`.
+    `dir()` lists the public names only: the names in `__all__` and in `places`.
 
     Args:
       module: the module's name.

@@ -26,8 +26,8 @@ def refuse_distribution(package: str, names: str, search_path: Iterable[str], di
             if match := metadata.fullmatch(found.name):
                 name = match[1].replace("_", "-")
                 raise ImportError(
-                    f"the distribution {name} in {found.parent} provides the package {package} as well as "
-                    f"{distribution} does; keep one: pip uninstall {name} (then reinstall {distribution}), or "
+                    f"the distribution {name} in {found.parent} provides the package {package}, and {distribution} "
+                    f"provides it too; keep one: pip uninstall {name} (then reinstall {distribution}), or "
                     f"pip uninstall {distribution}"
                 )
 
@@ -44,6 +44,6 @@ def refuse_tensorflow(fork: str, distribution: str, file: str, search_path: Iter
     for folder in search_path:
         if Path(folder or ".", file).is_file():
             raise ImportError(
-                f"the TensorFlow in {folder or '.'} is {fork}'s, which has the modules that {distribution} provides "
-                f"as well; keep one: install TensorFlow from PyPI, or pip uninstall {distribution}"
+                f"the TensorFlow in {folder or '.'} is {fork}'s, which already has the modules that {distribution} "
+                f"provides; keep one: install TensorFlow from PyPI, or pip uninstall {distribution}"
             )

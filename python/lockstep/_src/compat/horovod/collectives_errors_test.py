@@ -98,7 +98,7 @@ def errors_of_groups(rank, size, mode):
             "'k3.*type.*float32.*int64",
             lambda: hvd.grouped_allgather([np.float32([1]), (np.int64 if is_last else np.float32)([1])], name="k3"),
         ),
-        # Groups of other lengths: the numbers on all ranks, whatever they are.
+        # Groups of other lengths: any numbers on all ranks.
         *(
             (
                 DIFFERS,

@@ -234,7 +234,7 @@ def names():
 
 
 def threads():
-    """Checks that a second eager request for a name that is still waited for fails, on this rank alone."""
+    """Checks that a second eager request for a name fails while the first one waits, and only on this rank."""
     if hvd.rank() > 0:
         assert hvd.allreduce(1.0, op=hvd.Sum, name="go").numpy() == hvd.size()
         assert hvd.allreduce(1.0, op=hvd.Sum, name="twice").numpy() == hvd.size()
@@ -258,7 +258,7 @@ def threads():
 
 
 def gradients():
-    """Checks Horovod's documented gradients; those of minima, maxima and products are the mathematical ones."""
+    """Checks Horovod's documented gradients; minima, maxima and products have the mathematical ones."""
     rank, size = hvd.rank(), hvd.size()
     weights = np.arange(1, 7, dtype=np.float32).reshape(3, 2)
     total = weights * sum(range(1, size + 1))

@@ -26,7 +26,7 @@ def allows_dynamic_process_sets() -> bool:
 
 
 def is_set(name: str) -> bool:
-    """Returns whether a variable says yes; raises ValueError for neither yes nor no."""
+    """Returns a variable as a boolean; raises ValueError if it is neither yes nor no."""
     text = os.environ.get(name, "").lower()
     if text in _NO:
         return False
@@ -36,20 +36,20 @@ def is_set(name: str) -> bool:
 
 
 def check_launcher() -> None:
-    """Raises ValueError if another launcher has started this process as one of several: each would train alone."""
+    """Raises ValueError if another launcher started this process as one of several: each would train by itself."""
     if any(os.environ.get(name) for name in _OWN_LAUNCHER):
         return
     for name in _OTHER_LAUNCHERS:
         size = os.environ.get(name, "")
         if size not in ("", "1"):
             raise ValueError(
-                f"{name} is {size}, but {_OWN_LAUNCHER[0]} is not set: this process was started by another launcher, "
-                f"and would train alone; start the job with this installation's horovodrun -np {size}"
+                f"{name} is {size}, but {_OWN_LAUNCHER[0]} is not set: another launcher started this process, which "
+                f"would train by itself; start the job with this installation's horovodrun -np {size}"
             )
 
 
 def stall_settings() -> named.LaneSettings:
-    """Returns after how many seconds a tensor that some ranks did not ask for is warned of, and given up."""
+    """Returns the seconds after which a tensor that only some ranks request causes a warning, and an error."""
     if is_set("HOROVOD_STALL_CHECK_DISABLE"):
         return {"stall_warning_s": 0, "stall_timeout_s": 0}
     warning = _number("HOROVOD_STALL_CHECK_TIME_SECONDS", float, 60)
@@ -59,7 +59,7 @@ def stall_settings() -> named.LaneSettings:
 
 
 def fusion_settings() -> named.LaneSettings:
-    """Returns up to how many bytes small tensors travel together; nothing if the variable is not set."""
+    """Returns the number of bytes up to which small tensors travel together; nothing if the variable is not set."""
     threshold = _number("HOROVOD_FUSION_THRESHOLD", int, None)
     return {} if threshold is None else {"fusion_bytes": threshold}
 

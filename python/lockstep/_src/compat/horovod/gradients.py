@@ -161,7 +161,7 @@ def layers_of(local_layers: Any) -> list[Any]:
     """Returns a layer, or several, as a list.
 
     Raises:
-      ValueError: something is no layer.
+      ValueError: something is not a layer.
     """
     modules: tuple[Any, ...] = (tf.keras, sys.modules.get("keras"), sys.modules.get("tf_keras"))
     layer_classes = tuple({getattr(module, "layers", module).Layer for module in modules if hasattr(module, "layers")})

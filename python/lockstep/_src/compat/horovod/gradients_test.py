@@ -1,4 +1,4 @@
-"""Gradients that two workers exchange with each other: all those of one variable and one call, once."""
+"""Gradients that two workers exchange with each other: all gradients of one variable and one call, once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def built(optimizer, variables):
 
 
 def a_gradient_that_two_variables_share():
-    """Checks a tensor that TensorFlow returns for both variables: an exchange for one leaves the other's alone."""
+    """Checks a tensor that TensorFlow returns for both variables: an exchange for one does not change the other's."""
     scales = (1.0 + hvd.rank(), 1.5)
 
     def check(optimize, first, factor, is_eager, is_chained=False, rows=None):
@@ -65,7 +65,7 @@ def a_gradient_that_two_variables_share():
             return opt
 
         check(optimize, keeps, 1.0, is_eager, is_chained, rows)
-        # On the rank that isn't in the set, all gradients stay as they are; on the other one, it is alone.
+        # The rank that isn't in the set keeps its gradients; the other rank is the only one in the set.
         check(
             optimize,
             lambda _, optimize=optimize: hvd.DistributedOptimizer(optimize(1.0), process_set=SETS[0]),
@@ -89,7 +89,7 @@ def a_gradient_that_two_variables_share():
 
 
 def functions_called_twice_in_one():
-    """Checks that ranks exchange each call's gradients with those of the same call, in whatever order they come."""
+    """Checks that ranks exchange each call's gradients with gradients of the same call, in any order."""
     v, table = tf.Variable([1.0, 2.0]), tf.Variable(np.ones([4, 2], np.float32))
 
     def losses(x):
@@ -364,7 +364,7 @@ def adasum_of_several_optimizers():
 
 
 def adasum_of_other_variables_later():
-    """Steps are those of all variables, which begin with the first."""
+    """Steps are common to all variables, which begin with the first."""
     a, b = tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([2]))
     optimizer = descent(op=hvd.Adasum, backward_passes_per_step=2)
     optimizer.apply_gradients([(tf.ones([2]), a)])

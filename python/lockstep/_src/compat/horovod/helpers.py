@@ -17,7 +17,7 @@ EXTENSIONS = ["tensorflow"]
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Returns whether this installation serves a framework: 'tensorflow' alone, if it is installed."""
+    """Returns whether this installation serves a framework: only 'tensorflow', if it is installed."""
     available = ext_base_name in EXTENSIONS and find_spec(ext_base_name) is not None
     if verbose:
         print(f"Extension {ext_base_name} is {'' if available else 'not '}available.", file=sys.stderr)
@@ -64,8 +64,12 @@ def get_average_backwards_compatibility_fun(reduce_ops: Any) -> Callable[[Any, b
         if average is None:
             return reduce_ops.Average if op is None else op
         if op is not None:
-            raise ValueError("got both op and average: op replaces average, give it alone")
-        warnings.warn("average=True is op=hvd.Average now, average=False op=hvd.Sum", DeprecationWarning, stacklevel=3)
+            raise ValueError("got both op and average, wanted only op, which replaces average")
+        warnings.warn(
+            "average is deprecated; use op=hvd.Average for average=True, and op=hvd.Sum for average=False",
+            DeprecationWarning,
+            stacklevel=3,
+        )
         return reduce_ops.Average if average else reduce_ops.Sum
 
     return reduction
@@ -107,7 +111,7 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
 def in_thread(
     target: Callable[..., Any], args: tuple[Any, ...] = (), name: str | None = None, daemon: bool = True
 ) -> threading.Thread:
-    """Calls `target(*args)` in a new thread, which is returned; raises ValueError if `args` is no tuple."""
+    """Calls `target(*args)` in a new thread, which is returned; raises ValueError if `args` is not a tuple."""
     if not isinstance(args, tuple):
         raise ValueError(f"args is {type(args).__name__}, wanted a tuple; a single argument is (argument,)")
     thread = threading.Thread(target=target, args=args, name=name, daemon=daemon)

@@ -47,13 +47,13 @@ def root_in(process_set: ProcessSet, root_rank: int, what: str) -> Iterator[int]
     that name another root would wait for this one. The lane's error is then raised in the caller's terms.
 
     Raises:
-      ValueError: the root is no integer, or there is no such set.
+      ValueError: the root is not an integer, or there is no such set.
       tf.errors.InvalidArgumentError: something ran inside, and the root is not in the set.
     """
     group = number_of(process_set, what)
     if not isinstance(root_rank, numbers.Integral):
         raise ValueError(f"{what}: root_rank is {root_rank!r}, wanted a rank")
-    job.rank()  # raises if there is no job
+    job.rank()  # raises without a job
     ranks = named_job.ranks_of(group)
     if root_rank in ranks:
         yield ranks.index(root_rank)

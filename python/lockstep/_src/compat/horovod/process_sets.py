@@ -23,7 +23,7 @@ class ProcessSet:
       mpi_comm: None: there is no MPI.
 
     Raises:
-      ValueError: that is no list of ranks.
+      ValueError: that is not a list of ranks.
     """
 
     __module__ = "horovod.common.process_sets"
@@ -111,7 +111,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Adds a process set while the job runs; all ranks of the job call it with the same ranks.
 
     Raises:
-      ValueError: HOROVOD_DYNAMIC_PROCESS_SETS=1 is not set; there is a set of these ranks; or they are no ranks.
+      ValueError: HOROVOD_DYNAMIC_PROCESS_SETS=1 is not set; there is a set of these ranks; or they are not ranks.
     """
     _check_dynamic("adding")
     if not isinstance(process_set, ProcessSet):

@@ -24,7 +24,7 @@ class Reduction(NamedTuple):
       name: of the tensors; None: they are named by the call.
       prescale_factor: multiplies tensors before the reduction.
       postscale_factor: multiplies the results.
-      ignore_name_scope: the scope is no part of the name.
+      ignore_name_scope: the scope is not part of the name.
       device_dense: where the operation of dense tensors is put in the graph; exchanges are in host memory.
       device_sparse: the same for slices.
     """
@@ -74,8 +74,8 @@ def reducescatter(tensors: Sequence[Any], how: Reduction) -> list[tf.Tensor]:
 def _check_sparse(how: Reduction) -> None:
     if how.op not in (SUM, AVERAGE):
         raise NotImplementedError(
-            "tf.IndexedSlices can be reduced by hvd.Sum and hvd.Average alone; give an optimizer sparse_as_dense=True, "
-            "or this function tf.convert_to_tensor(slices)"
+            "only hvd.Sum and hvd.Average can reduce tf.IndexedSlices; pass sparse_as_dense=True to an optimizer, or "
+            "tf.convert_to_tensor(slices) to this function"
         )
     if how.prescale_factor != 1.0 or how.postscale_factor != 1.0:
         raise NotImplementedError("prescale_factor and postscale_factor are for dense tensors, not tf.IndexedSlices")

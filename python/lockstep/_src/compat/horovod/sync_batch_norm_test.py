@@ -124,14 +124,14 @@ def means_that_are_large_against_deviations():
         np.testing.assert_allclose(np.array(layer.moving_variance), exact.var((0, 1)), rtol=1e-4)
         wanted = (exact - exact.mean((0, 1))) / np.sqrt(exact.var((0, 1)) + layer.epsilon)
         np.testing.assert_allclose(y, wanted[own], atol=tolerance * 10)
-    # All the same: no variance, and none below nothing.
+    # Equal values: the variance is 0, and not below.
     layer = hvd.SyncBatchNormalization(momentum=0.0)
     layer(tf.constant(np.full([3, 2], 1234567.0, np.float32)), training=True)
     np.testing.assert_array_equal(np.array(layer.moving_variance), [0.0, 0.0])
 
 
 def ranks_that_have_joined_add_nothing():
-    """Checks uneven data: moments and gradients are those of the ranks that still train."""
+    """Checks uneven data: moments and gradients come from the ranks that still train."""
     for last in range(2):
         if hvd.rank() == last:
             plain, synced = tf.keras.layers.BatchNormalization(), hvd.SyncBatchNormalization()

@@ -418,7 +418,7 @@ def adasum_of_tensorflow1():
 
 
 def passes_of_another_job_are_forgotten():
-    """Checks sums, and steps that Adasum combines, in graphs that pretend to be those of elastic jobs."""
+    """Checks sums, and steps that Adasum combines, in graphs that pretend to belong to elastic jobs."""
 
     def join():
         hvd.barrier()

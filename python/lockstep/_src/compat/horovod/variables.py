@@ -1,6 +1,6 @@
 """Variables that get the values of one rank.
 
-Tables whose rows are distributed over the ranks keep their rows, and so do optimizers' slots for them.
+Tables whose rows are distributed over the ranks keep their rows, as do optimizers' slots for them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def broadcast_in_place(
     variables = _checked("broadcast_", variables)
     if table := next((v.name for v in variables if _has_rows_of_its_own(v)), None):
         raise ValueError(
-            f"broadcast_: got '{table}', of which each rank has rows of its own, wanted variables with equal values"
+            f"broadcast_: got table '{table}', whose rows differ by rank; wanted variables that have the same value "
+            "on all ranks"
         )
     if len({hasattr(variable, "handle") for variable in variables}) > 1:
         raise ValueError("broadcast_: some variables are resources and some are references, wanted all of one kind")
@@ -62,7 +63,7 @@ def broadcast_global_variables(root_rank: int) -> tf.Operation:
     """Returns the operation that gives the graph's global variables the values of a rank; RuntimeError eagerly."""
     if tf.executing_eagerly():
         raise RuntimeError(
-            "hvd.broadcast_global_variables: eagerly there are no global variables; use "
+            "hvd.broadcast_global_variables: eager execution has no global variables; use "
             "hvd.broadcast_variables(variables of the model and its optimizer, root_rank)"
         )
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
@@ -105,5 +106,5 @@ def _checked(what: str, variables: Iterable[Any]) -> list[Any]:
     variables = list(variables)
     for variable in variables:
         if not hasattr(variable, "assign"):
-            raise ValueError(f"{what}: got {type(variable).__name__}, wanted variables, which can be set")
+            raise ValueError(f"{what}: got {type(variable).__name__}, wanted variables, which can be assigned")
     return variables

@@ -58,8 +58,8 @@ def _chosen(choice: str) -> tuple[str, str]:
         raise ValueError(str(error)) from None
     if ":" in address:
         raise ValueError(
-            f"network interface {choice}: got {name}'s address {address}, wanted one of IPv4; set {VARIABLES[0]} to "
-            "choose an interface for the data service only"
+            f"network interface {choice}: got {name}'s address {address}, wanted an IPv4 address; set {VARIABLES[0]} "
+            "to choose an interface for the data service only"
         )
     return name, address
 

@@ -96,7 +96,7 @@ class ComputeClient:
         self._call("shutdown")
 
     def wait_for_shutdown(self) -> None:
-        """Waits, without a limit, until the compute job is told to end.
+        """Waits, without a limit, until the compute job receives the request to end.
 
         Raises:
           ComputeJobError: the compute job has failed.
@@ -123,7 +123,7 @@ class ComputeClient:
     def wait_until_stopped(self, dispatcher_id: int, timeout: float) -> None:
         """Waits until a dispatcher's workers have stopped, also while the job ends.
 
-        Arguments and errors are those of `wait_for_dispatcher_registration`.
+        Arguments and errors are the same as in `wait_for_dispatcher_registration`.
         """
         self._call("wait_until_stopped", timeout, dispatcher_id=dispatcher_id, timeout_s=timeout)
 
@@ -146,8 +146,8 @@ class ComputeClient:
             errors.append((address, error))
         if wrong := [error for _, error in errors if isinstance(error, WrongKeyError)]:
             raise wrong[0]
-        tried = "; ".join(f"{host}:{port}: {error}" for (host, port), error in errors) or "no address is given"
-        raise UnreachableError(f"no compute service answers: {tried}")
+        tried = "; ".join(f"{host}:{port}: {error}" for (host, port), error in errors) or "got no address"
+        raise UnreachableError(f"no compute service answered: {tried}")
 
     def _call(self, request: str, wait_s: float | None = 0.0, **arguments: Any) -> Any:
         timeout_s = None if wait_s is None else wait_s + _REPLY_TIMEOUT_S

@@ -37,7 +37,7 @@ def run(
     Args:
       program: the program's name in messages.
       arguments: the command line without the program's name; `sys.argv[1:]` by default.
-      main: the function to run; arguments and errors are those of `compute.main`.
+      main: the function to run; arguments and errors are the same as in `compute.main`.
       description: the description of the program in its help.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -58,7 +58,7 @@ def execute(
     main: Main = compute.main,
     description: str = _DESCRIPTION,
 ) -> int:
-    """Runs the command; the arguments are those of `run`.
+    """Runs the command; takes the arguments of `run`.
 
     Returns:
       The exit status for the process: 0 if training has ended the job, 2 for wrong arguments, 1 for other failures, and

@@ -66,13 +66,13 @@ class Request:
         folder = self.configfile.parent
         if not folder.is_dir() or self.configfile.is_dir():
             raise ValueError(
-                f"the config file {self.configfile} cannot be written: {folder} is no folder, or the file is one itself"
+                f"cannot write the config file {self.configfile}: {folder} is not a folder, or the file is a folder"
             )
         addresses.reachable_addresses(addresses.chosen_interfaces())
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str | os.PathLike[str], timeout: int) -> None:
-    """Runs this process of a compute job until the training job tells it to end.
+    """Runs this process of a compute job until the training job ends it.
 
     The environment gives the process's rank and the number of processes (`HOROVOD_RANK`, `HOROVOD_SIZE`, or
     `LOCKSTEP_RANK`, `LOCKSTEP_WORLD_SIZE`); without them it is the only process. Rank 0 removes the config file at the
@@ -125,7 +125,7 @@ def run_worker(compute_config: TfDataServiceConfig, rank: int) -> None:
         try:
             client.end_worker(group, rank)
         except UnreachableError:
-            # The job was told to end, and rank 0 did not wait for this slow worker: this is no error.
+            # The job is ending, and rank 0 did not wait for this slow worker: not an error.
             if not is_end:
                 raise
 
@@ -166,7 +166,7 @@ def _registry(request: Request, place: Place) -> Iterator[TfDataServiceConfig]:
     """Runs the registry inside the block; meanwhile the config file exists."""
     if config.running(request.configfile) is not None:
         raise DataServiceError(
-            f"{request.configfile} is of a compute job that runs: end that job, or give this one another file"
+            f"{request.configfile} belongs to a running compute job; end that job, or give this one another file"
         )
     # A file of an earlier job: the other ranks and the training job could take it for this job's.
     request.configfile.unlink(missing_ok=True)
@@ -182,7 +182,7 @@ def _registry(request: Request, place: Place) -> Iterator[TfDataServiceConfig]:
         yield own
         _wait_until_all_have_stopped(own)
     except BaseException as error:
-        reason = str(error).removeprefix(FAILED) if isinstance(error, Exception) else "rank 0 was told to end"
+        reason = str(error).removeprefix(FAILED) if isinstance(error, Exception) else "rank 0 was stopped"
         service.fail(reason)
         raise
     finally:
@@ -220,6 +220,6 @@ def _wait_for_own_config(request: Request, place: Place) -> TfDataServiceConfig:
             return found
         time.sleep(_POLL_S)
     raise TimeoutException(
-        f"rank {place.rank}: rank 0 has not written {request.configfile} within {request.timeout} s, or it cannot be "
-        f"seen or reached from here"
+        f"rank {place.rank}: rank 0 has not written {request.configfile} within {request.timeout} s, or this host "
+        f"cannot see the file or reach rank 0"
     )

@@ -13,7 +13,7 @@ from lockstep._src.compat.horovod.data_service.errors import ComputeJobError, Da
 from lockstep._src.compat.horovod.data_service.place import Place
 
 _PROGRAM = "from lockstep._src.compat.horovod.data_service import command; command.run('compute_worker')"
-# Guards against a hang alone: a busy machine takes its time to start a process with TensorFlow.
+# Only guards against a hang: a busy machine takes its time to start a process with TensorFlow.
 _DEADLINE_S = 240
 
 
@@ -58,7 +58,7 @@ def test_all_ranks_refuse_impossible_requests_and_waiting_jobs_get_the_error(tmp
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         compute.run(compute.Request(1, "compute", tmp_path / "none" / "compute.json", 5), Place(0, 1))
 
 
@@ -71,7 +71,7 @@ def test_an_interface_that_is_not_there_is_refused(tmp_path, monkeypatch):
 def test_the_file_of_a_job_that_runs_is_not_touched(compute_job):
     job = compute_job(1)
     before = job.config()
-    with pytest.raises(DataServiceError, match="is of a compute job that runs"):
+    with pytest.raises(DataServiceError, match="belongs to a running compute job"):
         compute.run(compute.Request(1, "compute", job.file, 5), Place(0, 1))
     with pytest.raises(ValueError):
         compute.run(compute.Request(2, "compute", job.file, 5), Place(0, 1))

@@ -55,7 +55,7 @@ class TfDataServiceConfig:
     job: str = ""
 
     def compute_client(self, verbose: int = 1) -> ComputeClient:
-        """Returns a client of the registry; arguments and errors are those of `ComputeClient`."""
+        """Returns a client of the registry; takes arguments and raises errors as `ComputeClient` does."""
         return ComputeClient(self.addresses, self.key, verbose=verbose)
 
     def to_dict(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _wait_for_another(path: Path, old: str, why: DataServiceError) -> None:
     with contextlib.suppress(ValueError, DataServiceError):
         timeout_s = _parse(path, old).timeout
     _LOG.warning(
-        "%s may be left over from a compute job that is no more: %s. Waiting %s s for a new file", path, why, timeout_s
+        "%s may be left over from a compute job that has ended: %s. Waiting %s s for a new file", path, why, timeout_s
     )
     deadline = time.monotonic() + timeout_s
     while _text(path) == old:

@@ -120,12 +120,12 @@ def test_a_file_of_a_dead_job_is_reported_and_another_is_awaited(file, alive, st
         time.sleep(0.3)
         alive.write(file)
         assert reading.end() == alive
-    assert "may be left over from a compute job that is no more" in caplog.text and "127.0.0.1:1" in caplog.text
+    assert "may be left over from a compute job that has ended" in caplog.text and "127.0.0.1:1" in caplog.text
 
 
 def test_a_file_of_a_dead_job_is_an_error_when_no_other_comes(file):
     _DEAD.write(file)
-    with pytest.raises(UnreachableError, match=f"{file}: no compute service answers: 127.0.0.1:1.*within 1 s"):
+    with pytest.raises(UnreachableError, match=f"{file}: no compute service answered: 127.0.0.1:1.*within 1 s"):
         TfDataServiceConfig.read(file, wait_for_file_creation=True)
 
 

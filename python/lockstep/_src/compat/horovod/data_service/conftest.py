@@ -12,7 +12,7 @@ from lockstep._src.compat.horovod.data_service.config import TfDataServiceConfig
 from lockstep._src.compat.horovod.data_service.place import Place
 from lockstep._src.compat.horovod.data_service.service import ComputeService
 
-# Guards against a hang alone: a busy machine takes its time to start a process with TensorFlow.
+# Only guards against a hang: a busy machine takes its time to start a process with TensorFlow.
 _DEADLINE_S = 300.0
 _KEY = b"k" * 32
 

@@ -75,5 +75,7 @@ def test_an_unauthenticated_client_that_announces_gigabytes_is_disconnected():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b"\x7f\xff\xff\xff")
-        with pytest.raises(registry_messages.ProtocolError, match="a message of 2147483647 bytes, at most 65536"):
+        with pytest.raises(
+            registry_messages.ProtocolError, match="a message of 2147483647 bytes, wanted at most 65536"
+        ):
             registry_messages.ServerSide(ours, KEY).receive(10)

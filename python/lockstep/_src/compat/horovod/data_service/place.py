@@ -7,7 +7,7 @@ import hmac
 import os
 from collections.abc import Mapping
 
-# The variables for rank and number of processes: those of horovodrun, and those of this project's launcher.
+# The variables for rank and number of processes, from horovodrun and from this project's launcher.
 _VARIABLES = (("HOROVOD_RANK", "HOROVOD_SIZE"), ("LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE"))
 # Variables that are the same in all processes of a job, and differ between jobs.
 _JOB_VARIABLES = ("LOCKSTEP_RENDEZVOUS", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT")
@@ -55,5 +55,5 @@ def _job(environment: Mapping[str, str]) -> str:
     known = [environment.get(name, "") for name in _JOB_VARIABLES]
     if not secret and not any(known):
         return ""
-    # The id is written to a file, so it is a digest, which does not reveal the secret.
+    # A file will hold the id. It is therefore a digest, which does not reveal the secret.
     return hmac.new(secret.encode(), "\n".join(known).encode(), "sha256").hexdigest()[:32]

@@ -174,7 +174,7 @@ def test_a_compute_job_that_fails_while_it_is_read_is_reported(caplog):
 
 
 def test_a_job_that_has_ended_is_an_error(somewhere):
-    with pytest.raises(UnreachableError, match="no compute service answers: 127.0.0.1:1"):
+    with pytest.raises(UnreachableError, match="no compute service answered: 127.0.0.1:1"):
         send_to_data_service(_dataset(), somewhere, 0, 2)
 
 

@@ -38,7 +38,7 @@ class Registry:
         self._is_shut_down = False
 
     def check(self) -> None:
-        """Checks that the job runs. Raises ComputeJobError if it has failed, or was told to end."""
+        """Checks that the job runs. Raises ComputeJobError if it has failed, or is ending."""
         with self._changed:
             self._check_failure()
             if self._is_shut_down:
@@ -101,9 +101,9 @@ class Registry:
             )
 
     def wait_for_end_of_work(self, dispatcher_id: int, is_wanted: Callable[[], bool]) -> bool:
-        """Waits until a dispatcher retires or the job is told to end; returns true if it is the job.
+        """Waits until a dispatcher retires or the job has to end; returns true if the job has to end.
 
-        Errors are those of `wait_for_shutdown`.
+        Raises the errors of `wait_for_shutdown`.
         """
         with self._changed:
             while not self._is_shut_down and dispatcher_id not in self._retired:
@@ -125,7 +125,7 @@ class Registry:
     def wait_until_stopped(self, dispatcher_id: int, timeout_s: float, is_wanted: Callable[[], bool]) -> None:
         """Waits until the workers of a dispatcher have stopped, also while the job ends.
 
-        Arguments and errors are those of `wait_for_dispatcher`.
+        Arguments and errors are the same as in `wait_for_dispatcher`.
         """
         with self._dispatcher(dispatcher_id):
             self._wait(
@@ -159,7 +159,7 @@ class Registry:
             )
 
     def wait_for_shutdown(self, is_wanted: Callable[[], bool]) -> None:
-        """Waits, without a limit, until the job is told to end.
+        """Waits, without a limit, until the job has to end.
 
         Raises:
           ComputeJobError: the job has failed.
@@ -172,13 +172,13 @@ class Registry:
             self._check_failure()
 
     def shutdown(self) -> None:
-        """Tells all waiting threads that the job ends."""
+        """Notifies all waiting threads that the job ends."""
         with self._changed:
             self._is_shut_down = True
             self._changed.notify_all()
 
     def fail(self, reason: str) -> None:
-        """Tells all waiting threads, now and later, that the job has failed.
+        """Notifies all waiting threads, now and later, that the job has failed.
 
         Only the first reason is kept. After the job's end, the call has no effect.
         """
@@ -217,7 +217,7 @@ class Registry:
             if is_true():
                 return
             if self._is_shut_down and not until_the_end:
-                raise ComputeJobError(f"the compute job was shut down while somebody waited for {waiting_for}")
+                raise ComputeJobError(f"the compute job was shut down while a client waited for {waiting_for}")
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 verb = "so long to register" if waiting_for.endswith("register") else "so long"

@@ -92,7 +92,7 @@ def ask(connection: socket.socket, key: bytes, request: Mapping[str, Any]) -> di
     """
     greeting = _receive(connection, len(_MAGIC) + _NONCE_BYTES)
     if greeting[: len(_MAGIC)] != _MAGIC:
-        raise ProtocolError("the server that answers is no compute service")
+        raise ProtocolError("the server that answered is not a compute service")
     body = json.dumps({**request, "nonce": secrets.token_hex(_NONCE_BYTES)}).encode()
     request_mac = _mac(key, b"request", greeting[len(_MAGIC) :], body)
     _send_frame(connection, request_mac, body)
@@ -118,7 +118,7 @@ def _mac(key: bytes, kind: bytes, salt: bytes, body: bytes) -> bytes:
 
 def _send_frame(connection: socket.socket, mac: bytes, body: bytes) -> None:
     if len(body) > _MAX_BODY_BYTES:
-        raise ValueError(f"a message of {len(body)} bytes, at most {_MAX_BODY_BYTES}")
+        raise ValueError(f"got a message of {len(body)} bytes, wanted at most {_MAX_BODY_BYTES}")
     connection.sendall(_LENGTH.pack(len(body)) + mac + body)
 
 
@@ -133,7 +133,7 @@ def _receive_frame(connection: socket.socket, until: float | None = None) -> tup
     """
     (length,) = _LENGTH.unpack(_receive(connection, _LENGTH.size, until))
     if length > _MAX_BODY_BYTES:
-        raise ProtocolError(f"a message of {length} bytes, at most {_MAX_BODY_BYTES}")
+        raise ProtocolError(f"got a message of {length} bytes, wanted at most {_MAX_BODY_BYTES}")
     if length == 0:
         return b"", b""
     return _receive(connection, _MAC_BYTES, until), _receive(connection, length, until)
@@ -157,7 +157,7 @@ def _parse(body: bytes) -> dict[str, Any]:
     try:
         parsed = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"got a message that is no JSON: {error}") from None
+        raise ProtocolError(f"got a message that is not JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise ProtocolError(f"got a message of type {type(parsed).__name__}, wanted a JSON object")
     return parsed

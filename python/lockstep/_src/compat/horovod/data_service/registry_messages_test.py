@@ -132,5 +132,5 @@ def test_a_request_that_comes_byte_by_byte_gets_no_more_time(ends):
 def test_another_kind_of_server_is_recognised(ends):
     client, server = ends
     server.sendall(b"SSH-2.0-OpenSSH_9.6 and more\r\n")
-    with pytest.raises(registry_messages.ProtocolError, match="no compute service"):
+    with pytest.raises(registry_messages.ProtocolError, match="not a compute service"):
         registry_messages.ask(client, _KEY, {"request": "ping"})

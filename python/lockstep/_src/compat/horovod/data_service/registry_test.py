@@ -146,7 +146,7 @@ def test_the_end_reaches_all_waits(start):
     registry.check()
     registry.shutdown()
     registry.fail("a worker that is late to end")
-    assert "was shut down while somebody waited for dispatcher 0" in str(waiting.end())
+    assert "was shut down while a client waited for dispatcher 0" in str(waiting.end())
     assert working.end() is None
     with pytest.raises(ComputeJobError, match="was shut down"):
         registry.check()

@@ -9,7 +9,7 @@ import tensorflow as tf
 from lockstep._src.compat.horovod.data_service import addresses, servers
 from lockstep._src.compat.horovod.data_service.errors import ComputeJobError, DataServiceError
 
-# Guards against a hang alone.
+# Only guards against a hang.
 _DEADLINE_S = 60
 
 

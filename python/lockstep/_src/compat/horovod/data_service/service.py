@@ -62,7 +62,7 @@ class ComputeService:
         self._thread.start()
 
     def addresses(self) -> dict[str, list[tuple[str, int]]]:
-        """Returns (IPv4 address, port) by interface; loopback only if there is no other interface."""
+        """Returns (IPv4 address, port) by interface; loopback only if no other interface exists."""
         return {name: list(found) for name, found in self._addresses.items()}
 
     def get_port(self) -> int:
@@ -70,11 +70,11 @@ class ComputeService:
         return int(self._server.server_address[1])
 
     def fail(self, reason: str) -> None:
-        """Tells all waiting clients that the compute job has failed; call `shutdown` after it."""
+        """Notifies all waiting clients that the compute job has failed; call `shutdown` after it."""
         self._registry.fail(reason)
 
     def shutdown(self) -> None:
-        """Tells all waiting clients that the compute job ends, and stops listening. A second call does nothing."""
+        """Notifies all waiting clients that the compute job ends, and stops listening. A second call does nothing."""
         self._registry.shutdown()
         with self._changed:
             if self._is_closed:
@@ -95,7 +95,7 @@ class ComputeService:
         except WrongKeyError:
             _LOG.warning("compute service: refused a request from %s:%d, signed with another key", *client)
         except (OSError, DataServiceError) as error:
-            # The client has gone, or it was a port scanner: there is no client to answer.
+            # The client has gone, or it was a port scanner: nobody waits for an answer.
             _LOG.info("compute service: lost %s:%d: %s", *client, error)
         finally:
             with self._changed:
@@ -161,7 +161,7 @@ def _handle(registry: Registry, request: Mapping[str, Any], is_wanted: Callable[
     if name == "ping":
         return None
     if not isinstance(name, str) or name not in _REQUESTS:
-        raise ValueError(f"the compute service knows no request {name!r}")
+        raise ValueError(f"the compute service got an unknown request {name!r}")
     arguments = [_argument(request, argument, _TYPES.get(argument, int)) for argument in _REQUESTS[name]]
     if name == "work":
         dispatcher, worker = arguments

@@ -49,7 +49,7 @@ class ObjectState(states.ObjectState):
 
 
 class _VariablesState(states.ObjectState):
-    """Variables, and objects as attributes; the variables are eager ones, or those of a session's graph."""
+    """Variables, and objects as attributes; the variables are eager, or belong to a session's graph."""
 
     def __init__(self, variables: Sequence[Any], session: Any, **kwargs: Any):
         self._kept, self._session = list(variables), session
@@ -114,7 +114,7 @@ class TensorFlowState(_VariablesState):
         else:
             session = session or tf.compat.v1.get_default_session()
             if session is None:
-                raise ValueError("TensorFlowState: got no session, and there is no default one")
+                raise ValueError("TensorFlowState: got neither a session nor a default session; pass session")
         self.session = session
         if variables is None:
             if session is None:

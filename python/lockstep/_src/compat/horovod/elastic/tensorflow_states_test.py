@@ -244,7 +244,7 @@ def train_in_a_graph():
 
 
 def fail_by_itself():
-    """Raises the program's own error, which is no reason to begin again."""
+    """Raises the program's own error, which does not restart training."""
     hvd.init()
     state = hvd.elastic.ObjectState(step=0)
 

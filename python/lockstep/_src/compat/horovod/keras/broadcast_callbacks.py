@@ -15,12 +15,12 @@ from lockstep._src.compat.horovod.variables import broadcast_global_variables, b
 class BroadcastGlobalVariables(KerasCallback):
     """Gives all ranks the weights and the optimizer's variables of one rank, after the first batch.
 
-    All ranks then begin alike, with random weights or those of a checkpoint.
+    All ranks then begin alike, with random weights or a checkpoint's weights.
 
     Args:
       root_rank: the rank whose values they get.
       device: where they are broadcast.
-      local_variables: a variable or several, that keep their values on each rank, and so do the optimizer's slots for
+      local_variables: a variable or several, that keep their values on each rank, as do the optimizer's slots for
         them.
 
     Raises:
@@ -121,8 +121,8 @@ def _slots_of(local: Sequence[Any], trained: Sequence[Any], slots: Sequence[Any]
         flags = are_local[name]
         if any(flags) and not all(flags) and len(slots_alike) != len(flags):
             raise ValueError(
-                f"BroadcastGlobalVariablesCallback: {len(flags)} variables are called {name}, of which some are local, "
-                f"and {len(slots_alike)} of the optimizer's are for them; give them names of their own"
+                f"BroadcastGlobalVariablesCallback: {len(flags)} variables are named {name}; some of them are local, "
+                f"and {len(slots_alike)} variables of the optimizer belong to them; give them different names"
             )
         found.update(id(slot) for i, slot in enumerate(slots_alike) if flags[i % len(flags)])
     return found

@@ -29,7 +29,7 @@ def line(optimizer):
 
 
 class Alike(keras.Model):
-    """Three layers whose weights have one name, as those of a network's copies."""
+    """Three layers whose weights have one name, like the weights of a network's copies."""
 
     def __init__(self):
         super().__init__()

@@ -46,7 +46,7 @@ class MetricAverage(KerasCallback):
 
 
 class BestModelCheckpoint(ModelCheckpoint):
-    """Saves the model when it is better than ever before; rank 0 does, whichever ranks have the callback.
+    """Saves the model when it is better than ever before, on rank 0, regardless of which ranks have the callback.
 
     Args:
       monitor: as for `ModelCheckpoint`, like all that follow.

@@ -1,4 +1,4 @@
-"""Classes of callbacks for a module of Horovod's API, for whichever `keras` it is."""
+"""Classes of callbacks for a module of Horovod's API, for any package of Keras."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def callback_classes(keras: ModuleType, module: str, implementations: Mapping[st
     Args:
       keras: the Keras whose callbacks they are.
       module: the name of the module.
-      implementations: by the classes' names, whose order is that of the result. The attribute `keras_base`
+      implementations: by the classes' names, in the order of the result. The attribute `keras_base`
         of an implementation names the class of `keras.callbacks` that it extends.
     """
     classes = []

@@ -62,7 +62,7 @@ class CommitState:
 
 
 class UpdateBatchState(Callback):
-    """Counts in `state.batch` the batches of the epoch that are done; 0 at its end.
+    """Counts in `state.batch` the batches of the epoch that are done; 0 when the epoch ends.
 
     After a change of the job an epoch begins with `state.batch` above 0. It then ends so many batches earlier, if `fit`
     knows its number of steps. An epoch of Keras has at least one batch.

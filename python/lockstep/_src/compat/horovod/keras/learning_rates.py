@@ -66,7 +66,7 @@ class LearningRateSchedule(KerasCallback):
             self.steps_per_epoch = self.params.get("steps")
             if not self.steps_per_epoch:
                 raise ValueError(
-                    f"{type(self).__name__}: the data does not say how many steps an epoch has, give steps_per_epoch"
+                    f"{type(self).__name__}: the data has an unknown number of steps per epoch; pass steps_per_epoch"
                 )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:

@@ -65,7 +65,7 @@ def learning_rates():
     with pytest.raises(ValueError, match="initial_lr"):
         callbacks.LearningRateScheduleCallback(None, 1.0)
     generator = ((np.zeros([1, 1]), np.zeros([1, 1])) for _ in range(2))
-    with pytest.raises(ValueError, match="give steps_per_epoch"):
+    with pytest.raises(ValueError, match="pass steps_per_epoch"):
         line(keras.optimizers.SGD(1.0)).fit(generator, callbacks=[callbacks.LearningRateWarmupCallback(1.0)], verbose=0)
 
 

@@ -1,4 +1,4 @@
-"""Optimizers of Keras that exchange gradients, alone and in models."""
+"""Optimizers of Keras that exchange gradients, in models and without a model."""
 
 from __future__ import annotations
 

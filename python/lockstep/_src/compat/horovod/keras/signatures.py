@@ -18,7 +18,7 @@ def function_of(
       declared: the other function; it is called with all arguments by name.
       moved: the parameters that move, in their order.
       before: the parameter before which they come.
-      **bound: arguments of `declared` that are no parameters of the result.
+      **bound: arguments of `declared` that are not parameters of the result.
     """
     signature = inspect.signature(declared)
     order = [name for name in signature.parameters if name not in moved and name not in bound]

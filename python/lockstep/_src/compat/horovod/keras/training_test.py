@@ -98,7 +98,7 @@ def fit_equals_one_worker():
 
 
 def loops():
-    """Checks that gradients are exchanged once, by a tape or the optimizer; Horovod leaves unreduced ones alone."""
+    """Checks that gradients are exchanged once, by a tape or the optimizer; Horovod does not change unreduced ones."""
     for make in optimizers():
         for op, factor in ((hvd.Average, 1.5), (hvd_tf.Sum, 3.0)):
             for has_tape in (False, True):
@@ -198,7 +198,7 @@ def passes():
     optimizer = hvd_tf_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), backward_passes_per_step=2)
     with pytest.raises(ValueError, match="sparse_as_dense"):
         optimizer.apply_gradients([(tf.IndexedSlices([1.0], [0], [1]), v)])
-    # In fit, where the model's variables are those of a plain optimizer of twice the batch.
+    # In fit, where the model's variables equal the results of a plain optimizer with twice the batch.
     x = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
     model = line(
         hvd.DistributedOptimizer(
@@ -384,7 +384,7 @@ def host_values():
         np.testing.assert_allclose(module.broadcast([1.0 + rank], 1, name="b"), [2.0])
         np.testing.assert_allclose(module.reducescatter([1.0 + rank, 2.0], op=hvd.Sum), [[3.0], [4.0]][rank])
         assert (module.size(), module.rank()) == (2, rank)
-        with pytest.raises(RuntimeError, match="eagerly"):
+        with pytest.raises(RuntimeError, match="eager execution"):
             module.broadcast_global_variables(0)
 
 
