@@ -38,7 +38,7 @@ _DEEPREC_FILE = "tensorflow/python/distribute/group_embedding_collective_strateg
 
 
 def _refuse_originals(search_path: list[str]) -> None:
-    """Raises ImportError if DeepRec's TensorFlow is installed; it has a file that TensorFlow has not."""
+    """Raises ImportError if DeepRec's TensorFlow is installed; it has a file that TensorFlow lacks."""
     refuse_tensorflow("DeepRec", "lockstep-deeprec", _DEEPREC_FILE, search_path)
 
 

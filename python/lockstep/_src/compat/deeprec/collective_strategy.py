@@ -150,10 +150,10 @@ def _checkpoint(place: str | os.PathLike[str] | None) -> str:
     """Returns the prefix of the checkpoint that `place` names. Raises ValueError if there is none."""
     place = context.options.model_dir if place is None else os.fspath(place)
     if place is None:
-        raise ValueError("export_saved_model: checkpoint_dir is None, and so is option model_dir")
+        raise ValueError("export_saved_model: checkpoint_dir and option model_dir are both None; pass checkpoint_dir")
     if not tf.io.gfile.isdir(place):
         return place
     latest = latest_checkpoint(place)
     if latest is None:
-        raise ValueError(f"export_saved_model: there is no checkpoint in {place!r}")
+        raise ValueError(f"export_saved_model: found no checkpoint in {place!r}")
     return latest

@@ -90,12 +90,12 @@ def test_an_export_has_the_values_of_the_checkpoint(checkpoints, tmp_path, place
         (
             lambda s, f: s.export_saved_model(f, None, signature),
             ValueError,
-            "^export_saved_model: checkpoint_dir is None, and so is option model_dir$",
+            "^export_saved_model: checkpoint_dir and option model_dir are both None; pass checkpoint_dir$",
         ),
         (
             lambda s, f: s.export_saved_model(f, f, signature),
             ValueError,
-            "^export_saved_model: there is no checkpoint in '",
+            "^export_saved_model: found no checkpoint in '",
         ),
     ],
     ids=["position", "scope", "embedding_scope", "estimator", "signature", "no checkpoint_dir", "no checkpoint"],

@@ -1,6 +1,6 @@
 """Tests of SOK's functions inside the scopes of a strategy with COLLECTIVE_STRATEGY=sok, on two workers.
 
-The workers' numbers are those of plain TensorFlow in one process with the batches of both.
+The workers' numbers equal the numbers of plain TensorFlow in one process with the batches of both.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class Collective:
         Raises:
           NotImplementedError: always.
         """
-        raise NotImplementedError("Collective.handle: the communicator is no resource of a graph, and needs no handle")
+        raise NotImplementedError("Collective.handle: the communicator is not a graph resource and needs no handle")
 
     @property
     def create(self) -> tf.Operation:
@@ -69,7 +69,8 @@ class RpcCollective:
         self._rank = group_rank
         if self._size not in (1, context.world_size):
             raise NotImplementedError(
-                f"RpcCollective: a group of {self._size} of the job's {context.world_size} workers; wanted all or one"
+                f"RpcCollective: got a group of {self._size} of the job's {context.world_size} workers, "
+                "wanted all or one"
             )
 
     @property
@@ -89,7 +90,7 @@ class RpcCollective:
           NotImplementedError: always.
         """
         raise NotImplementedError(
-            f"RpcCollective.instance_scope({shared_name!r}): the engine knows exchanges by their names, not by keys"
+            f"RpcCollective.instance_scope({shared_name!r}): the engine identifies exchanges by name, not by key"
         )
 
     def broadcast(

@@ -26,7 +26,7 @@ def test_communicators_of_one_worker_return_their_values():
         assert [value.tolist() for value in session.run(values)] == [[1.0], [2.0], True, [3.0], [4.0]]
         with pytest.raises(NotImplementedError, match="no handle"):
             one.handle  # noqa: B018
-        with pytest.raises(NotImplementedError, match="by their names"):
+        with pytest.raises(NotImplementedError, match="by name, not by key"):
             by_rpc.instance_scope("broadcast")
         with pytest.raises(NotImplementedError, match="a group of 2 of the job's 1 workers"):
             RpcCollective(["/gpu:0", "/gpu:1"], 0)

@@ -1,6 +1,6 @@
 """Collectives and partitions under HybridBackend's names and with its arguments (`hb.distribute`).
 
-In a job of one worker, collectives return their value unchanged, as in HybridBackend. Gradients are also those of
+In a job of one worker, collectives return their value unchanged, as in HybridBackend. Gradients also follow
 HybridBackend: the gradient of a sum is a sum.
 """
 
@@ -134,7 +134,9 @@ def alltoall(
     if size == 1:
         return value if sizes is None else (value, sizes)
     if size != context.world_size:
-        raise NotImplementedError(f"alltoall: a topology of {size} of the job's {context.world_size} workers")
+        raise NotImplementedError(
+            f"alltoall: got a topology of {size} of the job's {context.world_size} workers, wanted all or one"
+        )
     if sizes is None:
         received = wire.through(value, lambda rows: ordered.alltoall(rows, name=name)[0])
         received.set_shape(value.shape)

@@ -74,7 +74,7 @@ def wraps(cls: Class) -> Class:
         return Estimator  # type: ignore[return-value]
     if any(base.__module__.partition(".")[0] == "tensorflow_estimator" for base in cls.__mro__):
         raise NotImplementedError(
-            f"wraps: {cls.__name__} derives from TensorFlow's own estimators, whose sessions are of one worker; derive "
+            f"wraps: {cls.__name__} derives from TensorFlow's own estimators, whose sessions span one worker; derive "
             "it from hb.estimator.Estimator, which needs no wrapping"
         )
     return cls

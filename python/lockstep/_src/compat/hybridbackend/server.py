@@ -1,7 +1,7 @@
 """Servers, devices and sessions of a cluster under HybridBackend's names (docs/hybridbackend.md).
 
-Each worker of a job runs a session in its own process, and the workers communicate through the engine. There is no gRPC
-server behind these names, and nothing listens on a cluster's addresses.
+Each worker of a job runs a session in its own process, and the workers communicate through the engine. No gRPC server
+runs behind these names, and nothing listens on a cluster's addresses.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Server:
         return context.cluster_spec
 
     def start(self) -> None:
-        """Does nothing, because there is no server to start."""
+        """Does nothing, because no server has to start."""
 
     def join(self) -> None:
         """Returns immediately, because no worker needs another process's server."""

@@ -21,7 +21,7 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
     """An optimizer that applies the mean of all workers' gradients, in a scope or not.
 
     The classes of TensorFlow and HybridBackend gather gradients on parameter servers, which give the workers a token
-    for each step. Here workers exchange gradients with each other, so there are no accumulators, tokens or queue
+    for each step. Here workers exchange gradients with each other, without accumulators, tokens and queue
     runners.
 
     Args:
@@ -52,12 +52,14 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         workers = context.world_size
         if {replicas_to_aggregate, total_num_replicas or replicas_to_aggregate} != {workers}:
             raise NotImplementedError(
-                f"SyncReplicasOptimizer: replicas_to_aggregate is {replicas_to_aggregate} and total_num_replicas "
-                f"{total_num_replicas}, and the job has {workers} workers, all of which take part in each step: spare "
-                "workers need parameter servers, and several batches a step are option data_batch_count"
+                f"SyncReplicasOptimizer: got replicas_to_aggregate {replicas_to_aggregate} and total_num_replicas "
+                f"{total_num_replicas}, wanted {workers}, the number of workers, because all of them take part in each "
+                "step. Spare workers need parameter servers; for several batches per step use option data_batch_count"
             )
         if (variable_averages is None) != (variables_to_average is None):
-            raise ValueError("SyncReplicasOptimizer: variable_averages and variables_to_average go together")
+            raise ValueError(
+                "SyncReplicasOptimizer: got one of variable_averages and variables_to_average, wanted both or neither"
+            )
         self._opt = opt
         self._averages = variable_averages
         self._averaged = variables_to_average
@@ -102,18 +104,18 @@ class SyncReplicasOptimizer(tf.compat.v1.train.Optimizer):
         del session, is_chief
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> NoReturn:
-        """Raises NotImplementedError: there are no tokens."""
+        """Raises NotImplementedError: this job has no tokens."""
         del num_tokens
         raise NotImplementedError(
-            "SyncReplicasOptimizer.get_init_tokens_op: tokens come from parameter servers, and there are none here. "
+            "SyncReplicasOptimizer.get_init_tokens_op: tokens come from parameter servers, which this job lacks. "
             "Workers wait for each other without tokens; leave this call out"
         )
 
     def get_chief_queue_runner(self) -> NoReturn:
-        """Raises NotImplementedError: there is no queue."""
+        """Raises NotImplementedError: this job has no queue."""
         raise NotImplementedError(
-            "SyncReplicasOptimizer.get_chief_queue_runner: the queue belongs to parameter servers, and there are none "
-            "here. Each worker applies the gradients itself; leave this call out"
+            "SyncReplicasOptimizer.get_chief_queue_runner: the queue belongs to parameter servers, which this job "
+            "lacks. Each worker applies the gradients itself; leave this call out"
         )
 
 

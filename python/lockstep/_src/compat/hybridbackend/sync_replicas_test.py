@@ -35,7 +35,9 @@ def test_sync_replicas_optimizer_steps_like_its_optimizer():
 
 def test_what_needs_parameter_servers_is_refused_with_the_reason():
     inner = tf1.train.GradientDescentOptimizer(1.0)
-    with pytest.raises(NotImplementedError, match="to_aggregate is 2 .* the job has 1 workers.*parameter servers"):
+    with pytest.raises(
+        NotImplementedError, match="to_aggregate 2 .* wanted 1, the number of workers.*parameter servers"
+    ):
         SyncReplicasOptimizer(inner, 2)
     with pytest.raises(NotImplementedError, match="total_num_replicas 3"):
         SyncReplicasOptimizer(inner, 1, 3)
