@@ -88,7 +88,7 @@ def init(comm_tool: str = "horovod", use_legacy_optimizer: bool = True) -> None:
       comm_tool: "horovod": the ranks of `hvd.init()`, which it calls if the program has not; it must have all ranks of
         the launcher. "single": this process by itself.
       use_legacy_optimizer: whether `tf.keras.optimizers` and `tf.optimizers` become those of
-        `tf.keras.optimizers.legacy`. It has an effect with Keras 2 alone, since Keras 3 has no such optimizers.
+        `tf.keras.optimizers.legacy`. It has an effect only with Keras 2, since Keras 3 has no such optimizers.
 
     Raises:
       RuntimeError: a second call.
@@ -106,7 +106,7 @@ def filter_variables(vars: list) -> tuple[list, list]:
 
     Returns:
       (sok_vars, other_vars), both in the order of `vars`. The gradients of `sok_vars` are sums over the ranks already;
-      those of `other_vars` are for `hvd.allreduce` or `hvd.DistributedOptimizer`.
+      gradients of `other_vars` are for `hvd.allreduce` or `hvd.DistributedOptimizer`.
     """
     return _rows.filter_variables(vars)
 

@@ -55,7 +55,7 @@ def num_ranks() -> int:
 
 
 def local_rank() -> int:
-    """Returns this process's rank among those of its host, from 0."""
+    """Returns this process's rank among the ranks of its host, from 0."""
     return job.local_rank()
 
 
@@ -77,7 +77,7 @@ def global_gpu_id() -> int:
 
 
 def num_gpus() -> int:
-    """Returns the number of ranks, which is that of the GPUs."""
+    """Returns the number of ranks, which equals the number of GPUs."""
     return job.num_ranks()
 
 

@@ -31,6 +31,6 @@ def Variable(*args: Any, **kwargs: Any) -> DistributedVariable | LocalizedVariab
 
     Raises:
       RuntimeError: before `sok.init`; or for a rank or mode that does not exist, which is a ValueError as well.
-      ValueError: the shape is not that of a table, or there is neither a value nor an initializer with a shape.
+      ValueError: the shape does not fit a table, or there is neither a value nor an initializer with a shape.
     """
     return variables.make(*args, **kwargs)

@@ -57,7 +57,7 @@ def incremental_model_dump(
     Args:
       sok_vars: a sok.DynamicVariable of `var_type="hybrid"`, or a list of V.
       time_threshold: a `datetime.datetime`, or a list of 1 or V; without a time zone it is local time. Times are noted
-        in whole seconds, so it is rounded down.
+        in whole seconds: it is rounded down.
       sess: the session, for programs in graph mode. The first call adds operations to the graph, so it comes before the
         graph is finalized.
 

@@ -29,7 +29,7 @@ def export(var: Any) -> tuple[tf.Tensor, tf.Tensor]:
 def assign(var: Any, indices: Any, values: Any) -> Any:
     """Sets rows of this rank; new keys of a dynamic variable are added. Slots of optimizers stay.
 
-    A rank looks keys up where they belong: key k on rank k mod the number of ranks, or on that of a localized table.
+    A rank looks keys up where they belong: key k on rank k mod the number of ranks, or on a localized table's rank.
     So keys of other ranks, which a dynamic variable accepts, are never found by `lookup_sparse`.
 
     Args:

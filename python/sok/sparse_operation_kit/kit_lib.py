@@ -11,7 +11,7 @@ __all__ = ["in_tensorflow2", "using_tf2"]
 
 
 def in_tensorflow2() -> bool:
-    """Returns whether the program has the behavior of TensorFlow 2, and not that of `--tf1`."""
+    """Returns whether the program has the behavior of TensorFlow 2, and not of `--tf1`."""
     return tf.__internal__.tf2.enabled()
 
 

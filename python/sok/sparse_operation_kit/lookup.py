@@ -20,12 +20,12 @@ def lookup_sparse(
         sok.Variable are in [0, rows).
       sp_weights: weights of the ids, of the same structure; None: all weights are 1.
       combiners: "sum" or "mean", or a list of T; None: "mean". With weights, "mean" divides by the sum of the weights.
-      use_low_frequency_filter: whether a key that a dynamic variable does not have is added with the probability
-        `filter_ratio` of the variable alone; otherwise its row is zeros.
+      use_low_frequency_filter: whether a key that a dynamic variable does not have is added only with the
+        probability `filter_ratio` of the variable; otherwise its row is zeros.
 
     Returns:
       [examples, D], zeros for an example without ids; a list of them if `sp_ids` is a list. The gradient of a table is
-      the sum of those of all ranks' losses: tf.IndexedSlices of the rank's rows, for a dynamic variable of its keys.
+      the sum over all ranks' losses: tf.IndexedSlices of the rank's rows, for a dynamic variable of its keys.
 
     Raises:
       ValueError: the lists have different lengths, or a combiner does not exist.

@@ -1,4 +1,4 @@
-"""Operations that TensorFlow 1.15 had for CPUs only. They are those of TensorFlow."""
+"""Operations that TensorFlow 1.15 had for CPUs only. They are TensorFlow's own."""
 
 from typing import Any
 

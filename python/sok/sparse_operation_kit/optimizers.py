@@ -12,8 +12,8 @@ __all__ = ["SGD", "Adam", "split_embedding_variable_from_others"]
 class Adam(_plugin_adam.Adam):
     """Adam for the tables of layers of SOK 1.x. It needs no `OptimizerScope`.
 
-    It is the Adam of the program's Keras, so in each step the moments of all rows decay. In a graph of TensorFlow 1 it
-    is that of Keras 2 if `tf.keras` is, else that of TensorFlow. A process may have several.
+    It is the Adam of the program's Keras, so in each step the moments decay in all rows. In a graph of TensorFlow 1 it
+    is Keras 2's Adam if `tf.keras` is Keras 2, else TensorFlow's. A process may have several.
 
     Args:
       learning_rate: a number, a tensor, or a schedule of Keras.
@@ -23,7 +23,7 @@ class Adam(_plugin_adam.Adam):
       name: the name.
       **kwargs: `lr` instead of `learning_rate`; others have no effect.
 
-    `apply_gradients` raises ValueError for a variable that is no table, and NotImplementedError for a dense gradient.
+    `apply_gradients` raises ValueError if a variable is not a table, and NotImplementedError for a dense gradient.
     """
 
     def __init__(

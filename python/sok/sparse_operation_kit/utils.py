@@ -18,6 +18,6 @@ def get_nano_time(datetime_str: str) -> np.uint64:
       datetime_str: such as "2026-01-31 12:00:00".
 
     Raises:
-      ValueError: the text is no time.
+      ValueError: the text is not a time.
     """
     return np.datetime64(datetime_str, "ns").astype(np.uint64)

@@ -26,8 +26,8 @@ __all__ = [
 def Init(**kwargs: Any) -> tf.Tensor:  # noqa: N802
     """Starts SOK 1.x. All ranks call it, once, and before they make layers.
 
-    The ranks are those of a strategy in whose scope this is called, with one replica in each process; else those of
-    Horovod, if the program has imported it, or of the launcher; else this process is the only rank.
+    The ranks come from a strategy in whose scope this is called, with one replica in each process; else from
+    Horovod, if the program has imported it, or from the launcher; else this process is the only rank.
 
     Args:
       **kwargs: these arguments, by name; others have no effect, and are named in a warning:
@@ -41,7 +41,7 @@ def Init(**kwargs: Any) -> tf.Tensor:  # noqa: N802
 
     Raises:
       KeyError: there is no `global_batch_size`.
-      ValueError: the batch is no multiple of the number of ranks, or the ranks have different ones.
+      ValueError: the batch is not a multiple of the number of ranks, or the ranks have different ones.
       RuntimeError: a second call, or another strategy.
     """
     return _version_1.init(**kwargs)
@@ -58,7 +58,7 @@ def split_embedding_variable_from_others(variables: list | tuple) -> tuple[list,
       of the others are for Horovod or the strategy.
 
     Raises:
-      ValueError: the argument is no list or tuple.
+      ValueError: the argument is not a list or tuple.
     """
     return _version_1.split(variables)
 
@@ -67,13 +67,13 @@ class OptimizerScope(_native_optimizers.OptimizerScope):
     """A scope in which optimizers of TensorFlow 1, Keras 2 and Keras 3 update tables.
 
     They compute what they compute for an ordinary variable with the same rows. A dynamic table is updated by its rows;
-    optimizers other than SGD, Adagrad, Adam, FTRL and RMSprop leave rows without a gradient alone.
+    optimizers other than SGD, Adagrad, Adam, FTRL and RMSprop do not change rows without a gradient.
 
     Args:
-      trainable_variables: the variables, a list or tuple; those that are no tables have no effect.
+      trainable_variables: the variables, a list or tuple; variables that are not tables have no effect.
 
     Raises:
-      RuntimeError: the argument is no list or tuple.
+      RuntimeError: the argument is not a list or tuple.
     """
 
 

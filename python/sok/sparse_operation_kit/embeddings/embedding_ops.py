@@ -44,10 +44,10 @@ def embedding_lookup_sparse(embedding_variable: Any, sp_ids: Any, slot_num: int,
       training: whether a new key gets a row; otherwise it reads zeros.
 
     Returns:
-      [examples, slot_num, D], of the layer's type; the number of examples is that of a batch of `sok.Init` on a rank.
+      [examples, slot_num, D], of the layer's type; the examples are a rank's part of `sok.Init`'s batch.
 
     Raises:
-      TypeError: keys have another type, or are no tf.SparseTensor.
+      TypeError: keys have another type, or are not a tf.SparseTensor.
       ValueError: the table has no layer.
       tf.errors.InvalidArgumentError: a row or a key is out of range, or a rank has too many keys.
     """

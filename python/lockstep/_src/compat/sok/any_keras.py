@@ -29,7 +29,7 @@ def keras_of_program() -> ModuleType:
 
 
 def using(keras: ModuleType) -> Any:
-    """Returns a context in which layers and optimizers are those of another Keras than `tf.keras`."""
+    """Returns a context in which layers and optimizers come from another Keras than `tf.keras`."""
     return _chosen.holding(keras)
 
 

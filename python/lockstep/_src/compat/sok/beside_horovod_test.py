@@ -1,7 +1,7 @@
 """Tests that SOK's variables and Horovod's optimizers and tapes in one program give the numbers of one process.
 
-The loss is the mean of this rank's examples, as programs of Horovod write it. Dense gradients are then averaged, and
-those of tables, which are sums over the ranks, are divided by the number of ranks.
+The loss is the mean of this rank's examples, as programs of Horovod write it. Dense gradients are then averaged.
+Gradients of tables are sums over the ranks, and are divided by the number of ranks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def trained_in_one_process(adagrad):
 
 
 def check(weight, exported, adagrad):
-    """Compares the weight, and this rank's rows of each table (keys and values), with those of one process."""
+    """Compares the weight, and this rank's rows of each table (keys and values), with a run in one process."""
     expected = trained_in_one_process(adagrad)
     np.testing.assert_allclose(weight, expected[0], rtol=1e-5, atol=1e-5)
     for (keys, values), kind, of_one in zip(exported, KINDS, expected[1:], strict=True):
@@ -268,7 +268,7 @@ def what_tables_cannot_have_is_an_error():
         _gradient(table, op=hvd.Min)
     with pytest.raises(ValueError, match="'refused.*wanted the process set of all ranks"):
         _gradient(table, process_set=RANK_0)
-    with pytest.raises(ValueError, match="broadcast_: got 'refused.*each rank has rows of its own"):
+    with pytest.raises(ValueError, match="broadcast_: got table 'refused.*whose rows differ by rank"):
         hvd.broadcast_([table], 0)
     dynamic = make_tables()[2]
     optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(RATE), backward_passes_per_step=2)
@@ -305,7 +305,7 @@ def passes_of_static_tables_are_summed():
     for passes in range(2):
         np.testing.assert_array_equal(table.numpy(), before)
         with tf.GradientTape() as tape:
-            # Both ranks look up row 1 + passes, and rank 0 alone row 4.
+            # Both ranks look up row 1 + passes, and only rank 0 looks up row 4.
             ids = tf.constant([1 + passes, 4 if hvd.rank() == 0 else 1 + passes])
             loss = tf.reduce_sum(lookups.all2all_dense_embedding(table, ids))
         optimizer.apply_gradients([(tape.gradient(loss, table), table)])

@@ -4,7 +4,7 @@ Rank 0 writes the tables whose rows are on all ranks, and receives them in parts
 rank. All ranks read the files of a table in parts, and each keeps the keys that it owns. So the number of ranks that
 wrote a table does not matter, nor do its kind and the order of its keys.
 
-Both check everything before they change anything. The files of a dump get their names together, at its end. A load that
+Both check everything before they change anything. A dump renames its files together, as its last step. A load that
 finds a damaged file, or files of two dumps, leaves all variables as they were. An error of one rank is raised on all
 ranks.
 """
@@ -34,7 +34,7 @@ def dump(path: str | os.PathLike[str], dump_vars: Any, optimizer: Any = None) ->
       optimizer: the optimizer, or a list or tuple of at most one.
 
     Raises:
-      TypeError: an argument is no variable or optimizer of SOK, or the format has no number for the type of a variable.
+      TypeError: an argument is not a variable or optimizer of SOK, or the format has no number for a variable's type.
       ValueError: a dynamic table is empty, two variables have the same files, the optimizer can have slots for a part
         of the variables only, there is more than one optimizer, or ranks gave different variables or slots.
       OSError: a file cannot be written.
@@ -83,7 +83,7 @@ def load(path: str | os.PathLike[str], load_vars: Any, optimizer: Any = None) ->
     Raises:
       FileNotFoundError: the folder or a file does not exist.
       files.DumpFileError: a file is damaged, does not fit its variable, or is of another dump than others.
-      TypeError: an argument is no variable or optimizer of SOK.
+      TypeError: an argument is not a variable or optimizer of SOK.
       ValueError: two variables have the same files, there is more than one optimizer, it was built without one of the
         variables, or ranks gave different variables or slots.
       RuntimeError: the program is in graph mode.
@@ -331,7 +331,7 @@ def _agree_on_slots(attempt: together.Attempt, optimizer: Any, variables: Sequen
 
 
 def _dumped_key_type(variable: Any) -> np.dtype:
-    """Returns the type of keys in the file: int64, uint64 for a localized static table, or that of a dynamic table."""
+    """Returns the type of keys in the file: int64, uint64 for a localized static table, or a dynamic table's type."""
     if rows.is_dynamic(variable):
         return np.dtype(tf.as_dtype(variable.key_type).as_numpy_dtype)
     return np.dtype(np.int64 if variable.target_gpu < 0 else np.uint64)
@@ -343,4 +343,4 @@ def _make_folder(path: str) -> None:
 
 def _check_folder(path: str) -> None:
     if not os.path.isdir(path):
-        raise FileNotFoundError(f"{path}: got no folder of this name, wanted the folder of a dump")
+        raise FileNotFoundError(f"{path}: found no such folder, wanted the folder of a dump")

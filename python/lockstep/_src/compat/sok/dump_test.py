@@ -203,7 +203,7 @@ def test_values_that_do_not_fit_the_variable_are_named(tmp_path):
         dump.load(tmp_path, floats)
     with pytest.raises(FileNotFoundError, match="absent_0-key"):
         dump.load(tmp_path, static("absent"))
-    with pytest.raises(FileNotFoundError, match="got no folder"):
+    with pytest.raises(FileNotFoundError, match="found no such folder"):
         dump.load(tmp_path / "nowhere", floats)
 
 

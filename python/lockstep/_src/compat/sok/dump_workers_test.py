@@ -50,7 +50,7 @@ def test_wrong_arguments_of_one_rank_are_an_error_on_all(tmp_path):
     call_workers(_give_wrong_arguments_in_turn, 3, tmp_path, timeout_s=60)
 
 
-# The format, by numpy alone.
+# The format, read only by numpy.
 
 
 def value(keys, number, dtype="float32"):
@@ -228,7 +228,7 @@ def graph_on_rank_1():
 
 
 def built_too_early_on_its_rank(folder, tables, kind):
-    """Checks that all ranks tell of an optimizer that lacks a variable whose rows are on the last rank alone."""
+    """Checks that all ranks report an optimizer that lacks a variable whose rows are only on the last rank."""
     rows_table, last_table = tables[:2]
     for built in (False, True):
         rows_table.assign(tf.zeros_like(rows_table))
@@ -243,7 +243,7 @@ def built_too_early_on_its_rank(folder, tables, kind):
 
 
 def damage_of_one_rank(folder, table):
-    """Checks that all ranks tell of a key that only rank 1 holds."""
+    """Checks that all ranks report a key that only rank 1 holds."""
     keys = np.arange(STATIC_ROWS)
     keys[7] = 10
     if job.rank() == 0:

@@ -92,7 +92,7 @@ class DynamicVariable(dynamic.DynamicVariable):
         return option
 
     def _lookups_made(self, make: Callable[..., lookups.Lookups] = lookups.Lookups, *, in_job: bool) -> lookups.Lookups:
-        """Returns lookups in this rank's table, or in those of all ranks; `make` is their class."""
+        """Returns lookups in this rank's table, or in the tables of all ranks; `make` is their class."""
         attributes = (self.handle, self.logical_name, self.key_type, self._attributes)
         return make(*attributes, self.sums_gradients, self.gradients_by, in_job)
 
@@ -271,7 +271,7 @@ class DynamicVariable(dynamic.DynamicVariable):
         """Adds to the rows of this rank's keys `sparse_delta.indices`; new keys are added first.
 
         Raises:
-          TypeError: the argument is no tf.IndexedSlices.
+          TypeError: the argument is not tf.IndexedSlices.
         """
         if self.is_static():
             return resource_variable_ops.BaseResourceVariable.scatter_add(self, sparse_delta, use_locking, name)
@@ -316,7 +316,7 @@ class DynamicVariable(dynamic.DynamicVariable):
         raise NotImplementedError("__reduce__() is not supported.")
 
 
-# Methods of an ordinary variable, which it has in static mode alone.
+# Methods of an ordinary variable, which exist only in static mode.
 _IN_STATIC_MODE = (
     "value",
     "read_value",
@@ -358,7 +358,7 @@ class _FilteringLookups(lookups.Lookups):
     on the number of workers or the order of keys, and a key that comes often is added at some time.
 
     Args:
-      *arguments: those of `lookups.Lookups`.
+      *arguments: as for `lookups.Lookups`.
       ratio: the probability with which a new key is added.
     """
 
@@ -406,7 +406,7 @@ def _initializer(name: str, initializer: Any) -> Any:
 
 
 def _option(name: str, var_type: str, target: int | None, given: Mapping[str, Any]) -> dynamic.EmbeddingVariableOption:
-    """Returns the engine's options for those of SOK's backend.
+    """Returns the engine's options for the options of SOK's backend.
 
     Raises:
       TypeError: an option does not exist.
@@ -420,8 +420,10 @@ def _option(name: str, var_type: str, target: int | None, given: Mapping[str, An
         )
     without_effect = [option for option in given if option in _OF_GPUS or var_type == "hbm"]
     if without_effect:
-        reason = "are about GPUs" if var_type == "hybrid" else "belong to var_type='hybrid', or are about GPUs"
-        warnings.warn(f"variable '{name}': no effect have {', '.join(without_effect)}, which {reason}", stacklevel=4)
+        reason = "for GPUs" if var_type == "hybrid" else "only for var_type='hybrid' or for GPUs"
+        warnings.warn(
+            f"variable '{name}': these options have no effect: {', '.join(without_effect)} ({reason})", stacklevel=4
+        )
     placement = dynamic.KeyPlacement("remainder" if target is None else target)
     if var_type == "hbm":
         return dynamic.EmbeddingVariableOption(placement=placement)
@@ -448,7 +450,7 @@ def _option(name: str, var_type: str, target: int | None, given: Mapping[str, An
         evict_option=dynamic.BudgetEvict(max_keys=capacity, cache_strategy=_STRATEGIES[strategy]),
         placement=placement,
         record_seconds=True,
-        # SOK's capacity is that of a rank.
+        # SOK's capacity counts the keys of one rank.
         expected_keys=first * context.world_size,
     )
 

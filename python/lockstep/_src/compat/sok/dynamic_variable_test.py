@@ -53,9 +53,9 @@ def test_wrong_arguments(started, arguments, error, message):
 
 
 def test_options_of_gpus_are_named_in_a_warning(started):
-    with pytest.warns(UserWarning, match="no effect have max_hbm_for_vectors, device_id, which are about GPUs"):
+    with pytest.warns(UserWarning, match=r"have no effect: max_hbm_for_vectors, device_id \(for GPUs"):
         DynamicVariable(3, max_hbm_for_vectors=2, device_id=0, max_capacity=4)
-    with pytest.warns(UserWarning, match="no effect have max_capacity, which belong to var_type='hybrid'"):
+    with pytest.warns(UserWarning, match=r"have no effect: max_capacity \(only for var_type='hybrid'"):
         DynamicVariable(3, var_type="hbm", max_capacity=4)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -64,7 +64,7 @@ def test_options_of_gpus_are_named_in_a_warning(started):
 
 @pytest.mark.parametrize("strategy", ["kLru", "kLfu"])
 def test_the_strategy_is_read_from_its_own_option(started, strategy):
-    """The original reads `evict_strategy` by the place of `io_by_cpu`, and `device_id` by that of `block_size`."""
+    """The original reads `evict_strategy` at the place of `io_by_cpu`, and `device_id` at the place of `block_size`."""
     variable = DynamicVariable(1, "0", max_capacity=2, evict_strategy=strategy)
     for keys in ([1], [1], [2], [3], [4]):
         variable.sparse_read(tf.constant(keys, tf.int64))

@@ -100,7 +100,7 @@ class EmbeddingVariable:
 
     @property
     def emb_handle(self) -> tf.Tensor:
-        """The resource of the table; so are `m_handle` and `tf_handle`."""
+        """The resource of the table, also named `m_handle` and `tf_handle`."""
         return self.handle
 
     m_handle = tf_handle = emb_handle
@@ -171,7 +171,7 @@ class HashedTable(EmbeddingVariable, DynamicVariable):
       capacity: the largest number of keys on each rank.
       dim: the dimension of a row.
       key_dtype: the type of keys.
-      initializer: draws the first row of a key, which depends on seed, name and key alone. A function that the engine
+      initializer: draws the first row of a key, which depends only on seed, name and key. A function that the engine
         does not know draws [capacity, dim] once, and key k begins with row `k mod capacity`.
       trainable: as for variables.
     """
@@ -203,7 +203,7 @@ class _BoundedLookups(lookups.Lookups):
     """Lookups that fail if a rank has more keys than it may have.
 
     Args:
-      *arguments: those of `lookups.Lookups`.
+      *arguments: as for `lookups.Lookups`.
       capacity: the largest number of keys on each rank.
     """
 

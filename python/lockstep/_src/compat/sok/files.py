@@ -13,7 +13,7 @@ Every file begins with a header of 296 bytes. The values follow, little-endian a
     offset  bytes
     0       256    the dump, as in "dump=18a1f0c3b2d4e5f6/12", blanks, and the table's name in UTF-8
     256     4      the file's type, big-endian: 0 keys, 1 weights, 2 a slot
-    260     32     the slot's name, after blanks; blanks alone for keys and weights
+    260     32     the slot's name, after blanks; only blanks for keys and weights
     292     4      the number of the values' type, big-endian; see `TYPES`
 
 The original leaves the first field blank. Readers therefore ignore the name, and files may be renamed. The dump has a
@@ -22,7 +22,7 @@ number, which is later for later dumps, and the number of its files. A filter of
 refuses files of two dumps (`check_one_dump`). A file has no checksum and does not say how many values it has; the
 checks here find the damage that lengths and keys show.
 
-The files of a dump are written to a folder beside that of the dump, which then takes its place at once
+The files of a dump are written to a folder beside the dump's folder, which then takes its place at once
 (engine/whole_files.py). It keeps the files of other tables.
 """
 

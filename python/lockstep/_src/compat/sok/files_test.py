@@ -163,7 +163,7 @@ DAMAGES = {
         "values of type number 7",
         "a number below 7",
     ),
-    "keys that are no integers": (
+    "keys that are not integers": (
         replaced("t-key", raw_file(0, "float32", KEYS)),
         "t-key",
         "keys of type float32",

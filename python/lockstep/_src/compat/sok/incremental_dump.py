@@ -63,7 +63,7 @@ def _checked(sok_vars: Any, time_threshold: Any, sess: Any) -> tuple[list[Any], 
         raise ValueError(f"time_threshold: got {len(times)} times, wanted {wanted}")
     seconds = [_seconds(i, time) for i, time in enumerate(times)]
     if sess is None and not tf.executing_eagerly():
-        raise ValueError("sess: got None in graph mode, wanted the session in which the variables are")
+        raise ValueError("sess: got None in graph mode, wanted the session that holds the variables")
     return variables, seconds * len(variables) if len(seconds) == 1 else seconds
 
 

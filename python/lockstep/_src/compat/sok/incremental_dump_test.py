@@ -128,7 +128,7 @@ def test_finalized_graph_needs_an_earlier_call(monkeypatch):
         table = hybrid("t")
         graph.finalize()
         with tf.compat.v1.Session() as session:
-            message = "variable 't': got a session whose graph is finalized.*call it for the variable once before"
+            message = "variable 't': got a session whose graph is finalized.*Call it for the variable once before"
             with pytest.raises(RuntimeError, match=message):
                 incremental_model_dump(table, NOON, session)
 

@@ -1,6 +1,6 @@
 """The job of a program of SOK: how it joins, its place there, and the collectives of `sok.communication`.
 
-A program calls `hvd.init()` and then `sok.init()`. Ranks are those of Horovod's interface: a process is a rank, and
+A program calls `hvd.init()` and then `sok.init()`. Ranks mean the same as in Horovod: a process is a rank, and
 stands for one of SOK's GPUs. Lookups do not go through Horovod's lanes. They are this library's grouped exchanges,
 which need ranks in the same order.
 
@@ -38,8 +38,8 @@ def set_comm_tool(tool: str) -> None:
         horovod_job.init(None, None)
         if (named_job.rank(), named_job.size()) != (context.rank, context.world_size):
             raise ValueError(
-                f"sok.init: hvd.init took a part of the job, in which this is rank {named_job.rank()} of "
-                f"{named_job.size()}; tables need all {context.world_size} ranks of the launcher in their order"
+                f"sok.init: hvd.init made this process rank {named_job.rank()} of {named_job.size()}, wanted rank "
+                f"{context.rank} of {context.world_size}; tables need all ranks of the launcher in their order"
             )
         context.ensure_initialized()
     _tool = tool
@@ -80,7 +80,7 @@ def num_ranks() -> int:
 
 
 def local_rank() -> int:
-    """Returns this process's rank among those of its host."""
+    """Returns this process's rank among the ranks of its host."""
     check_started()
     return 0 if _tool == "single" else context.local_rank
 

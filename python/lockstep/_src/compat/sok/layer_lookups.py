@@ -24,7 +24,7 @@ def lookup_sparse(table: EmbeddingVariable, sp_ids: Any, slot_num: int, training
     layer = table.embedding_layer
     _check_keys(table, sp_ids.values)
     batch = version_1.replica_batch_size()
-    # Only indices say where keys are: the batch is that of sok.Init, whatever the tensor's own shape is.
+    # Only indices say where keys are: sok.Init sets the batch, regardless of the tensor's own shape.
     slots = tf.SparseTensor(
         _checked_rows(table, sp_ids.indices, batch * slot_num), sp_ids.values, [batch * slot_num, 1]
     )
@@ -83,8 +83,8 @@ def _checked_rows(table: EmbeddingVariable, indices: tf.Tensor, count: int) -> t
     if indices.shape.rank not in (None, 2):
         raise ValueError(f"sp_ids: indices have the shape {indices.shape}, wanted [keys, 2]")
     message = (
-        f"table '{table.m_var_name}': sp_ids have more rows than a rank's batch has slots: wanted rows up to "
-        f"{count - 1}, as there are global_batch_size / ranks * slot_num, got row"
+        f"table '{table.m_var_name}': sp_ids have more rows than a rank's batch has slots, which is "
+        f"global_batch_size / ranks * slot_num: wanted rows up to {count - 1}, got row"
     )
     with checks.at_most(tf.reduce_max(tf.concat([indices[:, 0], [-1]], 0)), count - 1, message):
         return tf.identity(indices)

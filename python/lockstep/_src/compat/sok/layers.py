@@ -152,12 +152,12 @@ class DistributedEmbedding(_EmbeddingLayer):
       inputs: tf.SparseTensor; row `slot_num * example + slot` has the keys of a slot. Its dense shape has no effect.
       training: False: no keys are added, and a key without a row reads zeros, or the constant with which rows begin.
 
-    Output: [B, slot_num, D], zeros for a slot without keys. The gradient of the table is the sum of those of all ranks'
+    Output: [B, slot_num, D], zeros for a slot without keys. The gradient of the table is the sum over all ranks'
     losses.
 
     Raises:
       ValueError: an argument has a wrong value.
-      TypeError: keys have another type, or the inputs are no tf.SparseTensor.
+      TypeError: keys have another type, or the inputs are not a tf.SparseTensor.
       RuntimeError: before `sok.Init`.
       tf.errors.InvalidArgumentError: an input has more rows than B * slot_num, a key is out of range, or a rank has too
         many keys.

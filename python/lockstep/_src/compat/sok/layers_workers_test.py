@@ -148,7 +148,7 @@ def make_optimizer(case):
 
 
 def plain_rows(case):
-    """Returns the table after training by TensorFlow alone."""
+    """Returns the table after training by plain TensorFlow."""
     table, optimizer = tf.Variable(TABLE), make_optimizer(case)
     for keys, there in batches():
         inputs, wanted = fed(case, keys, there)

@@ -109,7 +109,7 @@ def _distinct_rows(table: Any, ids: tf.Tensor, filtering: bool, problem: tf.Tens
 
 
 def _checked(table: Any) -> tf.Variable:
-    """Returns another variable; it may be a table of a scope, of any placement. Raises TypeError for what is none."""
+    """Returns another variable; it may be a table of a scope, of any placement. Raises TypeError for others."""
     if not isinstance(table, tf.Variable):
         raise TypeError(f"params: got {table!r}, wanted sok.Variable, sok.DynamicVariable or a table of a scope")
     return table
@@ -130,11 +130,11 @@ def _matrix(what: str, ids: Any) -> Ids:
 
 
 def _check_structure(ids: Ids, weights: Ids) -> None:
-    """Raises ValueError if weights are known to be of other places than the ids; a graph knows the values too late."""
+    """Raises ValueError if weights and ids differ in structure; in a graph, the values may be unknown."""
     part = "indices" if isinstance(ids, tf.SparseTensor) else "row_splits"
     of_ids, of_weights = (tf.get_static_value(getattr(one, part)) for one in (ids, weights))
     if of_ids is not None and of_weights is not None and not np.array_equal(of_ids, of_weights):
-        raise ValueError("sp_weights: got weights of other places than the ids of sp_ids, wanted the same structure")
+        raise ValueError("sp_weights: got another structure than in sp_ids, wanted one weight for each id")
 
 
 def _ragged(ids: Ids) -> tf.RaggedTensor:

@@ -104,7 +104,7 @@ def test_a_row_for_each_id(started):
         (
             (lambda: make(VALUES), tf.ragged.constant([[1, 2], [3]]), tf.ragged.constant([[1.0], [2.0, 3.0]])),
             ValueError,
-            "wanted the same structure",
+            "wanted one weight for each id",
         ),
     ],
 )

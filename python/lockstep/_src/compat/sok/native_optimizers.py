@@ -1,6 +1,6 @@
 """Makes optimizers of Keras update the tables of SOK 1.x, which `OptimizerScope` promises.
 
-Optimizers of TensorFlow 1 and Keras 3 know dynamic tables (`tables/dynamic/tensorflow1_adapter.py`), but those of
+Optimizers of TensorFlow 1 and Keras 3 know dynamic tables (`tables/dynamic/tensorflow1_adapter.py`), but optimizers of
 Keras 2 do not. Therefore some methods are replaced from the first table on.
 
 | replaced | result |
@@ -11,10 +11,10 @@ Keras 2 do not. Therefore some methods are replaced from the first table on.
 
 In a strategy of TensorFlow, static tables of Keras 2 are treated like dynamic ones.
 
-A rule of the engine computes what the optimizer does for an ordinary variable: Adam lets the moments of all rows decay.
+A rule of the engine computes what the optimizer does for an ordinary variable: Adam's moments decay in all rows.
 An optimizer without a rule updates the rows that have a gradient, through a stand-in.
 
-Each table belongs to one rank's optimizer alone, and its gradient is a sum over the ranks already. So no strategy
+Each table belongs to only one rank's optimizer, and its gradient is a sum over the ranks already. So no strategy
 aggregates it.
 """
 
@@ -149,7 +149,7 @@ class _Updates:
     """The updates of tables by an optimizer of Keras 2 since version 2.11.
 
     Args:
-      optimizer: the optimizer, whose number of iterations is that of steps before this one.
+      optimizer: the optimizer; its number of iterations counts the steps before this one.
       keras: the package, `keras` or `tf_keras`.
 
     Raises:

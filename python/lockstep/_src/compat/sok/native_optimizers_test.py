@@ -13,7 +13,7 @@ tf_keras = keras_2()
 # With TensorFlow 2.15, the first is Keras 2 as well.
 keras, new, legacy = tf.keras.optimizers, tf_keras.optimizers, tf_keras.optimizers.legacy
 KEYS, DIM = 6, 3
-# Rows 4 and 5 have no gradient in the last two steps; moments of an Adam that is not lazy move them all the same.
+# Rows 4 and 5 have no gradient in the last two steps; an Adam that is not lazy still moves them by its moments.
 STEPS = ([0, 4, 5, 4], [0, 1, 1, 2], [3, 1])
 OPTIMIZERS = {
     "tf.keras SGD": lambda: keras.SGD(0.1),

@@ -67,7 +67,7 @@ class Wrapper(abc.ABC):
         return self._optimizer.learning_rate
 
     def get_slot_names(self) -> list[str]:
-        """Returns the names of the slots, those of Keras' legacy optimizers."""
+        """Returns the names of the slots, the same as in Keras' legacy optimizers."""
         return slots.names(self)
 
     def get_slot(self, var: Any, name: str) -> Any:
@@ -158,7 +158,7 @@ class KerasWrapper(Wrapper):
         if iterations is None:
             with tf.init_scope():
                 iterations = tf.Variable(0, dtype=tf.int64, trainable=False, name="iterations")
-        # Schedules and Adam count the calls of `apply_gradients`, whichever tables have a gradient in them.
+        # Schedules and Adam count the calls of `apply_gradients`, regardless of which tables have a gradient.
         self._own_iterations = iterations
 
     def _apply(self, tables: list, others: list, global_step: Any, name: str | None) -> Any:
@@ -187,7 +187,7 @@ class KerasWrapper(Wrapper):
         return self._optimizer.iterations.assign_add(1)
 
     def _check(self, tables: list, others: list) -> None:
-        """Raises NotImplementedError if the optimizer clips by a norm that no rank has."""
+        """Raises NotImplementedError if the optimizer clips by a norm that no rank can compute."""
         o = self._optimizer
         by_norm = [name for name in ("clipnorm", "global_clipnorm") if getattr(o, name, None)]
         spread = job.is_shared() and any(isinstance(v, StaticVariable) for _, v in others)
@@ -269,7 +269,7 @@ class CloningWrapper(KerasWrapper):
     """
 
     def clone(self, table: DynamicVariable) -> Any:
-        """Returns the optimizer of a table, which is built, with the learning rate of now."""
+        """Returns the optimizer of a table, built, and with the current learning rate."""
         o = self._optimizer
         # The table holds its clones, so they exist as long as the table and the wrapper.
         clones = table.__dict__.setdefault("_clones", weakref.WeakKeyDictionary())

@@ -1,6 +1,6 @@
 """Tests that wrapped optimizers of all libraries update touched rows as TensorFlow does, with SOK's names of slots.
 
-The oracle is the optimizer itself on a variable with the touched rows alone, as SOK applies it.
+The oracle is the optimizer itself on a variable with only the touched rows, as SOK applies it.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def is_hybrid(number):
 
 
 def optimizer_of(library, name, lazy=False):
-    """Returns an optimizer; `lazy` is for the oracle of a dynamic variable alone."""
+    """Returns an optimizer; `lazy` is only for the oracle of a dynamic variable."""
     if library == "tf1":
         if name == "Adam" and lazy:
             return LazyAdamOptimizer(RATE)
@@ -152,7 +152,7 @@ def train_plainly(library, name, ranks):
 
 
 def train_by_keras(name, ranks):
-    """Trains the static tables with the batches of all ranks by Keras alone; returns their rows, by table.
+    """Trains the static tables with the batches of all ranks by plain Keras; returns their rows, by table.
 
     Its optimizers may change rows without a gradient, too: FTRL makes them zero. Gradients are dense, because Keras 3
     squares each of several slices of a row.

@@ -1,6 +1,6 @@
 """`sok.optimizers.Adam` of SOK 1.x: the program's own Adam, which refuses variables that are not tables.
 
-Its `LazyAdamOptimizer` is that of this library.
+Its `LazyAdamOptimizer` is this library's.
 """
 
 from __future__ import annotations

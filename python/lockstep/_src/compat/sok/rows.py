@@ -150,8 +150,8 @@ def _changed_in(graph: tf.Graph, variable: Any) -> _Changed:
         if graph.finalized:
             raise RuntimeError(
                 f"variable '{variable.logical_name}': got a session whose graph is finalized, wanted one with the "
-                "operations of sok.incremental_model_dump; call it for the variable once before the graph is "
-                "finalized, for example with a tf.compat.v1.Session before you make the MonitoredSession"
+                "operations of sok.incremental_model_dump. Call it for the variable once before the graph is "
+                "finalized, for example with a tf.compat.v1.Session before you create the MonitoredSession"
             )
         # The operations serve later calls too, so they belong to no block in which this call is.
         with graph.as_default(), tf.control_dependencies(None):

@@ -114,7 +114,7 @@ class _Dump:
         if job.rank() != 0:
             return
         if not os.path.isdir(folder):
-            raise FileNotFoundError(f"Cannot open {self._paths(folder)[0]} for writing: there is no folder {folder}")
+            raise FileNotFoundError(f"Cannot open {self._paths(folder)[0]} for writing: folder {folder} does not exist")
         for path in self._paths(folder):
             staged.create(path, saver_files.NoHeader())
 
@@ -170,7 +170,7 @@ class _Read:
         outside = (keys < low) | (keys > high)
         if outside.any():
             raise files.DumpFileError(
-                path, f"key {keys[outside][0]}", f"keys from {low} to {high}, those of table '{self._name}'"
+                path, f"key {keys[outside][0]}", f"keys from {low} to {high} for table '{self._name}'"
             )
 
 

@@ -64,7 +64,7 @@ class RawFiles:
             if not os.path.isfile(path):
                 raise FileNotFoundError(
                     f"{path} doesn't exist. This is probably because no table of the name '{name}' was stored in this "
-                    "folder by dump_to_file; names follow the order in which a program makes its layers"
+                    "folder by dump_to_file; names follow the order in which a program creates its layers"
                 )
         key_bytes, value_bytes = os.path.getsize(self.keys), os.path.getsize(self.values)
         row_bytes = dim * _VALUE.itemsize
@@ -79,7 +79,7 @@ class RawFiles:
             raise files.DumpFileError(
                 self.keys,
                 f"{key_bytes} bytes",
-                f"{wanted} bytes, {self.count} keys as there are rows of dimension {dim}",
+                f"{wanted} bytes, {self.count} keys for the rows of dimension {dim}",
             )
         self._type = _KEYS.get(size, np.dtype("<i8"))
 

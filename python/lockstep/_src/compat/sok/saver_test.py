@@ -142,7 +142,7 @@ def test_damaged_files_are_errors_by_name(tmp_path, damage, error, message):
 @pytest.mark.parametrize(
     ("table", "key", "wanted"),
     [
-        (lambda: make_table(hashed=False), 8, "keys from 0 to 7, those of table 'EmbeddingVariable'"),
+        (lambda: make_table(hashed=False), 8, "keys from 0 to 7 for table 'EmbeddingVariable'"),
         (lambda: make_table(hashed=False), -1, "keys from 0 to 7"),
         (lambda: make_table(key_dtype="uint32"), 2**32, "keys from 0 to 4294967295"),
     ],

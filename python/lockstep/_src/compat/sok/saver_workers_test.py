@@ -36,7 +36,7 @@ def test_files_of_any_number_of_ranks_load_on_any(tmp_path):
         _check_by_numpy(tmp_path / name)
 
 
-# The format, by numpy alone.
+# The format, read only by numpy.
 
 
 def value(keys):
@@ -64,7 +64,7 @@ def _check_by_numpy(folder):
 
 
 def make_tables():
-    """Returns the tables of `KEYS`, whatever tables were made before."""
+    """Returns the tables of `KEYS`, regardless of earlier tables."""
     tables = []
     for name, (key_type, keys) in KEYS.items():
         capacity = len(keys) // job.num_ranks() if name == INDEXED else 9

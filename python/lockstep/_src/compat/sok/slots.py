@@ -80,7 +80,7 @@ def ensure(optimizer: Any, variables: Sequence[Any]) -> None:
       variables: variables of SOK.
 
     Raises:
-      TypeError: the optimizer is no wrapper, and a variable is dynamic.
+      TypeError: the optimizer is not a wrapper, and a variable is dynamic.
       ValueError: the optimizer was built without one of the variables.
     """
     for variable in variables:
@@ -100,7 +100,7 @@ def ensure(optimizer: Any, variables: Sequence[Any]) -> None:
 
 
 def has(optimizer: Any, variable: Any) -> bool:
-    """Returns whether an optimizer has slots for a variable; those of a dynamic variable are made on demand."""
+    """Returns whether an optimizer has slots for a variable; a dynamic variable's slots are made on demand."""
     if isinstance(variable, DynamicVariable):
         return _is_wrapper(optimizer)
     return len(_slot_variables(optimizer, variable)) == len(names(optimizer))
@@ -179,7 +179,7 @@ def _columns(optimizer: Any, table: DynamicVariable) -> list[_Column]:
     """Returns the slots of a dynamic variable.
 
     Raises:
-      TypeError: the optimizer is no wrapper.
+      TypeError: the optimizer is not a wrapper.
     """
     if not hasattr(optimizer, "slots_of"):
         raise TypeError(

@@ -24,7 +24,7 @@ def init(comm_tool: str, use_legacy_optimizer: bool) -> None:
 
 
 def use_legacy_optimizers() -> None:
-    """Makes `tf.keras.optimizers` and `tf.optimizers` those of `tf.keras.optimizers.legacy`, with Keras 2 alone.
+    """Makes `tf.keras.optimizers` and `tf.optimizers` name `tf.keras.optimizers.legacy`, only with Keras 2.
 
     Keras 3 has no legacy optimizers: nothing changes there. A second call changes nothing.
     """

@@ -28,7 +28,7 @@ class TFDistributedEmbedding(layers.TableLayer):
       inputs: keys of any shape, int32 or int64, from 0 to vocabulary_size - 1.
       training: not used.
 
-    Output: [..., D] float32. The gradient of the table is the sum of those of all ranks' losses.
+    Output: [..., D] float32. The gradient of the table is the sum over all ranks' losses.
 
     Raises:
       ValueError: the table has another shape.

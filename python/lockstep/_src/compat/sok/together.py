@@ -1,6 +1,6 @@
 """Work that succeeds on all ranks or fails on all, and exchanges of numpy arrays, for dumps.
 
-A rank that raised an error alone would leave the others waiting for it. Here it continues to take part in the
+A rank that raised an error by itself would leave the others waiting for it. Here it continues to take part in the
 exchanges, and `Attempt.settle` raises on all ranks. Exchanges run in graphs of their own, because the program's graph
 may be finalized, and eager programs have none.
 """

@@ -70,17 +70,17 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
       initial_value: the whole table: an array, a list or a tensor [rows, D], or [D] for one row; or a function without
         arguments that returns a tensor of the shape `shape`. Not together with `initializer`.
       shape: [rows, D], for an initializer or a function.
-      initializer: takes a shape and `dtype`, as those of TensorFlow and Keras. It is called for the whole table,
+      initializer: takes a shape and `dtype`, as in TensorFlow and Keras. It is called for the whole table,
         and a rank draws its rows. Without a seed it gets one from the variable's name, so rows do not depend on the
         number of ranks.
-      dtype: the type of the values; None for that of the initial value, and for an initializer float32.
+      dtype: the type of the values; None for the initial value's type, and for an initializer float32.
       name: None for "sok_static_Variable_" and a number.
       first: the rank that holds the first block.
       whole: whether one block has all rows.
       **kwargs: other arguments of `tf.Variable`.
 
     Raises:
-      ValueError: there is neither a value nor shape and initializer, or the shape is not that of a table.
+      ValueError: there is neither a value nor shape and initializer, or the shape does not fit a table.
       RuntimeError: before `sok.init`.
     """
 
@@ -148,7 +148,7 @@ class StaticVariable(resource_variable_ops.ResourceVariable):
 
     @property
     def global_shape(self) -> tuple[int, int]:
-        """The shape (rows, D) of the whole table; `shape` is that of this rank's part."""
+        """The shape (rows, D) of the whole table; `shape` is the shape of this rank's part."""
         return self._shard.rows, self._dim
 
     @property
@@ -250,7 +250,7 @@ def _by_name(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def _check_place(**values: tuple[int | None, int]) -> None:
     for name, (got, wanted) in values.items():
         if got is not None and got != wanted:
-            raise ValueError(f"{name}: got {got}, wanted {wanted}, that of the job")
+            raise ValueError(f"{name}: got {got}, wanted {wanted}, as in the job")
 
 
 def _shape_of(name: str, initial_value: Any, shape: Any) -> tuple[int, int]:
@@ -268,7 +268,7 @@ def _shape_of(name: str, initial_value: Any, shape: Any) -> tuple[int, int]:
 
 
 class ShapeError(ValueError, RuntimeError):
-    """A shape that is not that of a table; the original raises RuntimeError."""
+    """A shape that does not fit a table; the original raises RuntimeError."""
 
 
 def _own_rows(value: Any, shape: tuple[int, int], dtype: tf.DType | None, shard: Shard, name: str) -> Any:

@@ -44,11 +44,11 @@ def init(**kwargs: Any) -> tf.Tensor:
     """Starts SOK; see `sparse_operation_kit.Init`."""
     global _program
     if _program is not None:
-        raise RuntimeError("sok.Init: got a second call, wanted one call in a process")
+        raise RuntimeError("sok.Init: got a second call, wanted one call per process")
     # Without the argument this raises KeyError, as the original does.
     batch, seed = kwargs.pop("global_batch_size"), kwargs.pop("seed", None)
     if kwargs:
-        warnings.warn(f"sok.Init: no effect have {', '.join(sorted(kwargs))}: no such options exist", stacklevel=3)
+        warnings.warn(f"sok.Init: unknown options have no effect: {', '.join(sorted(kwargs))}", stacklevel=3)
     if isinstance(batch, bool) or batch != int(batch) or batch < 1:
         raise ValueError(f"sok.Init: global_batch_size is {batch!r}, wanted a number of at least 1")
     ensure_started()
@@ -57,7 +57,7 @@ def init(**kwargs: Any) -> tf.Tensor:
 
 
 def ensure_started() -> None:
-    """Chooses the communication, unless the program has: that of a strategy, of Horovod, or of one process alone."""
+    """Chooses the communication, unless the program has: a strategy, Horovod, or a single process."""
     if not job.is_started():
         job.set_comm_tool(_tool())
 
@@ -96,7 +96,7 @@ def _agreed(mine: _Program) -> _Program:
     seed = everyone[0][1]
     if mine.seed not in (None, seed):
         tf.compat.v1.logging.warning(
-            "sok.Init: rank %d has the seed %s, and rank 0 the seed %s; all ranks use that of rank 0",
+            "sok.Init: rank %d has the seed %s, and rank 0 the seed %s; all ranks use rank 0's seed",
             job.rank(),
             mine.seed,
             seed,
@@ -111,7 +111,7 @@ def replica_batch_size() -> int:
       RuntimeError: before `sok.Init`.
     """
     if _program is None:
-        raise RuntimeError("sok.Init was not called: it says how large batches are; call it before layers are made")
+        raise RuntimeError("sok.Init was not called; call it before you create layers, because it sets the batch size")
     return _program.global_batch_size // job.num_ranks()
 
 

@@ -27,7 +27,7 @@ def test_init_starts_a_process_by_itself():
 
 
 def test_init_keeps_a_seed_of_0_and_names_what_has_no_effect():
-    with pytest.warns(UserWarning, match=r"sok\.Init: no effect have other: no such options exist"):
+    with pytest.warns(UserWarning, match=r"sok\.Init: unknown options have no effect: other"):
         version_1.init(global_batch_size=np.int64(6), seed=0, other=1)
     assert version_1.seed() == 0
 

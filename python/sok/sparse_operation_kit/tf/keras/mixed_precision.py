@@ -11,7 +11,7 @@ class LossScaleOptimizer(_loss_scaling.LossScaleOptimizer):
     """An optimizer for gradients of a scaled loss.
 
     Has `get_scaled_loss(loss)`, `get_unscaled_gradients(grads)` and `apply_gradients(grads_and_vars)`, which takes
-    unscaled gradients; other attributes are those of the optimizer.
+    unscaled gradients; other attributes are the optimizer's.
 
     Args:
       optimizer: the optimizer, of TensorFlow 1 or of Keras 2.

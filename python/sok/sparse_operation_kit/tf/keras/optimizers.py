@@ -15,4 +15,4 @@ def Adam(*args: Any, **kwargs: Any) -> Any:  # noqa: N802
 
 
 class LazyAdamOptimizer(_plugin_adam.LazyAdamOptimizer):
-    """Adam of TensorFlow 1 that leaves rows without a gradient alone: `tf.contrib.opt.LazyAdamOptimizer`."""
+    """Adam of TensorFlow 1 that does not change rows without a gradient: `tf.contrib.opt.LazyAdamOptimizer`."""
