@@ -67,7 +67,11 @@ def test_the_project_is_really_read():
             'auto* home = std::getenv("HOME");',
             "getenv (settings are read in one place) belongs in core/base",
         ),
-        ("core/comm/x.h", "#ifdef __linux__", "a preprocessor condition (choose at run time) belongs in core/base/mutex.h"),
+        (
+            "core/comm/x.h",
+            "#ifdef __linux__",
+            "a preprocessor condition (choose at run time) belongs in core/base/mutex.h",
+        ),
         ("core/comm/named/x.cc", '#include "core/comm/named/test_lane.h"', "core/comm/named/test_lane.h is for tests"),
         ("core/nowhere/x.h", "", "lies in no layer"),
         ("tf/x.cc", "", "lies in no layer"),

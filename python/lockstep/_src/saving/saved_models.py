@@ -249,7 +249,7 @@ def _updates(checkpoint: _Checkpoint) -> tuple[Updates, delta_files.Record]:
     version = checkpoint_ids.ids_of(checkpoint.path)
     if version is None:
         raise ValueError(
-            f"export: checkpoint {checkpoint.path!r} has no number ({checkpoint_ids.TENSOR}), on which increments build; "
+            f"export: checkpoint {checkpoint.path!r} has no id ({checkpoint_ids.TENSOR}), on which increments build; "
             "with updatable=True wanted one of a session that saves increments (save_incremental_checkpoint_secs)"
         )
     tables = [table.mutable for table in dynamic.dynamic_tables()]
