@@ -505,7 +505,7 @@ def test_arguments_are_checked(trained, tmp_path):
         w = tf.get_variable("w", [2], use_resource=True)
         return tf.saved_model.predict_signature_def({"x": tf.placeholder(tf.float32)}, {"w": w})
 
-    with pytest.raises(ValueError, match="plain/model.ckpt' has no number.*save_incremental_checkpoint_secs"):
+    with pytest.raises(ValueError, match="plain/model.ckpt' has no id.*save_incremental_checkpoint_secs"):
         export(tmp_path / "exports", path, one, updatable=True)
 
     def with_table():

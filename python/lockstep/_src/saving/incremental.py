@@ -83,9 +83,7 @@ class IncrementalSaver:
         self._names = [table.logical_name for table in tables] + [variable.op.name for variable in shards]
         self._was_full = self._has_warned = False
         self._changes = _saver_of_changes()
-        self._chain: Chain | None = (
-            None  # ends with the checkpoint self._checkpoint_id; only on worker 0
-        )
+        self._chain: Chain | None = None  # ends with the checkpoint self._checkpoint_id; only on worker 0
         self._checkpoint_id: int | None = None
 
     def track(self, session: Any) -> None:

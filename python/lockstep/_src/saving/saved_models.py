@@ -81,7 +81,7 @@ def export(
     Raises:
       ValueError: the checkpoint does not exist, lacks variables of the model, or has them in another shape or type; the
         graph has operations that only this library can run; or an argument is invalid. With `updatable`: the checkpoint
-        has no number, or the model has state that is neither a variable nor a dynamic table.
+        has no id, or the model has state that is neither a variable nor a dynamic table.
       FileNotFoundError: a file of `assets_extra` does not exist.
       TypeError: `signature_def_fn` did not return signatures.
     """
