@@ -126,7 +126,7 @@ def test_a_result_that_cannot_be_pickled_is_a_failure(run, functions):
 
 
 def test_a_worker_that_leaves_without_a_result_is_named(run, functions):
-    with pytest.raises(RuntimeError, match="rank 1 ended with exit code 0 before its function returned"):
+    with pytest.raises(RuntimeError, match="rank 1 exited with code 0 before its function returned"):
         run(functions.leave)
 
 

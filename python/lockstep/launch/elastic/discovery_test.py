@@ -123,7 +123,7 @@ def test_a_failure_is_told_again_after_a_success(script, tmp_path):
 def test_a_script_that_takes_too_long_is_killed_with_its_children(script, tmp_path, monkeypatch):
     monkeypatch.setattr(discovery_module, "SCRIPT_TIMEOUT_S", 0.5)
     found = script("sleep 600 & echo $! > child; wait")
-    with pytest.raises(LaunchError, match=r"^host discovery script '.*hosts\.sh': no end after 0\.5 s$"):
+    with pytest.raises(LaunchError, match=r"^host discovery script '.*hosts\.sh': still running after 0\.5 s$"):
         found.until(lambda: False)
     child = int((tmp_path / "child").read_text())
     wait_for(lambda: not runs(child), "the child to end")

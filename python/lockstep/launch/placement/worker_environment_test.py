@@ -38,7 +38,7 @@ def test_ranks_run_over_tasks_and_then_over_their_workers():
 def test_a_chosen_interface_is_where_a_launchers_own_workers_meet():
     first, _ = worker_environments({"LOCKSTEP_INTERFACE": "127.0.0.0/8"}, 2, None)
     assert first["LOCKSTEP_RENDEZVOUS"].startswith("127.0.0.1:")
-    with pytest.raises(LaunchError, match="network interface 'no0' is not there"):
+    with pytest.raises(LaunchError, match="network interface 'no0' does not exist"):
         worker_environments({"LOCKSTEP_INTERFACE": "no0"}, 2, None)
 
 

@@ -35,7 +35,7 @@ def test_chosen_interfaces_are_used_in_their_order(monkeypatch):
 
 def test_a_chosen_interface_that_is_not_there_is_refused_with_those_that_are(monkeypatch):
     _with(monkeypatch, [("eth0", "10.0.0.4")])
-    with pytest.raises(ValueError, match=r"'ib0' is not there.*eth0 \(10\.0\.0\.4\)"):
+    with pytest.raises(ValueError, match=r"'ib0' does not exist.*eth0 \(10\.0\.0\.4\)"):
         addresses.reachable_addresses(["eth0", "ib0"])
 
 
