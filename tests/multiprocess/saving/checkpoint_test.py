@@ -65,7 +65,7 @@ def test_a_damaged_state_file_ends_all_workers_and_names_itself(saved, tmp_path)
     state = folder / "checkpoint"
     state.write_bytes(state.read_bytes()[:30])
     for outcome in call_workers(_restore, 2, str(folder), str(tmp_path / "restored"), timeout_s=120, check=False):
-        assert f"DataLossError: {state}: the file that says which checkpoint is the last is damaged" in outcome.error
+        assert f"DataLossError: {state}: the state file is damaged" in outcome.error
     assert not list(tmp_path.glob("restored*"))
 
 

@@ -25,5 +25,5 @@ def found(path: str | None, model_dir: str) -> str:
     """
     agreed = agreement.from_chief(path, "checkpoint") or latest.agreed_checkpoint(model_dir, "checkpoint_latest")
     if agreed is None:
-        raise ValueError(f"there is no checkpoint in {model_dir!r}; train first")
+        raise ValueError(f"no checkpoint in {model_dir!r}; train first")
     return agreed

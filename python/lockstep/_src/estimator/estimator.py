@@ -9,7 +9,7 @@ The graph of each call is built inside a `scope`, so that a program for one work
 | `predict` | whole tables with the values of a checkpoint, no exchange | each worker's own |
 | `export_saved_model` | the same as `predict` | none |
 
-In TensorFlow 1 programs, `tf.estimator` may work for each process alone: see `tf1_estimator.py`.
+In TensorFlow 1 programs, `tf.estimator` may work for each process by itself: see `tf1_estimator.py`.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class Estimator:
           Values by name, the same on all workers, including 'loss' and 'global_step'.
 
         Raises:
-          ValueError: there is no checkpoint, or `steps` is not positive.
+          ValueError: no checkpoint exists, or `steps` is not positive.
           RuntimeError: no worker has any data.
         """
         _check_steps("evaluate", "steps", steps)
@@ -347,12 +347,12 @@ class Estimator:
           An iterator over predictions. Each is a dict of name to array, or an array, like the model's predictions.
 
         Raises:
-          ValueError: there is no checkpoint, or no prediction of that name.
+          ValueError: no checkpoint exists, or no prediction has that name.
         """
         hooks = checked_hooks("predict: hooks", hooks)
         path = checkpoint_path or self.latest_checkpoint()
         if path is None:
-            raise ValueError(f"predict: there is no checkpoint in {self.model_dir!r}")
+            raise ValueError(f"predict: no checkpoint in {self.model_dir!r}")
         with self._graph(), context.scope(mode="infer", sharding=False), context.detached():
             _tf1.train.create_global_step()
             features, _ = self._inputs(input_fn, ModeKeys.PREDICT)
@@ -389,7 +389,7 @@ class Estimator:
           The directory of the SavedModel on worker 0. On other workers None, without waiting.
 
         Raises:
-          ValueError: the mode is another; there is no checkpoint; or it does not fit the model.
+          ValueError: the mode is another; no checkpoint exists; or it does not fit the model.
         """
         if experimental_mode != ModeKeys.PREDICT:
             raise ValueError(f"export_saved_model: experimental_mode is {experimental_mode!r}, wanted 'infer'")
@@ -518,7 +518,7 @@ def train_and_evaluate(
 
 
 def _arguments(function: Callable[..., Any], what: str, known: Sequence[str]) -> list[str]:
-    """Returns the names of those of the known arguments that a function takes.
+    """Returns the names of the known arguments that a function takes.
 
     Raises:
       ValueError: the function needs other arguments, or is a model function without `features`.

@@ -257,8 +257,8 @@ def of_other_mode(features, labels):
         (lambda m: m.train(lambda x: x), ValueError, "input_fn takes x, wanted some of mode, params, config"),
         (lambda m: m.train(lambda: (1, 2, 3)), ValueError, r"input_fn returned 3 values, wanted \(features, labels\)"),
         (lambda m: m.evaluate(input_fn, steps=0), ValueError, "evaluate: steps is 0, wanted at least 1, or None"),
-        (lambda m: m.evaluate(input_fn), ValueError, "there is no checkpoint in '.*'; train first"),
-        (lambda m: m.predict(input_fn), ValueError, "predict: there is no checkpoint in '"),
+        (lambda m: m.evaluate(input_fn), ValueError, "no checkpoint in '.*'; train first"),
+        (lambda m: m.predict(input_fn), ValueError, "predict: no checkpoint in '"),
         (lambda m: m.export_saved_model("x", 3), ValueError, "export_saved_model: got 3, wanted a function"),
         (
             lambda m: m.export_saved_model("x", input_fn, experimental_mode="eval"),

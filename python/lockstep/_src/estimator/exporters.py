@@ -131,7 +131,7 @@ class ClassificationOutput:
 
     def __init__(self, scores: tf.Tensor | None = None, classes: tf.Tensor | None = None) -> None:
         if scores is None and classes is None:
-            raise ValueError("ClassificationOutput: scores and classes are None, wanted one of them at least")
+            raise ValueError("ClassificationOutput: scores and classes are None, wanted at least one of them")
         self.scores, self.classes = scores, classes
 
     def as_signature_def(self, receiver_tensors: dict[str, Any]) -> Any:

@@ -107,7 +107,7 @@ def test_the_best_exporter_compares_losses_that_are_there(tmp_path):
         (lambda: LatestExporter("x", receive, exports_to_keep=0), ValueError, "exporter 'x': exports_to_keep is 0"),
         (lambda: BestExporter("x", receive, exports_to_keep="3"), TypeError, "exporter 'x': exports_to_keep is '3'"),
         (lambda: BestExporter("x"), ValueError, "exporter 'x': serving_input_receiver_fn is None, wanted a function"),
-        (lambda: ClassificationOutput(), ValueError, "ClassificationOutput: scores and classes are None, wanted one"),
+        (lambda: ClassificationOutput(), ValueError, "ClassificationOutput: scores and classes are None, wanted"),
         (
             lambda: ServingInputReceiver({}, 3),
             TypeError,

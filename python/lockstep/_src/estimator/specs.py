@@ -1,6 +1,6 @@
 """The settings of estimators: modes, configurations, and the specifications of models, training and evaluation.
 
-Names, arguments and checks are those of `tf.estimator` of TensorFlow 1.15. TensorFlow has its own estimators up to
+Names, arguments and checks are as in `tf.estimator` of TensorFlow 1.15. TensorFlow has its own estimators up to
 2.15; objects of its classes are accepted in place of objects of these classes.
 """
 

@@ -1,8 +1,8 @@
-"""`tf.estimator` for TensorFlow 1 programs whose TensorFlow has none: for all workers together, or each one alone.
+"""`tf.estimator` for TensorFlow 1 programs whose TensorFlow has none: for all workers, or for each one by itself.
 
 A program that has called `hvd.init()` (named collectives) decides itself which values are exchanged. Then each process
-is a job of its own: it trains, evaluates and saves alone, as with TensorFlow's own estimators. Each method call checks
-for `hvd.init()`, so the estimator may be created before or after it.
+is a job of its own: it trains, evaluates and saves by itself, as with TensorFlow's own estimators. Each method call
+checks for `hvd.init()`, so the estimator may be created before or after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _called_in_place(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Estimator(estimator.Estimator):
-    """The estimator of this project. After `hvd.init()`, also if it is called later, each process uses it alone.
+    """The estimator of this project. After `hvd.init()`, also if it is called later, each process uses it by itself.
 
     Raises:
       RuntimeError: from every method: `hvd.init()` was called, but a scope has connected this process to the other
@@ -86,7 +86,7 @@ def _take(folder: str) -> None:
             return
         raise ValueError(
             f"tf.estimator: two ranks save checkpoints in {folder!r}. After hvd.init() each rank trains and saves by "
-            "itself: give that model_dir to rank 0 alone (model_dir if hvd.rank() == 0 else None), or a folder to each "
+            "itself. Give that model_dir only to rank 0 (model_dir if hvd.rank() == 0 else None), or a folder to each "
             "rank. hb.estimator.Estimator trains on all ranks together, and saves once"
         ) from None
     _taken[address] = taken

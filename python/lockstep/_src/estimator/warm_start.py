@@ -57,7 +57,8 @@ def checked(warm_start_from: Any) -> WarmStartSettings | None:
 def initializer(settings: WarmStartSettings, init_fn: Callable[..., None] | None) -> Callable[..., None]:
     """Returns an `init_fn` for a scaffold that restores the settings' variables, then calls the given `init_fn`.
 
-    Sharded tables are restored, too. Dynamic tables get the checkpoint's rows; slots and counts begin anew.
+    Sharded tables are restored, too. Dynamic tables get the checkpoint's rows; slots and counts start at their initial
+    values.
 
     Raises:
       ValueError: the checkpoint lacks a variable or table, has a table with other keys or row sizes, or no variable

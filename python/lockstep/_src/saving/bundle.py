@@ -73,7 +73,7 @@ def copy_tensors(source: str, names: Collection[str], target: str) -> None:
 def publish(draft: str, prefix: str) -> None:
     """Moves a complete checkpoint to its place, where one of the same name stays complete until then.
 
-    For savers of TensorFlow; those of a job do the same in tf/checkpoint/commit.cc, which has the reasons.
+    For savers of TensorFlow; a job's savers do the same in tf/checkpoint/commit.cc, which has the reasons.
 
     Args:
       draft: the prefix of the checkpoint, in a folder of its own on the same file system.
@@ -170,7 +170,7 @@ def string_in(data: bytes) -> bytes:
     """Returns the string in the bytes of a scalar tensor: its length, a checksum of the length, and the string.
 
     Raises:
-      ValueError: the bytes are those of something else.
+      ValueError: the bytes are of something else.
     """
     try:
         length, position = _varint(data, 0)
@@ -231,7 +231,7 @@ def _read_table(path: str) -> dict[bytes, bytes]:
     with _gfile.GFile(path, "rb") as file:
         data = file.read()
     if len(data) < _FOOTER_BYTES or struct.unpack("<Q", data[-8:])[0] != _MAGIC:
-        raise ValueError(f"{path} is no index of a checkpoint in TensorFlow's format")
+        raise ValueError(f"{path} is not an index of a checkpoint in TensorFlow's format")
     try:
         # The footer has the places of two blocks: the metadata of the table (here empty) and the list of its blocks.
         _, position = _handle(data, len(data) - _FOOTER_BYTES)
@@ -266,7 +266,7 @@ def _entries(data: bytes, offset: int, size: int, path: str) -> Iterator[tuple[b
     restarts = struct.unpack_from("<I", data, offset + size - 4)[0]
     position, end, key = offset, offset + size - 4 * (restarts + 1), b""
     if end < offset:
-        raise ValueError(f"{path} is damaged: the block at byte {offset} is shorter than it says")
+        raise ValueError(f"{path} is damaged: the block at byte {offset} is shorter than its header says")
     while position < end:
         shared, position = _varint(data, position)
         other, position = _varint(data, position)

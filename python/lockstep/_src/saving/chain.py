@@ -44,7 +44,7 @@ class Chain:
             content = sealed.unseal(data, path)
             return cls(content["base"], list(content["increments"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} does not say which increments there are: {error}") from error
+            raise ValueError(f"{path} is damaged and does not list the increments: {error}") from error
 
     def write(self, directory: str) -> None:
         """Writes `chain.json` atomically: readers see the old list or the new one."""
@@ -96,15 +96,15 @@ def check_not_lost(directory: str, base: str, chain: Chain | None) -> None:
         raise tf.errors.DataLossError(
             None,
             None,
-            f"{Chain._path(directory)} is not there, which lists the increments that build on "
+            f"{Chain._path(directory)} is missing. It lists the increments that build on "
             f"{os.path.join(directory, base)}; {folder} has {len(lying)} of them: {shown}. Training would begin with "
-            f"older values. Put the list back; to begin with the full checkpoint, remove {folder} and {mark}",
+            f"older values. Restore the list; to begin with the full checkpoint, remove {folder} and {mark}",
         )
     if (chain is None or chain.base != base) and _marked(mark) == base:
         raise tf.errors.DataLossError(
             None,
             None,
-            f"{mark} says that increments build on {os.path.join(directory, base)}, and they are not in {folder}. "
+            f"according to {mark}, increments build on {os.path.join(directory, base)}, but they are not in {folder}. "
             "Training would begin with older values. Copy the hidden folder as well (cp -r, or rsync -a); to begin "
             f"with the full checkpoint, remove {mark}",
         )

@@ -125,7 +125,7 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
     def _save_together(self, prefix: tf.Tensor, saveables: list[Any]) -> tf.Tensor:
         context.ensure_initialized()  # also a job of one worker saves by the engine
         tables, shards, others = _by_kind(saveables)
-        # Every worker writes its own data positions; worker 0 alone writes all others.
+        # Every worker writes its own data positions; only worker 0 writes the others.
         mine = [s for s in others if isinstance(s, PositionSaveable) or context.rank == 0]
         # All workers take part in the collectives that read what worker 0 writes.
         gathered = [s.contiguous.op for s in others if isinstance(s, _GatheredSaveable)]
@@ -201,7 +201,7 @@ _TYPES_OF_ROWS = (
 def _split_replicated(saveables: Iterable[Any]) -> tuple[list[Any], list[Any]]:
     """Returns variables of this job that may have been sharded in a job of another size, and all other saveables.
 
-    The placement of a table depends on the number of workers, and the names of slots do not tell their tables.
+    The placement of a table depends on the number of workers, and the names of slots do not contain their tables.
     """
     kinds = (saveable_object_util.ResourceVariableSaveable, saveable_object_util.ReferenceVariableSaveable)
     replicated: list[Any] = []

@@ -97,7 +97,7 @@ def saving() -> Iterator[None]:
         raise type(error)(
             error.node_def,
             error.op,
-            f"the position in the data cannot be part of a checkpoint. Set {_SWITCH_OFF} (the launcher's "
+            f"the position in the data cannot be saved. Set {_SWITCH_OFF} (the launcher's "
             f"--restarts sets 1); the data then starts from its beginning in each session. Or use only datasets whose "
             f"position can be saved, such as files, without Python functions and random numbers. "
             f"{file_errors.cause_of(error)}",
@@ -179,7 +179,7 @@ class PositionHook(tf.compat.v1.train.SessionRunHook):
             self._restore_positions(session, path)
         elif context.is_chief:
             _tf1.logging.warning(
-                "%s has no position of this graph's data for %d workers (it has %s): data begins anew, with its first "
+                "%s has no position of this graph's data for %d workers (it has %s): data restarts at its first "
                 "batch. The checkpoints that this job saves will have the positions",
                 path,
                 context.world_size,
@@ -196,7 +196,7 @@ class PositionHook(tf.compat.v1.train.SessionRunHook):
             raise kind(
                 error.node_def,
                 error.op,
-                f"{path}: worker {context.rank} of {context.world_size} cannot go on in its data from the position in "
+                f"{path}: worker {context.rank} of {context.world_size} cannot continue its data from the position in "
                 f"this checkpoint. Give it the same data again. Or continue from the checkpoint, but with the data "
                 f"from its beginning: set {_SWITCH_OFF}\n{error.message}",
             ) from error
@@ -231,7 +231,7 @@ def _warn_of_beginning(path: str) -> None:
     positions = _describe(_positions_in(path))
     if positions:
         _tf1.logging.warning(
-            "%s has %s, and this job does not use it: data begins anew, with its first batch, while weights and the "
+            "%s has %s, but this job does not use it: data restarts at its first batch; weights and the "
             "step are restored. To restore the position as well, start as many workers with %s",
             path,
             positions,

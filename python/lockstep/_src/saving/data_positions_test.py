@@ -72,13 +72,13 @@ def test_other_files_are_an_error_that_names_the_checkpoint_and_the_file(folder,
     change(folder)
     with pytest.raises(tf.errors.FailedPreconditionError, match=message) as caught:
         _train(folder, 1)
-    assert str(caught.value).startswith(f"{folder}/checkpoints/model.ckpt-3: worker 0 of 1 cannot go on in its data")
+    assert str(caught.value).startswith(f"{folder}/checkpoints/model.ckpt-3: worker 0 of 1 cannot continue its data")
     assert "LOCKSTEP_SAVE_DATA_POSITION=0" in str(caught.value)
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 5}, {"buffer_size": 3, "seed": 1}])
 def test_another_pipeline_is_an_error(folder, options):
-    with pytest.raises(tf.errors.OpError, match="model.ckpt-3: worker 0 of 1 cannot go on in its data"):
+    with pytest.raises(tf.errors.OpError, match="model.ckpt-3: worker 0 of 1 cannot continue its data"):
         _train(folder, 1, **options)
 
 
@@ -103,7 +103,7 @@ def test_unused_positions_are_reported_once_with_the_way_to_use_them(folder, cap
     assert _train(folder, 2, saved=False) == expected
     (said,) = _warnings(caplog)
     assert said.startswith(
-        f"{folder}/checkpoints/model.ckpt-3 has the position of each of 1 workers in 'OneShotIterator', and this job "
+        f"{folder}/checkpoints/model.ckpt-3 has the position of each of 1 workers in 'OneShotIterator', but this job "
     )
     assert "start as many workers with LOCKSTEP_SAVE_DATA_POSITION=1" in said and "--restarts" in said
 

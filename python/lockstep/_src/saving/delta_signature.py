@@ -35,7 +35,7 @@ _ROW_READS = {"ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "Assig
 
 @dataclasses.dataclass
 class _Part:
-    """A variable of the graph: all rows of a logical variable, or some of those of a partitioned one."""
+    """A variable of the graph: all rows of a logical variable, or some rows of a partitioned one."""
 
     variable: tf.Variable
     first: int

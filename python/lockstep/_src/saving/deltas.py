@@ -49,7 +49,7 @@ def export_delta(
       since: the folder of an export with `updatable=True`, or of a delta on one.
       checkpoint: the prefix of the increment with which the delta ends. None: the newest one of the checkpoint folder
         from which the export was made.
-      directory: the folder in which the delta's folder is made. None: that of `since` if it is a delta, or else
+      directory: the folder in which the delta's folder is made. None: the folder of `since` if it is a delta, or else
         `deltas` beside the export.
 
     Returns:
@@ -80,7 +80,7 @@ def export_delta(
         if not newer:
             return None
         if _gfile.exists(target):
-            raise FileExistsError(f"export_delta: {target} builds on {since} already; pass the last delta as `since`")
+            raise FileExistsError(f"export_delta: {target} already builds on {since}; pass the last delta as `since`")
         tensors = _merged(record, newer, history)
     except tf.errors.DataLossError as error:
         history.check_present(error)
@@ -206,7 +206,7 @@ class _History:
         return tf.errors.FailedPreconditionError(
             None,
             None,
-            f"export_delta: no increment in {os.path.join(self._directory, chain.FOLDER)} leads on from {self._since} "
+            f"export_delta: no increment in {os.path.join(self._directory, chain.FOLDER)} continues {self._since} "
             f"(version {self._record.version}), and the newest full checkpoint is {self._newest()}; a full export is "
             "needed",
         )

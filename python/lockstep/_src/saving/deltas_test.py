@@ -412,7 +412,7 @@ def test_missing_damaged_and_exchanged_increments_are_named(trained, tmp_path):
         of(f"{copy}/model.ckpt-99")
     assert of(first)
     assert sorted(os.listdir(tmp_path / "deltas")) == [f"{os.path.basename(exported)}-000001"]
-    with pytest.raises(FileExistsError, match="000001 builds on .* already; pass the last delta"):
+    with pytest.raises(FileExistsError, match="000001 already builds on .*; pass the last delta"):
         of(first)
 
 
@@ -505,7 +505,7 @@ def test_arguments_are_checked(trained, tmp_path):
         w = tf.get_variable("w", [2], use_resource=True)
         return tf.saved_model.predict_signature_def({"x": tf.placeholder(tf.float32)}, {"w": w})
 
-    with pytest.raises(ValueError, match="plain/model.ckpt' has no id.*save_incremental_checkpoint_secs"):
+    with pytest.raises(ValueError, match="plain/model.ckpt' has no checkpoint id.*incremental_checkpoint_secs"):
         export(tmp_path / "exports", path, one, updatable=True)
 
     def with_table():
@@ -632,7 +632,7 @@ def test_a_checkpoint_that_is_older_than_since_is_named_so(tmp_path):
 def test_a_lost_list_of_increments_is_named(tmp_path):
     chain = Chain(tmp_path / "job", 3, 0)
     os.remove(f"{chain.folder}/.incremental_checkpoint/chain.json")
-    with pytest.raises(tf.errors.DataLossError, match="chain.json is not there, which lists .* has 3 of them"):
+    with pytest.raises(tf.errors.DataLossError, match="chain.json is missing. It lists .* has 3 of them"):
         lockstep.export_delta(chain.since(tmp_path / "since", 1))
 
 

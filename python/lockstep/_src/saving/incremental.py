@@ -2,7 +2,7 @@
 
 An increment is a TensorFlow checkpoint. It has the keys of each dynamic table that were seen or changed since the
 previous checkpoint, and the keys that were removed (tf/checkpoint/table_layout.h). It has the rows of each sharded
-table that differ from those of the previous checkpoint (tf/checkpoint/saved_table.h). It has all other variables whole.
+table that differ from the previous checkpoint (tf/checkpoint/saved_table.h). It has all other variables whole.
 Increments are in a folder of their own.
 
     <directory>/model.ckpt-1000.*                                  a full checkpoint
@@ -19,7 +19,7 @@ therefore fails with an error that names it; the names of the files do not matte
 
 Like any checkpoint, an increment is complete or absent. It becomes valid when `chain.json` lists it; this file is
 written and synced after the increment. The next full checkpoint from any saver ends the chain. When a chain on the new
-checkpoint begins, all other increments of the folder are removed: those of the old chain, and unlisted ones that a
+checkpoint begins, all other increments of the folder are removed: the old chain's increments, and unlisted ones that a
 killed worker has left.
 """
 
@@ -69,7 +69,7 @@ class IncrementalSaver:
         if not tables and not shards and context.rank == 0:
             # A job of another size may have had sharded tables in place of replicated ones, and saved increments.
             _log.warning(
-                "the graph has no dynamic and no sharded tables, of which increments have the changes: each checkpoint "
+                "the graph has no dynamic or sharded tables, whose changes increments record: each checkpoint "
                 "is a full one"
             )
         self._full: Callable[[], Any] = saver if callable(saver) else lambda: saver
@@ -254,7 +254,7 @@ def _saver_of_changes() -> tf_saver.Saver:
 
 
 class IncrementalCheckpointHook(tf.compat.v1.train.CheckpointSaverHook):
-    """A hook that saves increments while a session trains, and restores those of its checkpoint when it begins.
+    """A hook that saves increments while a session trains, and restores its checkpoint's increments when it begins.
 
     The session saves the full checkpoints; if there is none to build on, this hook saves one. The hook must come before
     the hook that saves full checkpoints.

@@ -37,7 +37,7 @@ class Increment:
             self.dtypes = self._reader.get_variable_to_dtype_map()
             ids = checkpoint_ids.read_ids(self._reader)
         if ids is None:
-            raise tf.errors.DataLossError(None, None, f"{prefix} has no id ({checkpoint_ids.TENSOR})")
+            raise tf.errors.DataLossError(None, None, f"{prefix} has no checkpoint id ({checkpoint_ids.TENSOR})")
         self.version, self.previous = ids
         self._last_whole: tuple[str, np.ndarray] | None = None  # the tensor that `rows` read last, if it has no slices
 

@@ -110,9 +110,7 @@ def _one_table(target: Any, tables: Mapping[str, DynamicVariable]) -> DynamicVar
         return None
     if len(several) > 1:
         names = ", ".join(str(one.name) for one in several)
-        raise ValueError(
-            f"init_from_checkpoint: got the list {names}, wanted a dynamic table alone: it has no partitions"
-        )
+        raise ValueError(f"init_from_checkpoint: got the list {names}, wanted one dynamic table: it has no partitions")
     return several[0]
 
 

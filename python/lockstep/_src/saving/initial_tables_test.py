@@ -148,7 +148,7 @@ def test_a_restore_does_not_need_the_checkpoint_of_the_initial_rows(saved, tmp_p
             r"has a variable 'old/dense' of shape \[2\], and the dynamic tables old/user",
         ),
         (lambda p: {"old/word": p.user}, "'old/word' has keys string and rows .2, 2., the model int64"),
-        (lambda p: {"old/user": [p.user, p.word]}, "got the list new/user.*new/word.*, wanted a dynamic table alone"),
+        (lambda p: {"old/user": [p.user, p.word]}, "got the list new/user.*new/word.*, wanted one dynamic table"),
     ],
 )
 def test_maps_that_do_not_fit_are_refused_by_name(assignment, message, saved):

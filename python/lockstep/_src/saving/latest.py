@@ -62,10 +62,10 @@ def checkpoint_state(directory: str | os.PathLike[str] | None) -> Any:
     raise tf.errors.DataLossError(
         None,
         None,
-        f"{path}: the file that says which checkpoint is the last {wrong}. Training would begin anew, or continue from "
-        f"another one. In its folder there are {', '.join(there[-_SHOWN:]) or 'no checkpoints'}. To go on from one of "
-        f"them, make this the file's only line: model_checkpoint_path: {newest!r:.300}; to start from step 0, give "
-        "another folder, or remove the file and the checkpoints",
+        f"{path}: the state file {wrong}; refusing to start from step 0 or from another checkpoint. In its folder: "
+        f"{', '.join(there[-_SHOWN:]) or 'no checkpoints'}. To continue from one of them, make this the file's only "
+        f"line: model_checkpoint_path: {newest!r:.300}; to start from step 0, give another folder, or remove the file "
+        "and the checkpoints",
     )
 
 
@@ -103,19 +103,19 @@ def _look(directory: str, path: str) -> tuple[Any, str | None]:
     """Returns the content of the state file, or None; and a text with the error, or None."""
     if not _gfile.exists(path):
         there = _checkpoints(directory)
-        return None, f"is not there, beside {len(there)} checkpoints" if len(there) > 1 else None
+        return None, f"is missing beside {len(there)} checkpoints" if len(there) > 1 else None
     try:
         state = tf.train.get_checkpoint_state(directory)
     except ValueError:  # the file is not text, or names no checkpoint
         state = None
     if state is None:
-        return None, "is damaged, or cannot be read"
+        return None, "is damaged or cannot be read"
     last, listed = state.model_checkpoint_path, state.all_model_checkpoint_paths
     if listed and listed[-1] != last:
-        return None, f"names {last}, and {listed[-1]} as the newest of all: it is damaged, or was edited"
+        return None, f"names {last}, and {listed[-1]} as the newest of all: it is damaged or was edited"
     # A checkpoint in TensorFlow's old format is a file without ".index".
     if not _gfile.exists(f"{last}.index") and not _gfile.exists(last):
-        return None, f"names {last}, which is not there"
+        return None, f"names {last}, which does not exist"
     return state, None
 
 

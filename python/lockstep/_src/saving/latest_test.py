@@ -43,9 +43,9 @@ def test_an_error_shows_the_newest_checkpoints_in_the_order_of_their_steps(tmp_p
     for step in range(8 + count, 8, -1):
         (tmp_path / f"model.ckpt-{step}.index").touch()
     (tmp_path / "model.ckpt.index").touch()
-    with pytest.raises(tf.errors.DataLossError, match="In its folder there are") as error:
+    with pytest.raises(tf.errors.DataLossError, match="In its folder: ") as error:
         latest.agreed_checkpoint(tmp_path, "latest")
-    listed = re.search("there are (.*?)\\. To go on", error.value.message)[1]
+    listed = re.search("In its folder: (.*?)\\. To continue", error.value.message)[1]
     assert re.search(shown, listed) and listed.count(",") == max(min(count, 8) - 1, 0)
 
 
@@ -54,12 +54,12 @@ def test_an_error_shows_the_newest_checkpoints_in_the_order_of_their_steps(tmp_p
     [
         (b"", "is damaged"),
         (b"\xff\xfe", "is damaged"),
-        (b'model_checkpoint_path: "model.ckpt-4"\n', "names .*model.ckpt-4, which is not there"),
+        (b'model_checkpoint_path: "model.ckpt-4"\n', "names .*model.ckpt-4, which does not exist"),
         (
             b'model_checkpoint_path: "model.ckpt-1"\nall_model_checkpoint_paths: "model.ckpt-2"\n',
             "names .*model.ckpt-1, and .*model.ckpt-2 as the newest of all",
         ),
-        (None, "is not there, beside 2 checkpoints"),
+        (None, "is missing beside 2 checkpoints"),
     ],
 )
 def test_a_state_file_that_does_not_say_which_checkpoint_is_the_last_is_an_error_that_says_what_to_do(
@@ -70,7 +70,7 @@ def test_a_state_file_that_does_not_say_which_checkpoint_is_the_last_is_an_error
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(
-        tf.errors.DataLossError, match=f"{path}: .* {wrong}.*there are .*ckpt-1, .*ckpt-2. To go on"
+        tf.errors.DataLossError, match=f"{path}: .* {wrong}.*In its folder: .*ckpt-1, .*ckpt-2. To continue"
     ) as error:
         latest.latest_checkpoint(tmp_path)
     path.write_text(re.search("only line: (.*?);", error.value.message)[1])

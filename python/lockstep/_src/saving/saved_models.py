@@ -116,7 +116,7 @@ def export_all(
       checkpoint_path: prefix of a checkpoint.
       signature_defs_and_main_op_fn: builds the model in the default graph, for mode 'infer', and returns its signatures
         by name, or a pair of them and the operation to run when the SavedModel is loaded. The signature of mode 'infer'
-        is named 'serving_default', those of the others 'train' and 'eval'. Signatures of other names are kept.
+        is named 'serving_default', the others' signatures 'train' and 'eval'. Signatures of other names are kept.
       assets_extra: files to copy, as in `export`.
       as_text: writes the graph as text.
       clear_devices: removes the devices of operations.
@@ -129,7 +129,7 @@ def export_all(
       The directory of the SavedModel on the chief. On other workers None, without waiting.
 
     Raises:
-      ValueError: as in `export`; or there is no signature of any of the modes.
+      ValueError: as in `export`; or none of the modes has a signature.
       FileNotFoundError: a file of `assets_extra` does not exist.
       TypeError: the function did not return signatures.
     """
@@ -249,8 +249,8 @@ def _updates(checkpoint: _Checkpoint) -> tuple[Updates, delta_files.Record]:
     version = checkpoint_ids.ids_of(checkpoint.path)
     if version is None:
         raise ValueError(
-            f"export: checkpoint {checkpoint.path!r} has no id ({checkpoint_ids.TENSOR}), on which increments build; "
-            "with updatable=True wanted one of a session that saves increments (save_incremental_checkpoint_secs)"
+            f"export: checkpoint {checkpoint.path!r} has no checkpoint id ({checkpoint_ids.TENSOR}) to build on; with "
+            "updatable=True wanted one of a session that saves increments (save_incremental_checkpoint_secs)"
         )
     tables = [table.mutable for table in dynamic.dynamic_tables()]
     others = [
@@ -270,7 +270,7 @@ def _updates(checkpoint: _Checkpoint) -> tuple[Updates, delta_files.Record]:
 def _select_modes(
     name: str, signatures: Mapping[str, Any], modes: Sequence[str] | None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Returns the signatures without those of other modes, and the modes that have a signature."""
+    """Returns the signatures without signatures of other modes, and the modes that have a signature."""
     present = [mode for mode in _KEYS if _KEYS[mode] in signatures and (modes is None or mode in modes)]
     if not present:
         wanted = [_KEYS[mode] for mode in modes or _KEYS]
@@ -306,7 +306,7 @@ def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
         if os.path.isabs(normal) or normal.split(os.sep)[0] in ("..", "."):
             raise ValueError(f"export: assets_extra has {destination!r}, wanted a path inside assets.extra")
         if not _gfile.exists(source) or _gfile.isdir(source):
-            raise FileNotFoundError(f"export: assets_extra has {destination!r}: {source!r}, which is no file")
+            raise FileNotFoundError(f"export: assets_extra has {destination!r}: {source!r}, which is not a file")
         checked[normal] = os.fspath(source)
     return checked
 
@@ -352,7 +352,7 @@ class _Checkpoint:
             raise ValueError("export: checkpoint_path is None: tf.train.latest_checkpoint found no checkpoint")
         self.path = os.fspath(path)
         if not _gfile.exists(f"{self.path}.index"):
-            raise ValueError(f"export: there is no checkpoint {self.path!r}; wanted the prefix of one")
+            raise ValueError(f"export: checkpoint {self.path!r} does not exist; wanted the prefix of one")
         reader = tf.train.load_checkpoint(self.path)
         self.shapes = reader.get_variable_to_shape_map()
         self.dtypes = reader.get_variable_to_dtype_map()

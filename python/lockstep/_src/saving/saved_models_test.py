@@ -351,7 +351,7 @@ def test_assets_outside_of_the_export_are_refused(checkpoint, tmp_path, destinat
 
 
 def test_missing_asset_is_refused(checkpoint, tmp_path):
-    refused(FileNotFoundError, "'/no/file', which is no file", tmp_path, checkpoint, assets_extra={"a": "/no/file"})
+    refused(FileNotFoundError, "'/no/file', which is not a file", tmp_path, checkpoint, assets_extra={"a": "/no/file"})
 
 
 @pytest.mark.parametrize("returned", [None, {}, {"a": 1}, ("a", "b")])

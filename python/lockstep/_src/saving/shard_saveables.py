@@ -45,7 +45,7 @@ class ShardSaveable(saveable_object.SaveableObject):
 def saved_shard_of(variable: Any) -> sharded.Shard | None:
     """Returns the rows that a variable holds, if it is a sharded table or a slot of one, and is saved in rows.
 
-    TensorFlow reads no slices of float16. In a job of one worker only names and shapes tell of slots, which are not
+    TensorFlow reads no slices of float16. In a job of one worker only names and shapes identify slots, which are not
     trainable.
     """
     if not resource_variable_ops.is_resource_variable(variable) or variable.dtype.base_dtype == tf.float16:

@@ -1,4 +1,4 @@
-"""Tests of the snapshots of a save in the background: it saves what was there, whatever changes a variable later.
+"""Tests of the moment of a save in the background: it saves what was there, regardless of later changes.
 
 Rank 0 begins a save and changes its variable; only then rank 1 begins the save. So rank 0 reads nothing before.
 """
@@ -232,7 +232,7 @@ def fail_on_one(folder):
         while not library.background_has_ended(library.engine_number(), 1.0):
             pass
     assert library.background_has_ended(library.engine_number(), 0)  # the error is raised once
-    ordered.barrier()  # steps go on
+    ordered.barrier()  # steps continue
 
 
 # Promise (checkpoints.md): a save that fails is an error of a later step, on all workers.

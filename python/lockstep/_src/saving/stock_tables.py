@@ -114,7 +114,7 @@ class StockTable(dynamic.DynamicVariable):
             rows = _variable(f"{name}-values", [self._count, dim], tf.float32)
             self._lookups = _Lookups(name, keys, rows, self.default_value)
             handle, initializer_op = rows.handle, rows.initializer
-        # Skips DynamicVariable's __init__ and calls that of TensorFlow's class, with the resource of the rows.
+        # Skips DynamicVariable's __init__ and calls the one of TensorFlow's class, with the resource of the rows.
         super(dynamic.DynamicVariable, self).__init__(
             trainable=False,
             shape=tf.TensorShape([None, dim]),

@@ -1,4 +1,4 @@
-"""The numbers of strings: those of the C++ library, and of an independent computation."""
+"""The numbers of strings: from the C++ library, and from an independent computation."""
 
 import numpy as np
 import pytest

@@ -51,7 +51,7 @@ def adapt_hooks(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_f
 
     Args:
       hooks: the hooks that the program passed on this worker. Changes to them are undone when the session ends.
-      chief_only: those of the hooks that are for worker 0. Other workers run only the hooks that need all workers.
+      chief_only: the hooks among them that are for worker 0. Other workers run only the hooks that need all workers.
       restored_from: the directory from which the session restores its checkpoint.
 
     Returns:
@@ -65,7 +65,7 @@ def adapt_hooks(hooks: Sequence[Any], chief_only: Sequence[Any] = (), restored_f
     for hook in hooks:
         mine = context.rank == 0 or id(hook) not in chiefs
         if type(hook) is _tf1.train.GlobalStepWaiterHook:
-            _log.warning("GlobalStepWaiterHook: left out, as all workers take each step together")
+            _log.warning("GlobalStepWaiterHook has no effect: all workers take each step together")
             continue
         if id(hook) in shared:
             hook = hook if mine else _silenced(hook)
@@ -243,7 +243,7 @@ class _LauncherListener(tf.compat.v1.train.CheckpointSaverListener):
 
     def after_save(self, session: Any, global_step_value: int) -> None:
         step = int(global_step_value)
-        path = getattr(self._hook, "saved_path", f"{self._hook._save_path}-{step}")  # that of an increment
+        path = getattr(self._hook, "saved_path", f"{self._hook._save_path}-{step}")  # an increment's path
         resumes = data_positions.resumes(session.graph)
         background.when_done(lambda: notes.say_saved(path, suffix=".index", step=step, resumes=True, data=resumes))
 
@@ -267,7 +267,7 @@ class PeriodicJobHook(AgreedPeriodHook):
     """A hook that saves checkpoints or writes summaries for the whole job, not for each worker.
 
     All workers save checkpoints together, at the same steps. If summaries need a collective, all workers compute them
-    together; examples are summaries of a sharded table, or of a batch that all workers take together. Worker 0 alone
+    together; examples are summaries of a sharded table, or of a batch that all workers take together. Only worker 0
     computes all other summaries. Only worker 0 writes summaries.
 
     Args:
@@ -279,7 +279,7 @@ class PeriodicJobHook(AgreedPeriodHook):
         super().__init__(hook)
         self.stops_alike = True
         self._restored = restored
-        self._listeners: list[Any] | None = None  # those of the program
+        self._listeners: list[Any] | None = None  # the program's listeners
         self._name = f"{type(hook).__name__} of {getattr(hook, '_checkpoint_dir', None) or hook._output_dir}"
         if context.rank == 0 and isinstance(hook, _SAVER_HOOK):
             # A session that failed has left its listener.
@@ -305,7 +305,7 @@ class PeriodicJobHook(AgreedPeriodHook):
         self._in_background = isinstance(self._hook, _SAVER_HOOK) and not agreement.any_worker(
             not self._may_save_in_background(), "saves_wait"
         )
-        # The first checkpoint waits. It is saved like the later ones all the same, for which it takes the memory.
+        # The first checkpoint waits. It is saved in the same way as the later ones, to allocate their memory.
         with file_errors.raised_on_all(self._name):
             with keeping, background.allowed.holding(self._in_background):
                 super().after_create_session(session, coord)

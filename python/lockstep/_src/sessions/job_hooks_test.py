@@ -45,7 +45,7 @@ def test_a_loss_that_is_nan_ends_training(in_scope):
 
 
 class OwnNanHook(tf1.train.NanTensorHook):
-    """A program's subclass, which also does something at the begin and at the end."""
+    """A program's subclass, which also does something at the start and at the end."""
 
     def __init__(self, loss, calls):
         super().__init__(loss)

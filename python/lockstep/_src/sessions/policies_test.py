@@ -60,7 +60,7 @@ def test_policy_is_called_every_n_steps_with_values_of_the_step():
 def test_end_of_training_calls_a_policy_once_if_requested(every, calls):
     policy = Recorder(every_n_steps=every, at_end=True)
     train(4, [policy])
-    # At the end there is no run, so there is no context.
+    # Nothing runs at the end, so the context is missing.
     assert [(step, has_context) for step, _, has_context in policy.calls] == calls
     assert policy.only_at_end == (every is None)
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 
 def get_session_config(*args: Any, **kwargs: Any) -> tf.compat.v1.ConfigProto:
-    """Returns a configuration for a session of a job; the arguments are those of `tf.compat.v1.ConfigProto`."""
+    """Returns a configuration for a session of a job; it takes the arguments of `tf.compat.v1.ConfigProto`."""
     kwargs.setdefault("allow_soft_placement", True)
     return wraps_session_config(tf.compat.v1.ConfigProto(*args, **kwargs))
 

@@ -136,7 +136,7 @@ def test_a_session_refuses_a_damaged_state_file(tmp_path, damage):
         if damage == "gone":
             path.unlink()
         before = _files(tmp_path)
-        with pytest.raises(tf.errors.DataLossError, match=f"{path}: .*Training would begin anew"):
+        with pytest.raises(tf.errors.DataLossError, match=f"{path}: .*refusing to start from step 0"):
             train(checkpoint_dir=str(tmp_path), save_checkpoint_steps=2)
         assert _files(tmp_path) == before
         path.write_bytes(written)

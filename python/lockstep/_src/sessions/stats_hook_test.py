@@ -33,7 +33,7 @@ def scalars(folder):
 
 
 def train(folder):
-    """Trains on a worker with the hook, or without if there is no folder; returns the table."""
+    """Trains on a worker with the hook, or without a folder without it; returns the table."""
     rank = lockstep.rank()
     with tf.Graph().as_default(), lockstep.scope():
         with lockstep.embedding_scope():

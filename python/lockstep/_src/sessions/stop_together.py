@@ -39,7 +39,7 @@ _ALIKE = (
 def may_stop_alone(hook: Any) -> bool:
     """Returns whether a hook might request a stop on this worker but not on the others.
 
-    The result is false for hooks whose attribute `stops_alike` is true, such as this library's, and for those of
+    The result is false for hooks whose attribute `stops_alike` is true, such as this library's, and for the ones of
     TensorFlow's hooks that are listed in `_ALIKE`.
     """
     return not (getattr(hook, "stops_alike", False) or type(hook) in _ALIKE)

@@ -155,5 +155,5 @@ def _checkpoint(place: str | os.PathLike[str] | None) -> str:
         return place
     latest = latest_checkpoint(place)
     if latest is None:
-        raise ValueError(f"export_saved_model: found no checkpoint in {place!r}")
+        raise ValueError(f"export_saved_model: no checkpoint in {place!r}")
     return latest

@@ -95,7 +95,7 @@ def test_an_export_has_the_values_of_the_checkpoint(checkpoints, tmp_path, place
         (
             lambda s, f: s.export_saved_model(f, f, signature),
             ValueError,
-            "^export_saved_model: found no checkpoint in '",
+            "^export_saved_model: no checkpoint in '",
         ),
     ],
     ids=["position", "scope", "embedding_scope", "estimator", "signature", "no checkpoint_dir", "no checkpoint"],

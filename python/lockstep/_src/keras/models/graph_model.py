@@ -167,7 +167,7 @@ class Model:
         """
         path = latest.latest_checkpoint(checkpoint_dir) or os.fspath(checkpoint_dir)
         if not tf.io.gfile.exists(f"{path}.index"):
-            raise ValueError(f"load_weights: there is no checkpoint in {checkpoint_dir!r}")
+            raise ValueError(f"load_weights: no checkpoint in {checkpoint_dir!r}")
         self._weights = (path, scope, skip_mismatched)
 
     # Training.
@@ -462,7 +462,7 @@ class Model:
         directory = checkpoint_dir or self._checkpoint_dir
         found = latest.latest_checkpoint(directory) is not None
         if not found and self._weights is None:
-            raise ValueError(f"{what}: there is no checkpoint in {directory!r}; train first, or load_weights()")
+            raise ValueError(f"{what}: no checkpoint in {directory!r}; train first, or load_weights()")
         return directory if found else None
 
     def _run(
