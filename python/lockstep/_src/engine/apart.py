@@ -32,15 +32,13 @@ def watches_reads() -> bool:
     """Prepares the warning that the first element of a share shows. For datasets that give each worker a share.
 
     Returns:
-      Whether this process may still show it. If not, a dataset need not tell the engine of reads.
+      Whether this process may still show it. If not, a dataset need not report reads to the engine.
     """
     watches = _speaks() and not program_end.has_joined()
     if watches:
         from lockstep._src.engine import library
 
-        library.set_apart_text(
-            _text("its data is read", "A model that trains on it now is trained by each worker alone")
-        )
+        library.set_apart_text(_text("its data is read", "Each worker would train a model of its own on it"))
     return watches
 
 
@@ -76,7 +74,7 @@ def is_scope_open() -> bool:
 
 
 def note_own_gradient() -> None:
-    """Warns once if a gradient of a table is made while no scope is open: those of other weights are not exchanged."""
+    """Warns once if a gradient of a table is made while no scope is open: other gradients are not exchanged."""
     if not _open_scopes:
         warn_of_own_step("a gradient of a sharded or dynamic table is computed")
 

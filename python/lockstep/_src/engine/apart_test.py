@@ -40,7 +40,7 @@ def read_parquet_in_a_session(path):
 
 
 def read_all(path):
-    """Reads whole data, which is no share, and makes a share that nothing reads."""
+    """Reads whole data, which is not a share, and makes a share that nothing reads."""
     _rows()
     lockstep.rank(), lockstep.size(), lockstep.stats()
     return sum(1 for _ in lockstep.data.ParquetDataset(path, 2, partition_count=1))
@@ -72,7 +72,7 @@ def exchange_first(path):
 
 
 def start_named_job(path):
-    """Reads data of a program that exchanges by names, as those of Horovod's interface do."""
+    """Reads data of a program that exchanges by names, as programs with Horovod's interface do."""
     del path
     lockstep.named.start()
     return sum(1 for _ in _rows())

@@ -1,17 +1,17 @@
 """Work beside the steps of training: a checkpoint that is written while training continues.
 
 The engine does the work on a lane of its own (core/comm/job/background_lane.h). A thread of this process waits for its
-end, and then does what remains in Python. There is one such work at a time; the next one waits for it, and so does the
-end of the job. An error of the work is raised by the next call of `check` or `finish`.
+end, and then does what remains in Python. There is one such work at a time; the next one and the
+end of the job wait for it. An error of the work is raised by the next call of `check` or `finish`.
 
-A work has these parts on each worker. The workers meet after each, and go on only if all have succeeded:
+A work has these parts on each worker. The workers synchronize after each, and continue only if all have succeeded:
 
     the engine's work    it writes the checkpoint
     `then`               makes the result valid: the state file
     functions            of `when_done`, which rely on the result: a report, an entry in a chain of checkpoints
 
-A function that comes while the workers meet for the last time waits for that meeting, as another worker's functions may
-have failed. It is called after it.
+A function that comes during the last of these rendezvous waits for its end, because another worker's functions may have
+failed. It is called afterwards.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def leave(end: Callable[[], None]) -> None:
         while work is not None and work.thread.is_alive():
             with contextlib.suppress(KeyboardInterrupt):
                 _join(work)
-    # The errors of a rank that leaves, or whose peers have left, are no news.
+    # The errors of a rank that leaves, or whose peers have left, are expected.
     no_news = (tf.errors.CancelledError, tf.errors.UnavailableError)
     if work is not None and work.error is not None and not isinstance(work.error, no_news):
         logging.getLogger("lockstep").error("%s: %s", work.what, file_errors.cause_of(work.error))

@@ -44,7 +44,7 @@ class Task:
         try:
             config = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"TF_CONFIG is no JSON ({error}): {text!r}; correct it or unset it") from None
+            raise ValueError(f"TF_CONFIG is not JSON ({error}): {text!r}; correct it or unset it") from None
         if not isinstance(config, dict):
             raise ValueError(f"TF_CONFIG: got {text!r}, wanted an object with 'cluster' and 'task'")
         cluster = config.get("cluster")
@@ -72,7 +72,7 @@ def _addresses(hosts: list[str] | dict[str, str]) -> list[str]:
     if isinstance(hosts, dict):  # the sparse form: {"0": "host:port"}
         hosts = [hosts[key] for key in sorted(hosts, key=int)]
     if isinstance(hosts, str):
-        raise TypeError(f"{hosts!r} is no list of host:port")
+        raise TypeError(f"{hosts!r} is not a list of host:port")
     return [str(host) for host in hosts]
 
 
@@ -113,7 +113,7 @@ class Cluster:
             if task.task_type in _SIDE_TASKS:
                 return cls(*here, task.cluster, 0, 0, 1, (here,), "", "")
             raise ValueError(
-                f"TF_CONFIG: task type {task.task_type!r} has no part in synchronous training; "
+                f"TF_CONFIG: task type {task.task_type!r} does not train; "
                 f"wanted one of {', '.join(map(repr, _TRAINERS + _SIDE_TASKS))}"
             )
         _check_size(len(task.trainers), "TF_CONFIG")
@@ -156,7 +156,7 @@ class Cluster:
         )
 
     def alone(self) -> Cluster:
-        """Returns a job of this process alone, with the task type, task index and secret that it has in this job."""
+        """Returns a job of only this process, with the task type, task index and secret that it has in this job."""
         return dataclasses.replace(
             self,
             rank=0,
@@ -171,7 +171,7 @@ class Cluster:
         """Raises ValueError if a variable is missing that workers need to connect, or if this is a parameter server."""
         if self.task_type == "ps":
             raise ValueError(
-                "TF_CONFIG: this process is a parameter server, and workers keep the parameters themselves; let it "
+                "TF_CONFIG: this process is a parameter server, but workers keep the parameters themselves; let it "
                 "call hb.train.Server().join(), which returns at once, or leave 'ps' out of the cluster"
             )
         for variable, value in ((RENDEZVOUS, self.rendezvous), (SECRET, self.secret)):

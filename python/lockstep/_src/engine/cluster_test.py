@@ -129,7 +129,7 @@ def test_launcher_alone_is_enough():
         (tf_config("worker", 0, {"worker": ["a:1"] * 65537}), "TF_CONFIG: got 65537 workers, wanted at most 65536"),
         ({"LOCKSTEP_RANK": "0"}, "LOCKSTEP_WORLD_SIZE is not set"),
         (launched(0, 2, **tf_config("chief", 0)), "LOCKSTEP_WORLD_SIZE is 2.*TF_CONFIG names 3"),
-        ({"TF_CONFIG": "nonsense"}, "TF_CONFIG is no JSON"),
+        ({"TF_CONFIG": "nonsense"}, "TF_CONFIG is not JSON"),
         ({"TF_CONFIG": "[1]"}, "TF_CONFIG: got.*wanted an object"),
         ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "'task'"),
         ({"TF_CONFIG": '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}'}, "no list"),

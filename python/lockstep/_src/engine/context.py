@@ -104,7 +104,7 @@ class Context:
     @takes_options
     @contextlib.contextmanager
     def scope(cls, **kwargs: Unpack[OptionValues]) -> Iterator[Context]:
-        """Changes options inside the block and restores the old values at its end, also after an exception.
+        """Changes options inside the block and restores the old values when it ends, also after an exception.
 
         Raises:
           AttributeError: an option is unknown.
@@ -136,7 +136,7 @@ class Context:
             if self._cluster is not None and self._cluster_pid != os.getpid():
                 if self._connected:
                     raise RuntimeError(
-                        f"this process (pid {os.getpid()}) was forked from one that had connected to its job (pid "
+                        f"this process (pid {os.getpid()}) was forked after its parent had connected to the job (pid "
                         f"{self._cluster_pid}); fork before the first scope or collective"
                     )
                 self._cluster = None
@@ -199,7 +199,7 @@ class Context:
 
     @property
     def local_rank(self) -> int:
-        """Index of this worker among those of its host, from 0."""
+        """Index of this worker among its host's workers, from 0."""
         return self.cluster.local_rank
 
     @property
@@ -319,7 +319,7 @@ class Context:
 
     @classmethod
     def canonicalize(cls, devices: Sequence[str]) -> list[str]:
-        """Returns the full names of `devices`; missing parts are those of the first CPU of this process."""
+        """Returns the full names of `devices`; missing parts are taken from the first CPU of this process."""
         import tensorflow as tf
 
         if isinstance(devices, str):
@@ -418,7 +418,7 @@ class Context:
     def detached(self) -> Iterator[None]:
         """Makes `ensure_initialized` do nothing inside the block: for graphs that no worker of this job runs.
 
-        One worker alone builds such a graph, so connecting would wait for the others in vain.
+        Only one worker builds such a graph, so connecting would wait for the others forever.
         """
         with self._lock:
             self._detached += 1
@@ -439,12 +439,12 @@ class Context:
         self._leave("")
 
     def leave_at_end(self) -> None:
-        """Leaves the job at the end of the program, and tells other workers that wait for this one how it ended."""
+        """Leaves the job at the end of the program, and sends its reason to other workers that wait for this one."""
         with contextlib.suppress(KeyboardInterrupt):  # of the wait for a checkpoint
             self._leave(program_end.farewell())
 
     def _leave(self, how: str) -> None:
-        """Leaves the job and tells other workers, which may wait for this one, how it leaves."""
+        """Leaves the job and sends its reason to other workers, which may wait for this one."""
         if self._connected:
             self._around_leaving(lambda: self._leave_now(how))
 

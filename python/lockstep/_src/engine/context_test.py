@@ -48,7 +48,7 @@ def test_a_fork_reads_its_own_environment_and_cannot_share_a_connection(fresh, m
     assert (fresh.rank, fresh.world_size) == (2, 3)
     monkeypatch.setattr(fresh, "_connected", True)
     monkeypatch.setattr(os, "getpid", lambda: parent + 2)
-    with pytest.raises(RuntimeError, match=rf"{parent + 2}.*forked from one that had connected.*{parent + 1}"):
+    with pytest.raises(RuntimeError, match=rf"{parent + 2}.*forked after its parent had connected.*{parent + 1}"):
         fresh.rank  # noqa: B018
 
 

@@ -160,7 +160,7 @@ ENDS = {
     "no message of the launcher": (
         lambda launcher: launcher.say_bytes(b"GET / HTTP/1.0\n"),
         RuntimeError,
-        "elastic job: the connection to the launcher broke: a message that is not the other side's",
+        "elastic job: the connection to the launcher broke: a message with a wrong MAC",
     ),
     "a place without a rank": (
         lambda launcher: launcher.say(**{"is": "round", "size": 3}),
@@ -221,7 +221,7 @@ def test_a_launcher_that_does_not_answer_is_named(moved, monkeypatch):
 
 
 class Holder:
-    """Counts how often it is told to forget."""
+    """Counts the calls that make it forget."""
 
     count = 0
 

@@ -63,5 +63,5 @@ def warn_of_what_has_no_effect(environ: Mapping[str, str], known: frozenset[str]
         logging.getLogger("lockstep").warning("environment variables without effect: %s", "; ".join(in_vain))
     if unknown:
         logging.getLogger("lockstep").warning(
-            "environment variables that are not known: %s; known are %s", ", ".join(unknown), ", ".join(sorted(known))
+            "unknown environment variables: %s; known ones are %s", ", ".join(unknown), ", ".join(sorted(known))
         )

@@ -87,7 +87,7 @@ def test_a_variable_that_nobody_knows_is_named_with_those_that_are(caplog):
     with caplog.at_level(logging.WARNING, logger="lockstep"):
         warn_of_what_has_no_effect({"HB_GRAD_BUCKETS": "2", "HB_GRAD_NBUCKETS": "2", "HOME": "/"}, VARIABLES)
     (record,) = caplog.records
-    assert "not known: HB_GRAD_BUCKETS; known are" in record.getMessage()
+    assert "unknown environment variables: HB_GRAD_BUCKETS; known ones are" in record.getMessage()
     assert "HB_GRAD_NBUCKETS" in record.getMessage()
 
 

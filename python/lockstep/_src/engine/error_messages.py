@@ -6,7 +6,7 @@ some thousand characters, and names of functions. While this process is part of 
 | replaced | reason |
 | --- | --- |
 | `error_interpolation.interpolate_graph` | puts the stack first, for sessions |
-| `InterpolateRuntimeError.__exit__` | puts the stack first for functions, also those of Keras' `fit` |
+| `InterpolateRuntimeError.__exit__` | puts the stack first for functions, also for functions of Keras' `fit` |
 | `eager.core._status_to_exception` | gets messages that begin with `{{function_node ...}}` |
 
 A message keeps all of its text, except the name of the function into which TensorFlow wraps a single operation.

@@ -29,7 +29,7 @@ SHOWS_ALL = "LOCKSTEP_TRACEBACKS"
 _RANK = "LOCKSTEP_RANK"
 # The errors that TensorFlow may raise if an interrupt ends an operation that waits.
 _INTERRUPT_ERRORS = ("CancelledError", "UnavailableError", "InternalError")
-# The errors of TensorFlow that its start-up lines may explain, for example those of a GPU that cannot be used.
+# The errors of TensorFlow that its start-up lines may explain, for example errors of a GPU that cannot be used.
 _DEVICE_ERRORS = ("InternalError", "UnknownError")
 # The text with which pybind11 reports an interrupt that came while an error of TensorFlow was created.
 _REPLACED = "REPLACED BY KeyboardInterrupt"

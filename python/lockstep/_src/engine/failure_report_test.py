@@ -19,8 +19,8 @@ from lockstep.testing.launching import finish, launchers, wait_for
 launch = pytest.fixture(launchers)
 
 _DEADLINE_S = 240
-_QUIET = {"CUDA_VISIBLE_DEVICES": ""}  # TensorFlow's lines are held back, unless TF_CPP_MIN_LOG_LEVEL is set
-# Trains and saves each step. On request, rank 0 fails by itself; its process then ends after that of rank 1.
+_QUIET = {"CUDA_VISIBLE_DEVICES": ""}  # TensorFlow's lines are hidden, unless TF_CPP_MIN_LOG_LEVEL is set
+# Trains and saves each step. On request, rank 0 fails by itself; its process then ends after rank 1's process.
 _WORKER = """
 import atexit, sys
 import tensorflow as tf
@@ -164,7 +164,7 @@ def test_an_interrupt_while_tensorflow_creates_an_error_comes_after_it(monkeypat
     assert failure_report._was_interrupted
 
 
-# Rank 1 ends without an error. Rank 2 waits for it in vain; rank 0 fails by itself when all know that.
+# Rank 1 ends without an error. Rank 2 still waits for it; rank 0 fails by itself when all know that.
 _AFTER_A_FAREWELL = """
 import tensorflow as tf
 import horovod.tensorflow as hvd

@@ -38,7 +38,7 @@ def op_library(tensorflow_version: str, tensorflow_folder: Path) -> Path:
         )
     path = _folder_of(build_info) / f"liblockstep_tf{wanted}.so"
     if not path.is_file():
-        raise ImportError(f"lockstep's op library {path} is missing, though it was built. Build it again: {_REBUILD}")
+        raise ImportError(f"lockstep's op library {path} is missing although it was built. Build it again: {_REBUILD}")
     return path
 
 
@@ -64,7 +64,7 @@ def arrow_place(search: Iterable[str] | None = None) -> ArrowPlace:
     advice = f'wanted {_range(majors)}: pip install "pyarrow>={majors[0]},<{majors[-1] + 1}"'
     spec = importlib.machinery.PathFinder.find_spec("pyarrow", None if search is None else list(search))
     if spec is None or not spec.submodule_search_locations:
-        return ArrowPlace(None, missing=f"Parquet and ORC input needs pyarrow, and none is installed; {advice}")
+        return ArrowPlace(None, missing=f"Parquet and ORC input needs pyarrow, but none is installed; {advice}")
     folder = Path(next(iter(spec.submodule_search_locations)))
     # The name carries the version of the binary interface: 2600 for 26.
     found = sorted(path.name for path in folder.glob("libarrow.so.*"))
@@ -77,7 +77,7 @@ def arrow_place(search: Iterable[str] | None = None) -> ArrowPlace:
         )
     library = _folder_of(build_info) / f"liblockstep_arrow{major}.so"
     if not library.is_file():
-        why = f"Parquet and ORC input: {library} is missing, though it was built. Build it again: {_REBUILD}"
+        why = f"Parquet and ORC input: {library} is missing although it was built. Build it again: {_REBUILD}"
         return ArrowPlace(None, missing=why)
     needed = (folder / f"lib{part}.so.{suffix}" for part in _PARTS_OF_ARROW)
     return ArrowPlace(library, tuple(path for path in needed if path.exists()))

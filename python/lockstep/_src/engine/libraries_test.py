@@ -102,7 +102,7 @@ def test_a_pyarrow_without_arrows_library_is_another_one(installation, tmp_path)
 def test_no_pyarrow_is_named(installation, tmp_path):
     place = libraries.arrow_place([str(tmp_path)])
     assert place.library is None
-    assert "needs pyarrow, and none is installed" in place.missing
+    assert "needs pyarrow, but none is installed" in place.missing
     assert 'pip install "pyarrow>=25,<27"' in place.missing
 
 

@@ -120,7 +120,7 @@ class _ContextOptions(ctypes.Structure):
 class ConnectionOptions:
     """The place of a process in its job, or in a group of it, and the settings of its connections to the others.
 
-    The fields are those of ContextOptions (core/comm/options.h).
+    It has the fields of ContextOptions (core/comm/options.h).
 
     Attributes:
       stopped_timeout_s: None if a rank may be stopped for as long as it may be late.

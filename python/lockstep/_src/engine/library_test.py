@@ -53,7 +53,7 @@ def test_without_pyarrow_all_but_parquet_works_and_parquet_says_what_to_install(
     no_arrow, batches, error = said.stdout.splitlines()
     assert no_arrow == "no arrow"
     assert batches == "[[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]"
-    assert "needs pyarrow, and none is installed" in error
+    assert "needs pyarrow, but none is installed" in error
     assert "pip install" in error
 
 

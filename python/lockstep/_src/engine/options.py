@@ -164,7 +164,7 @@ class Options:
       save_data_position: whether checkpoints hold each worker's position in the data of the scope's iterators. A
         session that restores them continues from this position.
       background_saves: whether the checkpoints of a session's `CheckpointSaverHook` are written while training
-        continues. With listeners of the program, training waits all the same.
+        continues. With listeners of the program, training still waits.
       pipeline_dense_ga_enabled: without effect: gradients of micro-batches are always summed first.
       comm_default: backend of the communication engine: 'shm', shared memory of one host; 'gloo', connections between
         all workers; 'auto', shared memory inside each host and connections between hosts. 'NCCL' is accepted and means
@@ -184,7 +184,7 @@ class Options:
         'never': it is not ended. The sum with silence_timeout_s should be below the 10 s in which a job is to end.
       comm_interface: where data between hosts travels: an interface's name, an address of this machine or a network;
         '': the interface by which worker 0 is reached.
-      comm_host: name that tells hosts apart: workers with the same name share memory. '': found automatically.
+      comm_host: name that identifies a host: workers with the same name share memory. '': found automatically.
       rendezvous_timeout_s: seconds to wait at the start until all workers are there.
       timeline: folder in which each worker records its timeline (docs/timeline.md); '': none.
       shared_bytes_per_rank: bytes of address space of shared memory for each worker. Memory is taken only when it is

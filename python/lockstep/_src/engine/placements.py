@@ -1,4 +1,4 @@
-"""Where the rows of tables are to be, as a program says it in the option `placement`.
+"""The places of tables' rows, which a program chooses with the option `placement`.
 
 | value | rows of a table are |
 | --- | --- |
@@ -30,7 +30,7 @@ Placements = str | Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Wish:
-    """What a program says about the place of a table.
+    """The wish of a program for the place of a table.
 
     Attributes:
       kind: 'rows', 'replicated', 'worker' or 'auto'.
@@ -105,9 +105,9 @@ def _read(path: Any) -> Any:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
     except OSError as error:
-        raise ValueError(f"a plan's file {str(path)!r} can't be read: {error.strerror}") from None
+        raise ValueError(f"plan file {str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"a plan's file {str(path)!r} is not JSON: {error}") from None
+        raise ValueError(f"plan file {str(path)!r} is not JSON: {error}") from None
     if not isinstance(content, dict) or not isinstance(content.get("tables"), dict):
-        raise ValueError(f"{str(path)!r} is no plan: it has no 'tables'; lockstep.plan().save(path) writes one")
+        raise ValueError(f"{str(path)!r} is not a plan: it has no 'tables'; lockstep.plan().save(path) writes one")
     return content["tables"]

@@ -60,8 +60,8 @@ def test_a_plans_file_is_read_when_the_option_is_set(tmp_path):
         ({"user": {"place": "rows"}}, ValueError, "table 'user': got 'place', wanted 'placement' and 'ids'"),
         ({"user": {"ids": "many"}}, TypeError, "ids: got 'many' of type str, wanted a number of ids per step"),
         ({"user": {"ids": -1}}, ValueError, "ids: got -1, wanted a number of ids per step"),
-        ("none.json", ValueError, "a plan's file 'none.json' can't be read: No such file or directory"),
-        (pathlib.Path("none.json"), ValueError, "a plan's file 'none.json' can't be read"),
+        ("none.json", ValueError, "plan file 'none.json' cannot be read: No such file or directory"),
+        (pathlib.Path("none.json"), ValueError, "plan file 'none.json' cannot be read"),
     ],
 )
 def test_a_value_that_is_no_placement_is_refused(value, error, message, tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_value_that_is_no_placement_is_refused(value, error, message, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("{", "is not JSON: "), ("[]", "is no plan: "), ('{"a": 1}', "has no 'tables'")]
+    ("content", "message"), [("{", "is not JSON: "), ("[]", "is not a plan: "), ('{"a": 1}', "has no 'tables'")]
 )
 def test_a_file_that_is_no_plan_is_refused(content, message, tmp_path):
     path = tmp_path / "plan.json"

@@ -93,7 +93,7 @@ def _steps() -> str:
 
 
 def tell_joined() -> None:
-    """Records that this process has joined other workers, and tells the launcher."""
+    """Records that this process has joined other workers, and notifies the launcher."""
     global _has_joined
     _has_joined = True
     notes.say({"is": "joined"})
@@ -120,9 +120,9 @@ def farewell() -> str:
         return f"{FAILED}sys.exit({_code!r:.{_MOST_CHARACTERS}}){_steps()}"
     if _error is None:
         return (
-            f"it finished its program{_steps()} while others go on. The workers make unequal numbers of steps: let "
-            "their data end together, as iterators made inside of scope() do, or give all of them as many batches "
-            "(docs/input.md). Or some rank alone makes a call that needs all ranks, such as predict() of a model with "
+            f"it finished its program{_steps()} while others continue. The workers make unequal numbers of steps: let "
+            "their data end together, as iterators made inside scope() do, or give all of them as many batches "
+            "(docs/input.md). Or only some ranks make a call that needs all ranks, such as predict() of a model with "
             "sharded tables"
         )
     text = f"{type(_error).__name__}: {_error}".splitlines()[0]
@@ -166,7 +166,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
     threading._shutdown()  # type: ignore[attr-defined]  # typeshed does not declare it
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # there is no stream, or its reader has ended
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # the stream is missing, or its reader has ended
             stream.flush()
     library.end_within(_TEARDOWN_S, -signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
 

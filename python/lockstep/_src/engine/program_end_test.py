@@ -80,7 +80,7 @@ if rank == 1:
 """
 
 
-_FINISHED = "it finished its program while others go on. The workers make unequal numbers of steps: "
+_FINISHED = "it finished its program while others continue. The workers make unequal numbers of steps: "
 
 
 @pytest.mark.workers
@@ -172,7 +172,7 @@ def test_others_hear_at_which_step_a_program_has_finished(program):
     waiting, gone = run_workers(2, [sys.executable, "-c", program], timeout_s=_DEADLINE_S, check=False)
     assert gone.exit_code == 0, gone.output
     assert "rank 1 left the job" in waiting.output, waiting.output
-    assert "it finished its program at step 3 while others go on." in waiting.output, waiting.output
+    assert "it finished its program at step 3 while others continue." in waiting.output, waiting.output
 
 
 launch = pytest.fixture(launching.launchers)

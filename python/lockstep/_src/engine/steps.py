@@ -14,7 +14,7 @@ _last_run: weakref.ref[Any] | None = None
 def end_step() -> None:
     """Marks the end of a training step of this worker.
 
-    Sessions and `fit` inside a scope do this themselves, and so do the hook and the callback of `lockstep`. Training
+    Sessions and `fit` inside a scope do this themselves, as the hook and the callback of `lockstep` also do. Training
     loops of your own call it after each step. `lockstep.stats()` counts the steps. The timeline shows each as the time
     since the end of the step before.
     """
@@ -42,7 +42,7 @@ def end_run(run_context: Any) -> None:
 
 
 class Batches:
-    """Counts the batches of a Keras pass, which tells callbacks only the last batch of each execution."""
+    """Counts the batches of a Keras pass, which calls callbacks only with the last batch of each execution."""
 
     def __init__(self) -> None:
         self._last = -1

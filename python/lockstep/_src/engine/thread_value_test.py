@@ -1,4 +1,4 @@
-"""Tests that a block's value is that of its thread, and only inside of the block."""
+"""Tests that a block's value holds in its thread, and only inside the block."""
 
 import threading
 

@@ -1,7 +1,7 @@
 """Tracebacks as a user needs them: without the frames of replaced symbols, and comparable between ranks.
 
 A symbol of TensorFlow or Keras that a scope has replaced adds a frame of `hooks/interception.py` to each call. Such a
-frame says nothing about the program, so it is removed from the traceback that ends a program. A line is added behind
+frame says nothing about the program, so the traceback that ends a program omits it. A line is added behind
 the traceback of a program that wants a name of TensorFlow 1.
 
 An error of an operation says by itself what is wrong. Frames of TensorFlow, of Keras and of this library add nothing to
@@ -43,7 +43,7 @@ _OF_OPERATIONS = (
     "deeprec",
     "sparse_operation_kit",
 )
-# Folders whose frames are no part of the program.
+# Folders whose frames are not part of the program.
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple(path + os.sep for path in (str(_LOCKSTEP), *(_PATHS[k] for k in ("stdlib", "purelib", "platlib"))))
 _GENERATED = "__autograph_generated_file"
@@ -52,7 +52,7 @@ _GENERATED = "__autograph_generated_file"
 _OF_A_PROCESS = re.compile(rf"0x[0-9a-f]+|{_GENERATED}\w+|(?<=__inference_)\w+|\brank \d+: ")
 
 _ANY_RANK = re.compile(r"\brank (\d+)\b")
-# The folders of TensorFlow's API: that of TensorFlow 2, and the one with the names of TensorFlow 1.
+# The folders of TensorFlow's API: with the names of TensorFlow 2, and with the names of TensorFlow 1.
 _API_2, _API_1 = "tensorflow._api.v2", "tensorflow._api.v2.compat.v1"
 _KERAS_IN_TENSORFLOW = ("keras._tf_keras.keras", "keras.api._v2.keras", "tf_keras.api._v2.keras")
 _LAUNCHER_OF_TENSORFLOW_1 = "lockstep.launch.tf1"
@@ -158,7 +158,7 @@ def _namespace_of(module: str) -> str | None:
 def identity(error: BaseException, rank: str) -> str:
     """Returns a text that is the same for the same error of another rank.
 
-    Errors are the same if their classes, their messages and the program's own lines are the same, and so are those of
+    Errors are the same if their classes, their messages and the program's own lines are the same, also for
     their causes. Frames of libraries may differ: a chief creates its session in another way than other workers.
 
     Args:

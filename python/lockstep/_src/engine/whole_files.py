@@ -95,7 +95,7 @@ def draft_of(target: str) -> Iterator[str]:
 def refuse_read_only(target: str) -> None:
     """Raises PermissionError if a file or folder exists and this process may not write to it.
 
-    A rename would replace it all the same.
+    A rename would still replace it.
     """
     if os.path.exists(target) and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
@@ -393,7 +393,7 @@ def _replace(draft: str, target: str) -> None:
 def _warn_direct(target: str, reason: str) -> None:
     """Warns once of a target that has no draft."""
     logging.getLogger("lockstep").warning(
-        "%s is written directly, since no draft can take its place (%s): a save that fails may damage it",
+        "%s is overwritten in place, because no draft can replace it (%s): a save that fails may damage it",
         target,
         reason,
     )

@@ -217,7 +217,7 @@ def test_a_file_that_no_draft_can_replace_is_written_directly_with_one_warning(
         assert target.read_text() == text and target.stat().st_ino == node
     assert os.listdir(tmp_path) == ["a"]
     (record,) = caplog.records
-    assert f"{target} is written directly" in record.message and os.strerror(number) in record.message
+    assert f"{target} is overwritten in place" in record.message and os.strerror(number) in record.message
 
 
 def test_a_folder_that_cannot_be_exchanged_gets_the_files_one_by_one(tmp_path, monkeypatch, caplog):
@@ -230,7 +230,7 @@ def test_a_folder_that_cannot_be_exchanged_gets_the_files_one_by_one(tmp_path, m
     _replace(target, {"a": "2", "variables/index": "2"})
     assert _tree(target) == {"a": "2", "variables/index": "2", "mine": "the user's"}
     assert (target.stat().st_ino, (target / "mine").stat().st_ino) == nodes
-    assert f"{target} is written directly" in caplog.text
+    assert f"{target} is overwritten in place" in caplog.text
 
 
 def test_an_error_of_the_disk_or_of_a_new_file_is_raised(tmp_path, monkeypatch):
