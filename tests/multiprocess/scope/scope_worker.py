@@ -386,8 +386,8 @@ def what_cannot_be_shared_out_is_refused():
     dataset = tf.data.Dataset.range(8)
     for wrong, error, text in (
         ([1, 2], TypeError, "got list, wanted a tf.data.Dataset"),
-        (hb.data.shard(dataset), ValueError, "share already"),
-        (dataset.shard(2, 0).batch(2), ValueError, "share already"),
+        (hb.data.shard(dataset), ValueError, "already a worker's share"),
+        (dataset.shard(2, 0).batch(2), ValueError, "already a worker's share"),
         (dataset.shuffle(8).batch(2), ValueError, "shuffled without a seed"),
     ):
         try:

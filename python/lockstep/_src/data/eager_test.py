@@ -71,7 +71,7 @@ def _loops(path):
     with scope(mode="eval"):
         results["evaluation"] = steps(plain)
     results["outside"] = len(list(plain))
-    # Outside the scope, or with mode='infer', one worker may look into its share alone, ...
+    # Outside the scope, or with mode='infer', one worker may look into its share by itself, ...
     results["looks"] = []
     if rank == 0:
         results["looks"].append(next(iter(plain.take(1))).numpy())
@@ -102,7 +102,7 @@ def test_loops_over_unequal_shares_end_together(path):
         assert results.pop("share") == 2
         assert results.pop("outside") == len(batches[rank])
         np.testing.assert_array_equal(results.pop("looks"), [] if rank else [batches[0][0]] * 2)
-        called = "rank 0 called allreduce 'next batch of a dataset (of all ranks inside of scope(), of one alone"
+        called = "rank 0 called allreduce 'next batch of a dataset (all ranks inside scope(), one rank outside"
         assert called in results.pop("refused")
         for name, taken in results.items():
             wanted = [own[: wanted_steps.get(name, short)] for own in padded]

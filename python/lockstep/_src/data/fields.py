@@ -69,7 +69,7 @@ class Field:
         return self.dtype is None or self.ragged_rank is None or self.shape is None
 
     def default_bytes(self) -> bytes:
-        """Returns the default in the reader's form: the bytes of one value, or no bytes if there is no default.
+        """Returns the default in the reader's form: the bytes of one value, or no bytes without a default.
 
         Raises:
           ValueError: the default is not a single value of the field's type.

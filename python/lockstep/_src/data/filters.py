@@ -1,7 +1,7 @@
 """Filters select the rows of files that are read. They are written as in pyarrow.
 
 `[(column, op, value), ...]` keeps the rows for which all these terms are true. A list of such lists keeps the rows for
-which all terms of at least one list are true. Form and meaning are those of `filters=` of `pyarrow.parquet.read_table`,
+which all terms of at least one list are true. Form and meaning are as for `filters=` of `pyarrow.parquet.read_table`,
 because Arrow compares the values.
 """
 
@@ -20,7 +20,7 @@ Filters = Sequence[Term] | Sequence[Sequence[Term]]
 
 
 def conjunctions(filters: Filters | None) -> list[list[Term]]:
-    """Returns the filters as a list of lists of terms; the list is empty if there are no filters.
+    """Returns the filters as a list of lists of terms; the list is empty without filters.
 
     Raises:
       TypeError: `filters` is neither a list of terms nor a list of lists of terms, or a column's name is not a string.

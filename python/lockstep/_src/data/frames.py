@@ -40,7 +40,7 @@ class Value(collections.namedtuple("DataFrameValue", ["values", "nested_row_spli
         return rows
 
     def to_ragged(self) -> tf.Tensor | tf.RaggedTensor:
-        """Returns the column as a `tf.RaggedTensor`, or as the tensor itself if there are no lists."""
+        """Returns the column as a `tf.RaggedTensor`, or as the tensor itself if it has no lists."""
         if not self.nested_row_splits:
             return self.values
         return tf.RaggedTensor.from_nested_row_splits(self.values, self.nested_row_splits, validate=False)
@@ -51,7 +51,7 @@ class Value(collections.namedtuple("DataFrameValue", ["values", "nested_row_spli
         return ragged.to_tensor(name=name) if self.nested_row_splits else ragged
 
     def to_sparse(self, name: str | None = None) -> tf.Tensor | tf.SparseTensor:
-        """Returns a sparse tensor of dense shape [rows, longest list, ...], or the tensor if there are no lists."""
+        """Returns a sparse tensor of dense shape [rows, longest list, ...], or the tensor if it has no lists."""
         ragged = self.to_ragged()
         return ragged.to_sparse(name=name) if self.nested_row_splits else ragged
 
@@ -89,7 +89,7 @@ def _parse(value: Any, pad: Any) -> Any:
         return dense if pad is True else _padded(dense, pad)
     if isinstance(value, (tf.Tensor, tf.SparseTensor)):
         return value
-    raise ValueError(f"parse: {value!r} is no column; wanted a tensor, a ragged tensor or a DataFrame.Value")
+    raise ValueError(f"parse: {value!r} is not a column; wanted a tensor, a ragged tensor or a DataFrame.Value")
 
 
 def _rows(value: Any) -> tf.Tensor:
@@ -187,7 +187,7 @@ class DataFrame:
         if not absent:
             return dict(features)
         if not features and batch_size is None:
-            raise ValueError("populate_defaults: there are no features to count rows by, and no batch_size")
+            raise ValueError("populate_defaults: got no features and no batch_size, wanted one of them to count rows")
         rows = _rows(next(iter(features.values()))) if features else batch_size
         complete = {**features, **{field.name: _default(field, rows) for field in absent}}
         order = [field.name for field in all_fields if field.name in complete]
@@ -263,7 +263,7 @@ def deduplicate(
         known = set(dataset.element_spec) if names_of_fields is None else names_of_fields
         for name in [*key_idx_field_names, *(name for names in value_field_names for name in names)]:
             if name not in known:
-                raise ValueError(f"deduplicate: there is no field {name!r}: there are {', '.join(sorted(known))}")
+                raise ValueError(f"deduplicate: field {name!r} does not exist; there are {', '.join(sorted(known))}")
         return dataset.map(restore)
 
     return apply
@@ -272,7 +272,7 @@ def deduplicate(
 def _restored(values: Any, index: Any, name: str) -> Any:
     """Returns the rows of all blocks: `values` [blocks, (distinct), ...] at `index` [blocks, (rows)]."""
     if not isinstance(values, tf.RaggedTensor) or index.shape.rank != 2:
-        raise ValueError(f"deduplicate: field {name!r} must hold a list for each block, and its index column one level")
+        raise ValueError(f"deduplicate: field {name!r} must hold a list for each block, its index column one level")
     if not isinstance(index, tf.RaggedTensor):
         index = tf.RaggedTensor.from_tensor(index)
     rows = index.row_lengths()

@@ -104,8 +104,8 @@ def test_parse_keeps_structures_and_plain_columns():
 @pytest.mark.parametrize(
     ("features", "pad", "message"),
     [
-        ("x", False, "parse: 'x' is no column; wanted a tensor, a ragged tensor or a DataFrame.Value"),
-        ({"a": 3}, False, "parse: 3 is no column"),
+        ("x", False, "parse: 'x' is not a column; wanted a tensor, a ragged tensor or a DataFrame.Value"),
+        ({"a": 3}, False, "parse: 3 is not a column"),
         ({"a": tf.constant([1])}, {"b": True}, r"parse: pad has \['b'\], wanted names of columns: a"),
         (_value("lists"), [1, 2, 3], r"pad is \[1, 2, 3\], wanted 2 dimensions, or 1 without rows"),
     ],
@@ -161,7 +161,7 @@ def test_defaults_alone_have_the_rows_that_are_given(rows):
 
 @pytest.mark.parametrize(
     ("features", "message"),
-    [([1], "populate_defaults: features are list, wanted a dict"), ({}, "there are no features to count rows by")],
+    [([1], "populate_defaults: features are list, wanted a dict"), ({}, "got no features and no batch_size")],
     ids=["list", "nothing"],
 )
 def test_defaults_need_columns_or_a_number_of_rows(features, message):
@@ -199,8 +199,8 @@ def test_an_index_outside_of_its_block_is_an_error(key):
     ("names", "message"),
     [
         ((["key"], []), "deduplicate: 1 index columns and 0 lists of value columns, wanted the same number of both"),
-        ((["z"], [["value"]]), "deduplicate: there is no field 'z': there are key, plain, value"),
-        ((["key"], [["z"]]), "deduplicate: there is no field 'z'"),
+        ((["z"], [["value"]]), "deduplicate: field 'z' does not exist; there are key, plain, value"),
+        ((["key"], [["z"]]), "deduplicate: field 'z' does not exist"),
         ((["key"], [["plain"]]), "deduplicate: field 'plain' must hold a list for each block"),
     ],
     ids=["lengths", "index", "value", "plain"],

@@ -64,7 +64,7 @@ def compute_pipeline() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
       A decorator. The decorated function returns the structure that the function returns, with the tensors of all
       batches merged. Scalars of a floating-point type become their mean, weighted by the rows of each batch. Tensors
       with rows, also sparse and ragged ones, are concatenated along the rows. Other scalars, and values that are not
-      tensors, are those of the first batch. The decorated function raises ValueError if the function makes new
+      tensors, come from the first batch. The decorated function raises ValueError if the function makes new
       variables for the second batch.
     """
 

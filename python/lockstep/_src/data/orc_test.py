@@ -80,7 +80,7 @@ def test_values_of_all_kinds_pass_the_comparison_with_statistics(tmp_path, compr
 
 
 def _replace_stripes(path, by):
-    """Replaces the stripes of a file by those of another one, but keeps the file's own statistics."""
+    """Replaces the stripes of a file by another file's stripes, but keeps the file's own statistics."""
     length = orc.ORCFile(path).content_length
     assert orc.ORCFile(by).content_length == length
     with open(path, "rb") as file, open(by, "rb") as other:
@@ -167,8 +167,8 @@ def _rewrite(path, stripe, writer=None):
 
     Args:
       path: the file.
-      stripe: returns the statistics of a stripe's columns, lists of fields, from those of the file; None for no stripe.
-      writer: the writer's number in the footer; None leaves it.
+      stripe: returns the statistics of a stripe's columns, lists of fields, from the file's statistics; None for no
+      stripe. writer: the writer's number in the footer; None leaves it.
     """
     with open(path, "rb") as file:
         data = file.read()

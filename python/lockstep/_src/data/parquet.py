@@ -80,7 +80,7 @@ class Reading:
     checksums: Checksums | None = None
 
     def share(self) -> tuple[Any, Any]:
-        """Returns `partition_count` and `partition_index`; if they are not given, those of this worker."""
+        """Returns `partition_count` and `partition_index`; by default this worker's values."""
         count, index = self.partition_count, self.partition_index
         if (count is None) != (index is None) and count != 1:
             raise ValueError(f"partition_count is {count} and partition_index is {index}, wanted both or none")
@@ -150,7 +150,7 @@ class Reading:
 
     def _op(self, filenames: tf.Tensor, complete: list[Field], specs: Any, **arguments: Any) -> tf.Tensor:
         flat_specs = tf.nest.flatten(specs)
-        # The components of a dict are in the order of its names, whatever the order of the dict.
+        # The components of a dict are in the order of its names, regardless of the order of the dict.
         complete = sorted(complete, key=lambda field: field.name)
         return ops.lockstep_parquet_dataset(
             filenames=filenames,

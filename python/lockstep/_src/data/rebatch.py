@@ -140,7 +140,7 @@ class RebatchDataset:
         flat = input_dataset.map(_flat)
         for component in flat.element_spec:
             if component.shape.rank == 0:
-                raise ValueError("rebatch: the dataset's elements are no batches: a component is a scalar")
+                raise ValueError("rebatch: a component of the dataset is a scalar, wanted batches")
         seed, seed2 = random_seed.get_seed(shuffle_seed)
         ragged_ranks = [_ragged_rank(unit) for unit in units]
         rows = batch_size if drop_remainder and not tf.is_tensor(batch_size) else None

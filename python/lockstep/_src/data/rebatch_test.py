@@ -135,7 +135,7 @@ def test_sizes_out_of_range_are_refused(arguments, message):
 
 
 def test_elements_that_are_no_batches_are_refused():
-    with pytest.raises(ValueError, match="a component is a scalar"):
+    with pytest.raises(ValueError, match="a component of the dataset is a scalar"):
         tf.data.Dataset.range(10).apply(rebatch(2))
 
 

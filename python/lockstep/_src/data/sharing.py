@@ -48,7 +48,7 @@ def shard(dataset: Any) -> Any:
     result is the dataset itself.
 
     Args:
-      dataset: any dataset except those of `lockstep.data` that read files, because these already are shares.
+      dataset: any dataset except file readers of `lockstep.data`, because these are already shares.
 
     Returns:
       A dataset whose elements have the same structure.
@@ -64,13 +64,13 @@ def shard(dataset: Any) -> Any:
         return dataset
     if is_share(dataset):
         raise ValueError(
-            "shard: the dataset is a worker's share already (as are ParquetDataset, similar datasets and the result of "
-            "shard), and this would leave a part of a part; leave shard out, or read with partition_count=1"
+            "shard: the dataset is already a worker's share (as are ParquetDataset, similar datasets and the result of "
+            "shard). Each worker would read a part of its part: leave shard out, or read with partition_count=1"
         )
     if any(_is_unseeded_shuffle(part) for part in _parts(dataset)):
         raise ValueError(
-            "shard: the dataset is shuffled without a seed, so each worker would take its share of another order: some "
-            "rows would be read twice, others never. Call shard before shuffle, or give shuffle (list_files) a seed"
+            "shard: the dataset is shuffled without a seed, so each worker would take its share from another order: "
+            "some rows would be read twice, others never. Shard before shuffle, or give shuffle (list_files) a seed"
         )
     share = dataset.shard(context.world_size, context.rank)
     # Only where it is needed: other programs that run this graph, such as servers of tf.data, may lack our operation.
@@ -81,7 +81,7 @@ def shard(dataset: Any) -> Any:
 
 
 class _Share(dataset_ops.UnaryUnchangedStructureDataset):
-    """A dataset with the elements of its input, which tells the engine that they are read (`apart.py`)."""
+    """A dataset with the elements of its input, which reports their reads to the engine (`apart.py`)."""
 
     def __init__(self, input_dataset: Any) -> None:
         variant = ops.lockstep_share_dataset(input_dataset._variant_tensor, **input_dataset._flat_structure)
@@ -89,7 +89,7 @@ class _Share(dataset_ops.UnaryUnchangedStructureDataset):
 
 
 def mark_share(dataset: Any) -> Any:
-    """Marks the dataset, whose operation tells the engine of reads, as a worker's share, and returns it."""
+    """Marks the dataset, whose operation reports reads to the engine, as a worker's share, and returns it."""
     setattr(dataset, _IS_SHARE, True)
     apart.watches_reads()
     return dataset

@@ -1,6 +1,6 @@
 """Iterators that end on all workers at the same step.
 
-Workers rarely have the same number of batches. Before each step they tell each other whether they have another one:
+Workers rarely have the same number of batches. Before each step they exchange whether they have another one:
 
 - `data_sync_drop_remainder=True` (default): as soon as one worker has no batch, the data ends on all workers.
 - `False`: the data ends when the last worker has no batch. Until then, workers without data get batches of zero rows.
@@ -12,7 +12,7 @@ An evaluation always continues until the last worker's data ends, so that its re
 divided among the workers. The agreement costs one exchange of two bytes in the run that takes the batch.
 
 Iterators for training look one batch ahead (with `data_batch_count`, as many batches as a step takes). The same
-exchange then tells whether this step is the last one, and sessions of the job stop with it (`ending.py`), on one worker
+exchange then shows whether this step is the last one, and sessions of the job stop with it (`ending.py`), on one worker
 as on several. A later run ends with `OutOfRangeError` on all workers.
 """
 
@@ -43,7 +43,7 @@ _TAKING = ("IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"
 _FOLLOWING = {"output_types": tf.int64, "output_shapes": tf.TensorShape(()), "output_classes": tf.Tensor}
 
 # Errors call the exchange before an eager element by this name.
-_EAGER_NAME = "next batch of a dataset (of all ranks inside of scope(), of one alone outside or with mode='infer')"
+_EAGER_NAME = "next batch of a dataset (all ranks inside scope(), one rank outside or with mode='infer')"
 
 
 class SyncIterator(tf.compat.v1.data.Iterator):
@@ -52,7 +52,7 @@ class SyncIterator(tf.compat.v1.data.Iterator):
     A program uses it in place of the iterator that it created; its elements have the same structure.
 
     Args:
-      iterator: this worker's iterator. If `ahead` is not 0, its elements are those of `lookahead`.
+      iterator: this worker's iterator. If `ahead` is not 0, it has the elements of `lookahead`.
       drop_remainder: see the module's text.
       ahead: how many elements `iterator` looks ahead.
       is_share: whether its data is known to be a worker's share.
@@ -184,7 +184,7 @@ def empty(spec: Any) -> Any:
 
     Raises:
       ValueError: a tensor's rank is unknown, or is 0.
-      TypeError: the spec is of another kind, for which there is no empty batch.
+      TypeError: the spec is of another kind, which has no empty batch.
     """
     if isinstance(spec, Value):
         return Value(empty(spec.values), [tf.zeros([1], splits.dtype) for splits in spec.nested_row_splits])
@@ -244,7 +244,7 @@ def _drops_remainder(spec: Any) -> bool:
     """Returns whether data of this spec ends, in the current scope, when the first worker's data ends."""
     if context.options.mode != "eval":
         return context.options.data_sync_drop_remainder
-    # There is no empty batch of scalars, so such data cannot continue on a worker that has no more.
+    # An empty batch of scalars does not exist, so such data cannot continue on a worker that has no more.
     return any(getattr(one, "shape", None) == () for one in tf.nest.flatten(spec))
 
 
@@ -324,7 +324,7 @@ def warn_of_unsynchronized_iterators(graph: tf.Graph) -> None:
     names = [op.name for op in graph.get_operations() if op.type in _TAKING and op not in together]
     if names:
         tf.compat.v1.logging.warning(
-            "The iterators behind %s%s were made outside of scope(), so workers take their data without asking each "
+            "The iterators behind %s%s were made outside of scope(), so workers take their data independently of each "
             "other: if it ends on one worker before the others, the job ends with an error. Make "
             "the iterators inside of scope(), or give all workers the same number of batches.",
             ", ".join(names[:5]),

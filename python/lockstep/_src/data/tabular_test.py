@@ -180,7 +180,7 @@ def test_duplicates_are_restored_from_blocks_of_different_lengths(tmp_path):
     assert sorted(batch) == ["score", "user"]
     assert _plain(batch["user"]) == [[2, 3], [1], [2, 3], [4]]
     assert batch["score"].numpy().tolist() == [1.5, 0.5, 1.5, 2.5]
-    with pytest.raises(ValueError, match="there is no field 'z'"):
+    with pytest.raises(ValueError, match="field 'z' does not exist"):
         FrameDataset(str(tmp_path / "a.parquet"), 1).apply(deduplicate(["z"], [["user"]]))
     with pytest.raises(ValueError, match="1 index columns and 0 lists of value columns"):
         TabularDataset.from_parquet(str(tmp_path / "a.parquet"), key_idx_field_names=["user_idx"])
@@ -279,7 +279,7 @@ def test_an_empty_batch_of_values_has_no_rows(path):
 
 
 def test_parse_refuses_values_that_are_no_columns():
-    with pytest.raises(ValueError, match="is no column"):
+    with pytest.raises(ValueError, match="is not a column"):
         next(iter(tf.data.Dataset.range(1).batch(1).map(lambda i: DataFrame.parse({"a": "x", "b": i}))))
     assert callable(parse())
 

@@ -15,14 +15,14 @@ from lockstep._src.data.parquet import ParquetDataset
 def _differences(file: str, fields: Sequence[Field], first: str, wanted: Sequence[Field]) -> str | None:
     """Describes the first difference between the fields of two files; returns None if there is none."""
     if len(fields) != len(wanted):
-        return f"{file} has {len(fields)} fields, and {first} has {len(wanted)}"
+        return f"{file} has {len(fields)} fields, but {first} has {len(wanted)}"
     # The order of the columns may differ between files, because columns are read by name.
     in_pairs = zip(*(sorted(some, key=lambda field: field.name) for some in (fields, wanted)), strict=True)
     for field, other in in_pairs:
         for attribute in ("name", "dtype", "ragged_rank", "shape"):
             mine, theirs = getattr(field, attribute), getattr(other, attribute)
             if mine != theirs:
-                return f"{file} field {field.name!r}: {attribute} is {mine}, and in {first} it is {theirs}"
+                return f"{file} field {field.name!r}: {attribute} is {mine}, but in {first} it is {theirs}"
     return None
 
 
