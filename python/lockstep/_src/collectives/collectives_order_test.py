@@ -1,4 +1,4 @@
-"""Tests that all ranks run collectives in the same order, whatever other nodes they build and run."""
+"""Tests that all ranks run collectives in the same order, regardless of other nodes that they build and run."""
 
 from __future__ import annotations
 

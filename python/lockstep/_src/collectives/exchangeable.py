@@ -25,7 +25,7 @@ def as_tensor(kind: str, value: Any, name: str | None = None) -> tf.Tensor:
         parts = "flat_values and row_splits" if isinstance(value, tf.RaggedTensor) else "indices and values"
         raise TypeError(
             f"{_called(kind, name, value)}: got a {type(value).__name__} of type {value.dtype.name}, wanted a dense "
-            f"tensor; exchange its {parts} one by one"
+            f"tensor; exchange its {parts} separately"
         )
     return tf.convert_to_tensor(value)
 

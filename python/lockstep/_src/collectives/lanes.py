@@ -33,7 +33,7 @@ class OrderedLane:
     reaches_all = True
 
     def is_alone(self) -> bool:
-        """Returns whether there is no other rank to exchange with."""
+        """Returns whether no other rank exists to exchange with."""
         return context.world_size == 1
 
     def takes_part(self) -> bool:
@@ -49,7 +49,7 @@ class OrderedLane:
         return caller
 
     def name_of(self, scope: str, variable: Any, number: int) -> str:
-        """Returns the name of a variable's gradient, the `number`-th of an exchange: that of the variable."""
+        """Returns the name of a variable's gradient, the `number`-th of an exchange: the variable's name."""
         return variable.name.split(":")[0].replace("/", "_")
 
     def agree(self, describe: Callable[[], Sequence[int]], scope: str) -> list[Any]:
@@ -62,7 +62,7 @@ class OrderedLane:
     def allreduce(
         self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
     ) -> list[tf.Tensor]:
-        """Reduces tensors that travel together: those of one type in one operation, which is named after the bucket.
+        """Reduces tensors that travel together: one operation for each type, which is named after the bucket.
 
         Args:
           tensors: each has the same shape on all ranks.
@@ -122,7 +122,7 @@ class AllRanks(Ranks):
 
 
 class NamedLane:
-    """The lane of a process set, whose ranks may have different graphs; methods are those of `OrderedLane`.
+    """The lane of a process set, whose ranks may have different graphs. It has the methods of `OrderedLane`.
 
     Args:
       ranks: the ranks of the process set.
@@ -150,7 +150,7 @@ class NamedLane:
             )
         if self._ranks.process_set_id is None:
             raise ValueError(
-                f"{caller}: {self._ranks} is not in use: the job doesn't have it, or not any more; add it with "
+                f"{caller}: {self._ranks} is not in use: it was not added to the job, or was removed; add it with "
                 "add_process_set()"
             )
 
@@ -177,7 +177,7 @@ class NamedLane:
     def allreduce(
         self, tensors: Sequence[tf.Tensor], names: Sequence[str], reduction: str, bucket: int, predivide_factor: float
     ) -> list[tf.Tensor]:
-        """Reduces tensors by name; one operation reduces those of one type."""
+        """Reduces tensors by name; one operation reduces all tensors of one type."""
         check_types("LockstepNamedAllReduce", tensors, [f"allreduce '{name}'" for name in names])
         result: dict[int, tf.Tensor] = {}
         for places in by_type(tensors):
@@ -192,7 +192,7 @@ class NamedLane:
         return [result[i] for i in range(len(tensors))]
 
     def allgather(self, tensors: Sequence[tf.Tensor], names: Sequence[str]) -> list[tf.Tensor]:
-        """Gathers tensors by name; one operation gathers those of one type."""
+        """Gathers tensors by name; one operation gathers all tensors of one type."""
         check_types("LockstepNamedAllGather", tensors, [f"allgather '{name}'" for name in names])
         result: dict[int, tf.Tensor] = {}
         for places in by_type(tensors):

@@ -8,8 +8,9 @@ Names: `names` sets the tensors' names. Without it, a graph's tensors have the n
 makes from `name`. Eager operations have no names, so `name` itself is used. Without `name`, the n-th call of a kind is
 named "allreduce.n". R is the number of ranks of the group.
 
-The argument `gradient` selects the gradients. "sum" gives those of the sum of all ranks' losses (the transpose of the
-op). "mean" gives those of the mean of the losses, which are R times smaller. "times" gives R times those of "sum".
+The argument `gradient` selects the gradients. With "sum", the gradient belongs to the sum of all ranks' losses (the
+transpose of the op). With "mean", it belongs to the mean of the losses, and is R times smaller. With "times", it is R
+times the gradient of "sum".
 Horovod uses all three.
 """
 
@@ -60,13 +61,13 @@ def open_lane(
     Args:
       group: the number of the group; `ALL` for all ranks of the job.
       rank: the rank of this process in the group; its rank in the job by default.
-      size: the number of ranks of the group; that of the job by default.
+      size: the number of ranks of the group; by default of the job.
       rendezvous: "host:port" where the group's rank 0 waits for the others; the job's rendezvous by default.
       listener: on rank 0, a socket that listens there already, such as one of `socket.create_server((host, 0))`. So a
         port that was chosen at run time cannot be taken by another process. The caller closes the socket afterwards.
       label: the group's name in errors and warnings, the same on all its ranks: "process set 2 (ranks 1 and 3)". Ranks
         in these texts are those in the group.
-      fusion_bytes: tensors that are ready at the same time are sent together up to this size; 0: each is sent alone.
+      fusion_bytes: tensors that are ready at the same time are sent together up to this size; 0: each by itself.
       stall_warning_s: seconds until rank 0 warns on stderr of a tensor for which some ranks have not called; 0: never.
       stall_timeout_s: seconds until such a tensor fails on the ranks that wait for it; 0: never.
 
@@ -153,7 +154,7 @@ def allreduce(
 
     Raises:
       TypeError: a tensor is ragged or sparse, or of a type that cannot be sent; the message names it.
-      tf.errors.FailedPreconditionError: there is no lane, or the ranks differ in shape, type, reduction or factors. All
+      tf.errors.FailedPreconditionError: no lane exists, or the ranks differ in shape, type, reduction or factors. All
         ranks raise this error, which lists the values of each rank.
     """
     arguments = {"reduction": reduction, **factors(prescale, postscale)}
@@ -327,8 +328,8 @@ def factors(prescale: float, postscale: float) -> dict[str, str]:
 def names_in_group(name: str, number: int) -> list[str]:
     """Returns the names of the tensors of a call: "name", "name.1", "name.2" and so on.
 
-    The first name is that of a single tensor, so that ranks with different numbers of tensors are matched and get an
-    error.
+    The first name is the name of a single tensor, so that ranks with different numbers of tensors are matched and get
+    an error.
     """
     return [name, *(f"{name}.{i}" for i in range(1, number))]
 

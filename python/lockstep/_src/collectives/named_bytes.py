@@ -129,9 +129,9 @@ class _Call:
             raise tf.errors.DataLossError(
                 None,
                 None,
-                f"{self}: rank {self.rank} got {len(signed)} bytes in the place of those of rank {sender} that are not "
-                "signed with the job's secret for this call, wanted them as they were sent. They were changed on the "
-                "way; nothing in them was interpreted. Check the network between the hosts",
+                f"{self}: rank {self.rank} got {len(signed)} bytes from rank {sender} with a wrong signature, wanted "
+                "one by the job's secret for this call. The bytes were changed on the way; they were not interpreted. "
+                "Check the network between the hosts",
             )
         return data
 

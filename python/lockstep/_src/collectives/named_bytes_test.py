@@ -64,7 +64,7 @@ def refused(call, sender):
     with pytest.raises(tf.errors.DataLossError) as error:
         call()
     text = error.value.message
-    assert "rank 1 got " in text and f"in the place of those of rank {sender} that are not signed" in text, text
+    assert "rank 1 got " in text and f"from rank {sender} with a wrong signature" in text, text
     assert text.startswith(("broadcast_bytes", "gather_bytes")), text
     return None
 

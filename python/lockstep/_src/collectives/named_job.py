@@ -25,7 +25,7 @@ from lockstep._src.hooks.hook_set import HookSet
 
 
 class NotStartedError(ValueError):
-    """There is no job: `start` was not called, or `stop` was."""
+    """Raised in a process without a job: `start` was not called, or `stop` was."""
 
 
 @dataclasses.dataclass
@@ -51,7 +51,7 @@ def start(
     stall_timeout_s: float = 0,
     fusion_bytes: int = 64 << 20,
 ) -> None:
-    """Joins the job of the launcher, or a job of this process alone if there is no launcher.
+    """Joins the job of the launcher, or without a launcher a job of only this process.
 
     If this process has already joined a job, nothing happens.
 
@@ -126,7 +126,8 @@ _settings: named.LaneSettings = {}  # for the lanes of sets that are added later
 def stop() -> None:
     """Leaves the job and its process sets; does nothing without a job. The end of the process does the same.
 
-    Waiting operations of this rank end with CancelledError; those of other ranks with an error that names this rank.
+    Waiting operations of this rank end with CancelledError; other ranks' operations end with an error that names this
+    rank.
     """
     _leave("")
 
@@ -136,7 +137,7 @@ def _stop_at_exit() -> None:
 
 
 def _leave(how: str) -> None:
-    """Leaves the job and tells other ranks, which may wait for this one, how it leaves."""
+    """Leaves the job and sends its reason to other ranks, which may wait for this one."""
     global _job
     with _lock:
         if _job is None:
@@ -163,7 +164,7 @@ def was_started() -> bool:
 def _current() -> _Job:
     job = _job
     if job is None:
-        raise NotStartedError("there is no job: it was not started, or has been left")
+        raise NotStartedError("this process is not in a job: it has not joined one, or has left it")
     return job
 
 
@@ -219,7 +220,7 @@ def _host(cluster: Cluster) -> str:
     It is the host's name in the cluster, or the first of the launcher's ranks on the host.
     """
     if elastic.member() is not None:
-        return ""  # All ranks are on one host, where the order of local ranks may differ from that of ranks.
+        return ""  # All ranks are on one host, where the order of local ranks may differ from the order of ranks.
     if cluster.spec is None:
         return str(cluster.rank - cluster.local_rank)
     kind, index = cluster.trainers[cluster.rank]
@@ -232,10 +233,10 @@ def process_sets() -> dict[int, list[int]]:
 
 
 def ranks_of(group: int) -> list[int]:
-    """Returns the sorted ranks of a process set; raises ValueError if there is no set of this number."""
+    """Returns the sorted ranks of a process set; raises ValueError if no set has this number."""
     sets = _current().sets
     if group not in sets:
-        raise ValueError(f"there is no process set {group}; there are {', '.join(map(str, sorted(sets)))}")
+        raise ValueError(f"process set {group} does not exist; there are {', '.join(map(str, sorted(sets)))}")
     return list(sets[group])
 
 
@@ -285,11 +286,11 @@ def remove_process_set(group: int) -> bool:
 def _checked_ranks(ranks: Sequence[int] | None, cluster: Cluster) -> list[int]:
     ranks = list(range(cluster.world_size)) if ranks is None else [int(r) for r in ranks]
     if len(set(ranks)) < len(ranks) or not all(0 <= r < cluster.world_size for r in ranks):
-        raise ValueError(f"got the ranks {ranks}, wanted each once, of 0 to {cluster.world_size - 1}")
+        raise ValueError(f"got the ranks {ranks}, wanted each once, from 0 to {cluster.world_size - 1}")
     if cluster.rank not in ranks:
         raise ValueError(f"rank {cluster.rank} is not one of the ranks {ranks} that take part")
     if ranks[0] != 0:
-        raise ValueError(f"got the ranks {ranks}, wanted rank 0 to be the first of them: the others meet at its port")
+        raise ValueError(f"got the ranks {ranks}, wanted rank 0 first: the others connect to its port")
     return ranks
 
 
@@ -297,7 +298,7 @@ def _checked_set(ranks: Sequence[int], sets: dict[int, list[int]]) -> list[int]:
     """Returns the sorted ranks; raises ValueError if a rank is not of the job, or if the set exists already."""
     members, world = sorted(int(r) for r in ranks), len(sets[named.ALL])
     if not members or len(set(members)) < len(members) or not 0 <= members[0] <= members[-1] < world:
-        raise ValueError(f"process set of the ranks {members}: wanted one or more, each once, of 0 to {world - 1}")
+        raise ValueError(f"process set of the ranks {members}: wanted one or more, each once, from 0 to {world - 1}")
     for number, others in sets.items():
         if members == others:
             raise ValueError(f"process set of the ranks {members}: a duplicate of process set {number}")
@@ -351,7 +352,7 @@ def _open_set(number: int, members: list[int], settings: named.LaneSettings) -> 
         return
     if job.rank in members and not failure:
         named.close_lane(number)
-    raise RuntimeError(f"process set {number} of the ranks {members}: its ranks did not meet: {'; '.join(failures)}")
+    raise RuntimeError(f"process set {number} of the ranks {members}: its ranks did not connect: {'; '.join(failures)}")
 
 
 def _address_host(job: _Job) -> str:

@@ -1,4 +1,4 @@
-"""Tests of a job of this process alone, of the places of ranks on hosts, and of messages about process sets."""
+"""Tests of a job of only this process, of the places of ranks on hosts, and of messages about process sets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACCESSORS = (
 
 @pytest.fixture
 def alone():
-    """Joins a job of this process alone, and leaves it."""
+    """Joins a job of only this process, and leaves it."""
     named_job.start()
     yield
     named_job.stop()
@@ -36,7 +36,7 @@ def alone():
 def test_without_a_job_there_are_no_ranks(accessor):
     assert not named_job.is_started()
     named_job.stop()
-    with pytest.raises(NotStartedError, match="there is no job: it was not started, or has been left"):
+    with pytest.raises(NotStartedError, match="this process is not in a job: it has not joined one, or has left it"):
         accessor()
 
 
@@ -60,10 +60,10 @@ def test_a_job_may_be_left_and_joined_again(alone):
     "ranks, message",
     [
         ([0], r"process set of the ranks \[0\]: a duplicate of process set 0"),
-        ([], r"process set of the ranks \[\]: wanted one or more, each once, of 0 to 0"),
-        ([0, 0], r"process set of the ranks \[0, 0\]: wanted one or more, each once, of 0 to 0"),
-        ([1], r"process set of the ranks \[1\]: wanted one or more, each once, of 0 to 0"),
-        ([-1], r"process set of the ranks \[-1\]: wanted one or more, each once, of 0 to 0"),
+        ([], r"process set of the ranks \[\]: wanted one or more, each once, from 0 to 0"),
+        ([0, 0], r"process set of the ranks \[0, 0\]: wanted one or more, each once, from 0 to 0"),
+        ([1], r"process set of the ranks \[1\]: wanted one or more, each once, from 0 to 0"),
+        ([-1], r"process set of the ranks \[-1\]: wanted one or more, each once, from 0 to 0"),
     ],
 )
 def test_a_wrong_set_is_refused_when_it_is_added_and_at_the_start(alone, ranks, message):
@@ -77,7 +77,7 @@ def test_a_wrong_set_is_refused_when_it_is_added_and_at_the_start(alone, ranks, 
 
 
 def test_a_set_that_is_not_there_is_named_and_not_removed(alone):
-    with pytest.raises(ValueError, match="there is no process set 3; there are 0"):
+    with pytest.raises(ValueError, match="process set 3 does not exist; there are 0"):
         named_job.ranks_of(3)
     assert named_job.remove_process_set(3) is False
     assert named_job.remove_process_set(named.ALL) is False
@@ -87,10 +87,10 @@ def test_a_set_that_is_not_there_is_named_and_not_removed(alone):
 @pytest.mark.parametrize(
     "ranks, message",
     [
-        ([0, 0, 1], r"got the ranks \[0, 0, 1\], wanted each once, of 0 to 2"),
-        ([0, 3, 1], r"got the ranks \[0, 3, 1\], wanted each once, of 0 to 2"),
+        ([0, 0, 1], r"got the ranks \[0, 0, 1\], wanted each once, from 0 to 2"),
+        ([0, 3, 1], r"got the ranks \[0, 3, 1\], wanted each once, from 0 to 2"),
         ([0, 2], r"rank 1 is not one of the ranks \[0, 2\] that take part"),
-        ([1, 0], r"got the ranks \[1, 0\], wanted rank 0 to be the first of them"),
+        ([1, 0], r"got the ranks \[1, 0\], wanted rank 0 first"),
     ],
 )
 def test_ranks_that_take_part_are_of_the_launchers_job_and_begin_with_its_first(ranks, message):

@@ -3,7 +3,7 @@
 Every rank makes the same calls. In a graph, a pass of the op library puts the collectives of a run into one order,
 which is the same on every rank; eagerly, the program's order counts. R is the number of ranks.
 
-Gradients are those of the sum of all ranks' losses: the effect of a rank's input on the losses of all ranks. To use the
+Gradients belong to the sum of all ranks' losses: the effect of a rank's input on the losses of all ranks. To use the
 mean of the losses instead, divide each loss by R, or reduce its gradients with "mean".
 """
 
@@ -36,7 +36,7 @@ class Priority(enum.IntEnum):
 
     # The priority of a user's collectives and of the forward pass: metrics of a step are ready before its gradients.
     DEFAULT = 0
-    # Bucket k of the replicated dense gradients has priority BUCKET + k; bucket 0 is that of the last layers.
+    # Bucket k of the replicated dense gradients has priority BUCKET + k; bucket 0 has the last layers' gradients.
     BUCKET = 1 << 20
     # `tf.IndexedSlices` of replicated variables, which are embeddings: the first layer of a model, and so the last one
     # of its backward pass.
@@ -53,7 +53,7 @@ def named_call(name: str | None, kind: str) -> dict[str, str]:
     """Returns the arguments that give an op of the ordered lane its name, in graphs and eagerly.
 
     A graph's node has the name. An eager op has no node, so it gets the name as an attribute. As in graphs, the numbers
-    that make names unique are left out. A "*" takes the place of other numbers, such as those of steps, since
+    that make names unique are left out. A "*" takes the place of other numbers, such as step numbers, since
     TensorFlow keeps a kernel for each value of an attribute.
 
     Args:
@@ -86,7 +86,7 @@ def allreduce(tensors: Tensors, op: str = "sum", name: str | None = None, priori
       tf.errors.FailedPreconditionError: when it runs, ranks disagree about the tensors or the reduction.
     """
     if op not in REDUCE_OPS:
-        raise ValueError(f"allreduce: op is {op!r}, wants one of {', '.join(REDUCE_OPS)}")
+        raise ValueError(f"allreduce: op is {op!r}, wanted one of {', '.join(REDUCE_OPS)}")
     return _bucket("allreduce", "LockstepAllReduce", ops.lockstep_all_reduce, tensors, name, priority, reduce_op=op)
 
 
@@ -166,7 +166,7 @@ def reducescatter(
       [counts[rank], ...]
     """
     if op not in REDUCE_OPS:
-        raise ValueError(f"reducescatter: op is {op!r}, wants one of {', '.join(REDUCE_OPS)}")
+        raise ValueError(f"reducescatter: op is {op!r}, wanted one of {', '.join(REDUCE_OPS)}")
     context.ensure_initialized()
     (tensor,) = as_tensors("reducescatter", "LockstepReduceScatter", [tensor], [name])
     with tf.name_scope(name or "reducescatter"):
@@ -200,7 +200,7 @@ def _world() -> tf.Tensor:
 
 def _rows(tensor: tf.Tensor) -> tf.Tensor:
     if tensor.shape.rank == 0:
-        raise ValueError("got a scalar, wants a tensor with a dimension of rows")
+        raise ValueError("got a scalar, wanted a tensor with a dimension of rows")
     return tf.shape(tensor, out_type=tf.int64)[0]
 
 

@@ -335,7 +335,7 @@ def test_eager_collectives_are_named_as_the_program_calls_them():
 
 
 def test_an_unknown_reduction_is_refused():
-    with pytest.raises(ValueError, match="op is 'average', wants one of sum, mean, min, max, prod"):
+    with pytest.raises(ValueError, match="op is 'average', wanted one of sum, mean, min, max, prod"):
         ordered.allreduce(1.0, op="average")
 
 

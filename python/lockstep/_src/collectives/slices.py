@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# An attribute of slices that have one slice for each row. Eager tensors do not tell it.
+# An attribute of slices that have one slice for each row. Eager tensors do not show it.
 _IS_SUMMED = "_lockstep_is_summed"
 
 

@@ -40,7 +40,7 @@ def stats(since: Stats | None = None, *, all_ranks: bool) -> Stats | list[dict[s
 def stats(since: Stats | None = None, *, all_ranks: bool = False) -> Stats | list[dict[str, Any]]:
     """Returns what this worker has exchanged and looked up.
 
-    The counters are always on. They cover the collectives of scopes and those of Horovod's interface.
+    The counters are always on. They cover the collectives of scopes and of Horovod's interface.
 
     Args:
       since: an earlier result of this function; the counters then start there. None: at the start of the process.
@@ -61,7 +61,7 @@ def stats(since: Stats | None = None, *, all_ranks: bool = False) -> Stats | lis
       | `wait_s` | the part of them in which other workers had not come yet |
       | `waited_for_s` | seconds by the rank for which this worker waited, [R] |
       | `ids` | ids and keys that this worker looked up |
-      | `compared_ids` | those of them in lookups that drop duplicates |
+      | `compared_ids` | the ids among them in lookups that drop duplicates |
       | `distinct_ids` | the distinct ones of each such lookup, which were sent to their owners |
       | `unique_id_ratio` | distinct ids per compared id; None: there was no such lookup |
       | `tables` | a dict of tables by name |

@@ -89,7 +89,7 @@ class _Ordered:
         return [tensor / tf.cast(context.world_size, tensor.dtype) for tensor in tensors]
 
     def scaled(self, tensors: Tensors) -> Tensors:
-        """Returns the tensors unchanged: gradients are those of the sum of all ranks' losses."""
+        """Returns the tensors unchanged: gradients belong to the sum of all ranks' losses."""
         return tensors
 
 

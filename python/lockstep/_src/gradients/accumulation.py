@@ -132,8 +132,8 @@ class Passes:
     def _dense(self, gradient: Any) -> tf.Tensor:
         if isinstance(gradient, tf.IndexedSlices) and not self._exchange.how.sparse_as_dense:
             raise ValueError(
-                f"{self._exchange.name}: got slices (tf.IndexedSlices), which are summed over several passes with "
-                "sparse_as_dense=True alone"
+                f"{self._exchange.name}: got slices (tf.IndexedSlices), which are summed over several passes only with "
+                "sparse_as_dense=True"
             )
         return tf.convert_to_tensor(gradient)
 

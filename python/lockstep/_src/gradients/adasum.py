@@ -112,8 +112,8 @@ class AdasumOptimizer(OptimizerWrapper):
             self._starts = {v.ref(): self._made.make("start", v.shape, v.dtype.base_dtype) for v in variables}
         if strange := [v.name for v in variables if v.ref() not in self._starts]:
             raise ValueError(
-                f"{self._name}: got gradients of {', '.join(strange)}, wanted of those of the first call alone: "
-                f"with backward_passes_per_step ({self._steps}) Adasum counts the steps of all of them together"
+                f"{self._name}: got gradients of {', '.join(strange)}, wanted only variables of the first call: "
+                f"with backward_passes_per_step ({self._steps}) Adasum counts the steps of all variables together"
             )
         starts = [self._starts[v.ref()] for v in variables]
         with after(self._made.renewed()):

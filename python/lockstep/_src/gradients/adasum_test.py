@@ -113,5 +113,5 @@ def test_steps_are_at_least_one_and_of_the_variables_of_the_first_call():
         optimizer(0)
     made = optimizer(2)
     made.apply_gradients([(tf.constant(OWN[0]), tf.Variable(START))])
-    with pytest.raises(ValueError, match=r"adasum: got gradients of later:0, wanted of those of the first call alone"):
+    with pytest.raises(ValueError, match=r"adasum: got gradients of later:0, wanted only variables of the first call"):
         made.apply_gradients([(tf.constant(OWN[0]), tf.Variable(START, name="later"))])

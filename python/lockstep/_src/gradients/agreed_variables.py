@@ -22,7 +22,7 @@ def _places(variables: Sequence[Any], order: Sequence[Any] | None, local: LocalV
 
     Returns:
       For each variable its place in `order` among the variables of the same shape that are not local. So a rank's local
-      variables don't count. If there is no order, or a variable is not in it, places in `variables`.
+      variables don't count. Without an order, or if a variable is not in it, places in `variables`.
     """
     shared = [v for v, is_local in zip(order or [], local.among(order or []), strict=True) if not is_local]
     known = _counted([v for v in shared if v not in LocalVariableSet.anywhere])
@@ -46,11 +46,12 @@ def described(
 ) -> list[int]:
     """Returns numbers that must be the same on all ranks before gradients of these variables are sent.
 
-    Otherwise gradients of one variable could be combined with those of another one, or be waited for in vain.
+    Otherwise gradients of one variable could be combined with another variable's gradients, or other ranks could wait
+    for them forever.
 
     Args:
       gradients: the gradients; None for variables without one.
-      variables: one for each gradient; those of local variables are left out.
+      variables: one for each gradient; local variables are left out.
       order: all possible variables, including this rank's local ones, in an order that is the same on all ranks apart
         from local ones; None if it isn't known.
       local: the local variables of this rank.

@@ -1,11 +1,12 @@
-"""The exchange of gradients: dense ones are reduced, slices gathered, those of local variables scaled.
+"""The exchange of gradients: dense ones are reduced, slices gathered, and gradients of local variables scaled.
 
 It runs on either lane (`collectives/lanes.py`). In a graph each bucket or group is sent as soon as its gradients are
 computed, during the rest of the backward pass. Eagerly all gradients of one type go in one call.
 
-`tf.IndexedSlices` are gathered in rank order; they are made dense only if the settings say so. Gradients of local
+`tf.IndexedSlices` are gathered in rank order; they are made dense only if the settings ask for it. Gradients of local
 variables stay on this rank. Sharded and dynamic tables are local on either lane: the gradient of a lookup is already
-that of all ranks, at the owner of the rows. It is the mean, or a sum, which is divided here if the reduction is a mean.
+the gradient of all ranks, at the owner of the rows. It is the mean, or a sum, which is divided here if the reduction is
+a mean.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class GradientExchange:
         which: Sequence[int] | None = None,
         generic_names: bool = False,
     ) -> list[Gradient]:
-        """Exchanges gradients, those of local variables excepted.
+        """Exchanges all gradients except the ones of local variables.
 
         Args:
           gradients: the gradients of this rank; None stays None. They are in the order of the forward pass, the same on
@@ -86,7 +87,7 @@ class GradientExchange:
         Raises:
           NotImplementedError: there are slices or tables, and the reduction is neither "mean" nor "sum"; or the named
             lane is used in XLA.
-          ValueError: there is no job, or it has no such ranks; or there are tables, and some ranks don't exchange.
+          ValueError: no job exists, or it has no such ranks; or there are tables, and some ranks don't exchange.
           tf.errors.FailedPreconditionError: ranks have gradients of different variables. All ranks raise this error; in
             a graph when it runs.
         """
@@ -112,7 +113,7 @@ class GradientExchange:
                 begin = "" if generic_names else scope
                 names = {i: lane.name_of(begin, of[i], n) for n, i in enumerate(shared)}
                 buckets = itertools.count()
-                # Ranks agree before any gradient is sent, so that none waits in vain; in a graph in the forward pass.
+                # Ranks agree before any gradient is sent, so that none waits forever; in a graph in the forward pass.
                 with after(lane.agree(lambda: described(result, of, self.order(), self.local), begin)):
                     for group in self._groups(shared, result, of):
                         together, called = [result[i] for i in group], [names[i] for i in group]
@@ -127,7 +128,7 @@ class GradientExchange:
                 if weight is not None:
                     _put(result, shared, [weight.weighted_back(result[i]) for i in shared])
             self._scale(result, [i for i in local if self._is_scaled(of[i])])
-            # Only new tensors are marked. A gradient that is returned unchanged may also be that of another variable,
+            # Only new tensors are marked. A gradient that is returned unchanged may also belong to another variable,
             # which is not exchanged yet.
             result = [_copy(g) if g is mine else g for g, mine in zip(result, given, strict=True)]
             result = self._seen(result, of)
@@ -169,8 +170,8 @@ class GradientExchange:
             if not may_repeat and (origin is Origin.MIXED or variable in provenance.delivered_by_tapes):
                 raise ValueError(
                     f"{self.name}: the gradient of {getattr(variable, 'name', variable)} may have been exchanged: it "
-                    "was changed outside of a tf.function, or with values of this rank. It cannot be told, and to "
-                    f"exchange it twice is wrong ({self.how.reduction}): wrap the tape or the optimizer, not both"
+                    "was changed outside of a tf.function, or with values of this rank. A second exchange would be "
+                    f"wrong ({self.how.reduction}): wrap the tape or the optimizer, not both"
                 )
             fresh.append(i)
         missing = [i for i, gradient in enumerate(gradients) if gradient is None]
@@ -192,11 +193,11 @@ class GradientExchange:
         return not is_table(local) or (self.how.reduction == "mean" and gradient_is_sum(local))
 
     def _check_tables(self, variables: Sequence[Any]) -> None:
-        """Raises an error if the settings do not fit tables, whose gradients are those of all ranks of the job."""
+        """Raises an error if the settings do not fit tables, whose gradients cover all ranks of the job."""
         table = next((v for v in variables if is_table(v)), None)
         if table is None or self.how.ranks is None:
             return
-        begin = f"{self.name}: the gradient of the table '{table.name}' is that of all ranks' losses"
+        begin = f"{self.name}: the gradient of table '{table.name}' already covers all ranks' losses"
         if self.how.reduction not in ("mean", "sum"):
             raise NotImplementedError(f"{begin}; got the reduction {self.how.reduction!r}, wanted 'mean' or 'sum'")
         if self.how.ranks.process_set_id != named.ALL:

@@ -12,7 +12,7 @@ from lockstep._src.gradients.variable_sets import key
 
 
 def in_buckets(shared: Sequence[int], gradients: Sequence[Any], number: int) -> list[list[int]]:
-    """Divides dense gradients into runs of about equal bytes, in backward order; each gradient of slices is alone.
+    """Divides dense gradients into runs of about equal bytes, in backward order; a gradient of slices is its own run.
 
     A bucket is sent while the rest of the backward pass still computes.
 
@@ -22,7 +22,7 @@ def in_buckets(shared: Sequence[int], gradients: Sequence[Any], number: int) -> 
       number: the number of buckets of a type, at least 1; may be larger than the number of gradients.
 
     Returns:
-      Lists of places: first those of slices, then buckets. A bucket has only one type, since it is reduced as one.
+      Lists of places: first the places of slices, then buckets. A bucket has only one type, since it is reduced as one.
     """
     slices = [[i] for i in shared if isinstance(gradients[i], tf.IndexedSlices)]
     backward = [i for i in reversed(shared) if not isinstance(gradients[i], tf.IndexedSlices)]
@@ -69,7 +69,7 @@ def in_groups(
         each gradient is a group. Eagerly all are one group, as all are ready, and each call from Python has a cost.
 
     Returns:
-      Lists of places: for each group those of dense gradients, then those of slices.
+      Lists of places: for each group the places of dense gradients, then of slices.
     """
     parts = []
     for group in _groups(list(shared), variables, groups):

@@ -45,7 +45,7 @@ def exchange() -> GradientExchange:
 
 
 class ScopeUpdates:
-    """The exchange of one optimizer's gradients by the options of the scope; methods are those of `OwnUpdates`."""
+    """The exchange of one optimizer's gradients by the options of the scope, with the methods of `OwnUpdates`."""
 
     def __init__(self) -> None:
         self.steps = exchange()

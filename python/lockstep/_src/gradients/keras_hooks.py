@@ -81,7 +81,7 @@ def _exchanging_first(apply: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _init_loss_scale(init: Callable[..., None], outer: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    """Constructs a `LossScaleOptimizer`, and tells its inner optimizer that steps may be skipped."""
+    """Constructs a `LossScaleOptimizer`, and marks its inner optimizer: steps may be skipped."""
     init(outer, inner_optimizer, *args, **kwargs)
     if is_exchanging(inner_optimizer):
         inner_optimizer.expect_skipped_steps()

@@ -156,7 +156,7 @@ class _Keras2(_Exchanging):
         if _is_legacy(self):
             return super()._compute_gradients(loss, var_list, grad_loss, tape)
         if grad_loss is not None:
-            raise ValueError(f"{self.name}: grad_loss is known to legacy optimizers alone")
+            raise ValueError(f"{self.name}: only legacy optimizers take grad_loss")
         return super().compute_gradients(loss, var_list, tape=tape)
 
     @tf.autograph.experimental.do_not_convert
@@ -290,7 +290,7 @@ def make_exchanging(optimizer: Any, exchange: Exchange, name: str | None = None)
 
 
 def _has_state(optimizer: Any) -> bool:
-    # A LossScaleOptimizer's state is in its inner one. The attributes are those of Keras 3, Keras 2, and legacy.
+    # A LossScaleOptimizer's state is in its inner one. The attributes belong to Keras 3, Keras 2, and legacy.
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     return any(bool(getattr(optimizer, name, None)) for name in ("built", "_built", "_weights"))
 

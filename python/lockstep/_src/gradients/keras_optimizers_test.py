@@ -215,7 +215,7 @@ def test_optimizers_of_keras_2_exchange_what_they_compute(kind):
     assert len(lane.calls) == calls == 4
     np.testing.assert_allclose(v, START - 0.5 * RANKS * GRADIENT)
     if kind == "optimizer":
-        with pytest.raises(ValueError, match="SGD: grad_loss is known to legacy optimizers alone"):
+        with pytest.raises(ValueError, match="SGD: only legacy optimizers take grad_loss"):
             optimizer._compute_gradients(loss, [v], grad_loss=1.0, tape=tape)
 
 

@@ -26,7 +26,7 @@ def copied(optimizer: Any, cls: type | None = None) -> Any:
 
     Args:
       optimizer: an optimizer of Keras 3 or Keras 2 without slots.
-      cls: the class of the copy; None: that of the optimizer.
+      cls: the class of the copy; None: the optimizer's class.
     """
     memo: dict[int, Any] = {}
     pairs: list[tuple[Any, Any]] = []  # each optimizer, and its copy

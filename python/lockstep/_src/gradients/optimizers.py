@@ -138,7 +138,7 @@ class OwnUpdates:
             raise ValueError(f"{name}: some gradients of a step have been summed or exchanged, some not")
         if not fresh and not all(variables[i] in self._delivered for i in there):
             raise ValueError(
-                f"{name}: several passes are summed before they are exchanged, and these gradients have been "
+                f"{name}: several passes are summed before they are exchanged, but these gradients have been "
                 "exchanged: wrap the tape or the optimizer, not both"
             )
         return bool(fresh) or not any(v in self._delivered for v in variables)

@@ -50,7 +50,7 @@ class Origin(enum.Enum):
     """The origin of a gradient."""
 
     LOCAL = "of this rank"
-    EXCHANGED = "exchanged, or computed from such alone"
+    EXCHANGED = "exchanged, or computed only from such"
     MIXED = "computed from exchanged ones and from what this rank has"
 
 
@@ -125,8 +125,9 @@ def origin(gradient: Any, unrelated: set[Any]) -> Origin:
 def differing_in_graph(gradients: Iterable[Any]) -> list[int]:
     """Returns the places of a graph's gradients that may differ between workers; None is skipped.
 
-    All may that are not computed from exchanged gradients alone. Examples are gradients of exchanged gradients, which
-    this rank's batch affects, and gradients clipped by a norm that the program computes of this rank's part of a table.
+    A gradient may differ unless it is computed only from exchanged ones. Examples are gradients of exchanged gradients,
+    which this rank's batch affects, and gradients clipped by a norm that the program computes of this rank's part of a
+    table.
     """
     unmarked: set[Any] = set()
     same: set[Any] = set()
@@ -149,7 +150,7 @@ def _is_alike(op: tf.Operation) -> bool:
 
 
 def _is_local(op: tf.Operation) -> bool:
-    """Returns whether an operation has a result of this rank, whatever its inputs are."""
+    """Returns whether an operation has a result of this rank, regardless of its inputs."""
     if _is_alike(op):
         return False
     if alike.is_own(op):

@@ -70,7 +70,7 @@ class Exchange:
             raise ValueError(f"reduction is {self.reduction!r}, wanted one of {', '.join(named.REDUCTIONS)}")
         if self.predivide_factor != 1.0 and self.reduction != "mean":
             raise ValueError(
-                f"predivide_factor is {self.predivide_factor}, which is of a mean, not of {self.reduction}"
+                f"predivide_factor is {self.predivide_factor}, wanted 1 for {self.reduction}: it divides a mean"
             )
         factor = self.predivide_factor
         if not (isinstance(factor, numbers.Real) and math.isfinite(factor) and factor != 0):

@@ -69,7 +69,7 @@ class _Exchanging(GradientTape):
     def get_local_and_global_gradients(
         self, target: Any, sources: Sequence[Any], output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Gradient]], list[tuple[Any, Gradient]]]:
-        """Returns pairs of a source and its gradient: those of local sources, and the others."""
+        """Returns pairs of a source and its gradient: pairs of local sources, and the others."""
         gradients = self.gradient(target, sources, output_gradients, use_generic_names)
         local: list[tuple[Any, Gradient]] = []
         others: list[tuple[Any, Gradient]] = []
@@ -83,7 +83,7 @@ class _Exchanging(GradientTape):
 def make_exchanging(tape: tf.GradientTape, exchange: Exchange, name: str) -> Any:
     """Returns a tape with the recording of this one, whose `gradient` exchanges its results.
 
-    `jacobian` and `batch_jacobian` still return those of this rank.
+    `jacobian` and `batch_jacobian` still return the gradients of this rank.
 
     Args:
       tape: a tape with or without a recording; an exchanging one counts as its original class.

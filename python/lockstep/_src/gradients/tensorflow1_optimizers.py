@@ -138,7 +138,7 @@ def exchange_in(optimizer: type, lazy: bool | None = None) -> None:
 
 
 class OptimizerWrapper(tf.compat.v1.train.Optimizer):
-    """Base of optimizers that wrap another one; slots and variables are those of the wrapped one."""
+    """Base of optimizers that wrap another one; slots and variables belong to the wrapped one."""
 
     def __init__(self, optimizer: tf.compat.v1.train.Optimizer, name: str, use_locking: bool) -> None:
         super().__init__(name=name, use_locking=use_locking)

@@ -12,12 +12,12 @@ from lockstep._src.tables.sharded import is_table
 
 
 def key(variable: Any) -> int:
-    """Returns the identity of a variable; a `keras.Variable` has that of the TensorFlow variable that it holds."""
+    """Returns the identity of a variable; a `keras.Variable` shares it with the TensorFlow variable that it holds."""
     return id(getattr(variable, "_value", variable))
 
 
 def gradient_is_sum(table: Any) -> bool:
-    """Returns whether a table's gradient is the sum of those of all ranks' losses. Otherwise it is their mean."""
+    """Returns whether a table's gradient is the sum over all ranks' losses. Otherwise it is their mean."""
     if context.options.embedding_gradient == "sum":
         return True
     return getattr(getattr(table, "_value", table), "sums_gradients", False) and not apart.is_scope_open()

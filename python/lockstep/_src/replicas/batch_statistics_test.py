@@ -1,4 +1,4 @@
-"""Tests that batch statistics are those of the rows of all workers, and that batches without rows do not count."""
+"""Tests that batch statistics cover the rows of all workers, and that batches without rows do not count."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def create_in_function(next_creator: Callable[..., tf.Variable], **kwargs: Any) 
 
 
 def _is_replicated(kwargs: dict[str, Any]) -> bool:
-    """Returns whether a variable is replicated in a job of several workers; `kwargs` are those of its creator."""
+    """Returns whether a variable is replicated in a job of several workers; `kwargs` are its creator's arguments."""
     collections = kwargs.get("collections")
     is_alone = context.world_size == 1 or context.options.mode == "infer"
     is_local = collections and tf.compat.v1.GraphKeys.GLOBAL_VARIABLES not in collections
@@ -106,7 +106,7 @@ def _create_eagerly(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> 
 
 
 def _check_is_of_keras(kwargs: dict[str, Any]) -> EagerVariables:
-    """Returns the functions of Keras 3, if it makes the variable; `kwargs` are those of its creator.
+    """Returns the functions of Keras 3, if it makes the variable; `kwargs` are its creator's arguments.
 
     Raises:
       NotImplementedError: the program makes the variable.
@@ -116,7 +116,7 @@ def _check_is_of_keras(kwargs: dict[str, Any]) -> EagerVariables:
     name = kwargs.get("name")
     instead = (
         "Use keras.Variable, or a layer's add_weight, outside of a tf.function, and train it with an optimizer of "
-        "Keras: such variables begin with worker 0's value and stay equal. Make variables of this worker alone before "
+        "Keras: such variables begin with worker 0's value and stay equal. Make variables of only this worker before "
         "the scope"
     )
     if _has_keras_2():
@@ -128,7 +128,7 @@ def _check_is_of_keras(kwargs: dict[str, Any]) -> EagerVariables:
             "BroadcastGlobalVariablesCallback (docs/keras.md, Keras 2 and TensorFlow Recommenders)"
         )
     if name == "save_counter":
-        instead = "It is that of a tf.train.Checkpoint; use save_weights of the model, or model.save"
+        instead = "It belongs to a tf.train.Checkpoint; use save_weights of the model, or model.save"
     raise NotImplementedError(
         (f"variable '{name}'" if name else "a tf.Variable")
         + f": inside a scope a job of {context.world_size} workers trains graphs, or models of Keras 3, and this "

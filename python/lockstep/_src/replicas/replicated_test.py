@@ -109,7 +109,7 @@ def test_an_eager_variable_of_the_program_is_refused(name):
 def test_the_counter_of_a_checkpoint_is_refused_by_the_way_to_save():
     for held in on_workers():
         assert (
-            "It is that of a tf.train.Checkpoint; use save_weights of the model, or model.save." in held["checkpoint"]
+            "It belongs to a tf.train.Checkpoint; use save_weights of the model, or model.save." in held["checkpoint"]
         )
 
 

@@ -368,7 +368,7 @@ def adasum_of_other_variables_later():
     a, b = tf.Variable(tf.zeros([2])), tf.Variable(tf.zeros([2]))
     optimizer = descent(op=hvd.Adasum, backward_passes_per_step=2)
     optimizer.apply_gradients([(tf.ones([2]), a)])
-    with pytest.raises(ValueError, match="wanted of those of the first call alone"):
+    with pytest.raises(ValueError, match="wanted only variables of the first call"):
         optimizer.apply_gradients([(tf.ones([2]), b)])
     optimizer.apply_gradients([(tf.ones([2]), a)])
     np.testing.assert_allclose(a, [-2.0, -2.0], rtol=1e-5)

@@ -49,9 +49,9 @@ def objects_that_were_changed(folder):
     if hvd.rank() == 1:
         named = broadcast_bytes.__globals__["named"]  # the exchanges below it
         named.broadcast, named.allgather = ends_otherwise(named.broadcast), ends_otherwise(named.allgather)
-        with pytest.raises(tf.errors.DataLossError, match="^broadcast_object 'x': .*rank 1 got .* of rank 0 that"):
+        with pytest.raises(tf.errors.DataLossError, match="^broadcast_object 'x': .*rank 1 got .* from rank 0 with"):
             hvd.broadcast_object(changed, 0, name="x")
-        with pytest.raises(tf.errors.DataLossError, match="^allgather_object: .*rank 1 got .* of rank 1 that"):
+        with pytest.raises(tf.errors.DataLossError, match="^allgather_object: .*rank 1 got .* from rank 1 with"):
             hvd.allgather_object(changed)
         assert not os.path.exists(os.path.join(folder, "changed.0"))
     else:

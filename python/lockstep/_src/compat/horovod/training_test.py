@@ -339,7 +339,7 @@ def exchanged_once():
             (got,), _ = train_once(noisy)
             np.testing.assert_equal(*hvd.allgather_object(got))
         else:
-            with pytest.raises(ValueError, match="exchange it twice is wrong"):
+            with pytest.raises(ValueError, match="A second exchange would be wrong"):
                 train_once(noisy)
 
 

@@ -264,7 +264,7 @@ def tables_have_the_reduction_of_dense_variables():
 
 def what_tables_cannot_have_is_an_error():
     table = make(start_of(0), name="refused")
-    with pytest.raises(NotImplementedError, match="'refused.*is that of all ranks' losses; got the reduction 'min'"):
+    with pytest.raises(NotImplementedError, match="'refused.*covers all ranks' losses; got the reduction 'min'"):
         _gradient(table, op=hvd.Min)
     with pytest.raises(ValueError, match="'refused.*wanted the process set of all ranks"):
         _gradient(table, process_set=RANK_0)
