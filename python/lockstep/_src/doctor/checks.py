@@ -92,7 +92,7 @@ def times_of(times: dict[str, Any]) -> list[Finding]:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the variables of the measurement: a job on the CPU, whatever job the environment describes."""
+    """Returns the variables of the measurement: a job on the CPU, regardless of the environment's job."""
     inherited = {name: value for name, value in os.environ.items() if name not in ("TF_CONFIG", RANK, WORLD_SIZE)}
     return {**inherited, "LOCKSTEP_SLURM": "0", "LOCKSTEP_TF1": "0", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -104,7 +104,7 @@ def collective_checks(launch_options: Sequence[str]) -> tuple[list[Finding], dic
       launch_options: The launcher's options, such as ["-n", "2"] or ["--hosts", "a:2,b:2"].
 
     Returns:
-      The findings about the collectives, and those of each host by its name.
+      The findings about the collectives, and each host's findings by its name.
     """
     words = [
         sys.executable,
@@ -120,7 +120,7 @@ def collective_checks(launch_options: Sequence[str]) -> tuple[list[Finding], dic
             words, env=_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        seen = f"the job was not over after {_TIMEOUT_S} s"
+        seen = f"the job was still running after {_TIMEOUT_S} s"
         return [Finding("collectives", "problem", seen, "run it by hand: " + shlex.join(words))], {}
     hosts: dict[str, list[Finding]] = {}
     findings: list[Finding] = []

@@ -53,7 +53,7 @@ def test_a_poor_machine_is_explained_and_collectives_are_measured_all_the_same(n
         finally:
             if doctor.poll() is None:
                 os.killpg(doctor.pid, signal.SIGKILL)
-    assert doctor.returncode == 1  # for the busy port alone
+    assert doctor.returncode == 1  # only for the busy port
     ((_, listed),) = json.loads(stdout).items()
     findings = {finding["name"]: finding for finding in listed}
     assert [name for name, finding in findings.items() if finding["state"] == "problem"] == ["port 29555"]

@@ -42,7 +42,7 @@ def probe(executable: str = sys.executable) -> dict[str, Any]:
             [executable, "-c", _PROBE], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
         )
     except subprocess.TimeoutExpired:
-        return {"ended": f"it was not loaded in {_TIMEOUT_S} s"}
+        return {"ended": f"it did not load within {_TIMEOUT_S} s"}
     found: dict[str, Any] = {}
     for line in loaded.stdout.splitlines():
         if line.startswith("{"):

@@ -14,7 +14,7 @@ from lockstep.launch.placement.worker_environment import available_cpus
 _SHARED_BYTES = "LOCKSTEP_SHARED_BYTES_PER_RANK"
 # Python 3.10 has no name for this flag of Linux.
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
-# With less, TensorFlow alone fills the memory of a worker.
+# With less, TensorFlow by itself fills the memory of a worker.
 _LEAST_BYTES_PER_RANK = 1 << 30
 # A container's default; NCCL and loaders of other libraries need more.
 _SMALL_SHM_BYTES = 64 << 20
@@ -101,7 +101,7 @@ def shared_memory(ranks: int, bytes_per_rank: int) -> Finding:
         limits = {"ulimit -v": resource.RLIMIT_AS, "ulimit -f": resource.RLIMIT_FSIZE}
         low = [f"{shown} is {size_of(limit)}" for shown, kind in limits.items() if (limit := _soft(kind)) >= 0]
         cause = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
-        seen = f"{size_of(wanted)} of address space for {ranks} ranks cannot be had: {cause}"
+        seen = f"{size_of(wanted)} of address space for {ranks} ranks cannot be reserved: {cause}"
         seen += f" ({', '.join(low)})" if low else ""
         if isinstance(error, OSError) and error.errno in (errno.ENOSYS, errno.EPERM):
             return Finding(name, "problem", seen, "allow memfd_create in the container's seccomp profile")

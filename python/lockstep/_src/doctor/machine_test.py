@@ -63,7 +63,7 @@ def test_shared_memory_is_tried_and_a_low_limit_is_named():
     finally:
         resource.setrlimit(resource.RLIMIT_AS, former)
     assert finding.state == "problem"
-    assert "4 GiB of address space for 4 ranks cannot be had: Cannot allocate memory (ulimit -v is" in finding.seen
+    assert "4 GiB of address space for 4 ranks cannot be reserved: Cannot allocate memory (ulimit -v is" in finding.seen
     assert "LOCKSTEP_SHARED_BYTES_PER_RANK" in finding.advice
 
 

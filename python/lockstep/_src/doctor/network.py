@@ -27,7 +27,7 @@ def loopback() -> Finding:
     if works["IPv4"]:
         return Finding("loopback", "problem", seen, "switch the interface on (ip link set lo up)")
     if works["IPv6"]:
-        advice = "nothing, if hosts have IPv4 addresses: Lockstep uses those. --hosts cannot name [v6] addresses here"
+        advice = "nothing, if hosts have IPv4 addresses: Lockstep uses them. --hosts cannot name [v6] addresses here"
         return Finding("loopback", "ok", seen, advice)
     return Finding("loopback", "ok", seen)
 
@@ -58,7 +58,7 @@ def own_name() -> Finding:
 
 
 def ports() -> Finding:
-    """Looks for a free port in the range from which the launcher takes those of its jobs."""
+    """Looks for a free port in the range from which the launcher takes its jobs' ports."""
     try:
         (port,) = free_ports(1)
     except LaunchError as error:
@@ -86,7 +86,7 @@ def port(number: int, host: str = "", what: str = "--port", proc: Path = Path("/
         return Finding(name, "problem", f"of {what}: {error}", "name a host, and a port from 1024 to 65535")
     except OSError as error:
         if error.errno == errno.EADDRNOTAVAIL:
-            return Finding(name, "ok", f"of {what}: {host} is no address of this machine, so rank 0 is on another")
+            return Finding(name, "ok", f"of {what}: {host} is not an address of this machine, so rank 0 is on another")
         if error.errno == errno.EADDRINUSE:
             seen = f"of {what}: in use by {listener_at(number, proc) or 'a process that this user cannot see'}"
             advice = "end that process, or choose another port: a job whose rank 0 listens there cannot start"

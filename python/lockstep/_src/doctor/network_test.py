@@ -20,7 +20,7 @@ def test_a_busy_port_is_a_problem_that_names_its_process():
 
 def test_an_address_of_another_machine_is_not_checked():
     finding = network.port(8860, "192.0.2.77", "TF_CONFIG")
-    assert finding.state == "ok" and "192.0.2.77 is no address of this machine" in finding.seen
+    assert finding.state == "ok" and "192.0.2.77 is not an address of this machine" in finding.seen
 
 
 @pytest.mark.parametrize(("broken", "state"), [("IPv6", "ok"), ("IPv4", "problem"), (None, "ok")])

@@ -66,7 +66,7 @@ def describe_folder(folder: str) -> Description:
     """Describes the last checkpoint of a folder, and the increments that build on it.
 
     Raises:
-      InspectError: the state file, the checkpoint or the list of increments is damaged, or there is no checkpoint.
+      InspectError: the state file, the checkpoint or the list of increments is damaged, or no checkpoint exists.
     """
     try:
         prefix = latest_checkpoint(folder)

@@ -57,7 +57,7 @@ def _describe(paths: Sequence[str], checksums: bool) -> Description:
         except Exception as error:  # pyarrow may raise anything for a damaged footer
             isolated.check_memory(error)
             text = str(error) or type(error).__name__
-            raise InspectError(f"{path} is damaged, or is no Parquet or ORC file: {text}") from None
+            raise InspectError(f"{path} is damaged, or is not a Parquet or ORC file: {text}") from None
         schema, columns = (its_schema, its_columns) if schema is None else (schema, columns)
         groups += its_groups
         found["other_schema"] = None if its_schema.equals(schema) else "differs from the first file's"

@@ -77,7 +77,7 @@ def describe(path: str, checksums: bool = False) -> Description:
             for name in names
             if _EXPORT.fullmatch(name) and os.path.isfile(os.path.join(path, name, "saved_model.pb"))
         ]
-        if exports:  # those of hb.train.export: the last one counts, as for TensorFlow's servers
+        if exports:  # made by hb.train.export: the last one counts, as for TensorFlow's servers
             return _module("exports").describe(os.path.join(path, max(exports, key=int)))
         files = sorted(
             os.path.join(at, name)
@@ -87,7 +87,7 @@ def describe(path: str, checksums: bool = False) -> Description:
         )
         if files:
             return _module("columnar_files").describe(files, checksums)
-        raise InspectError(f"{path}: no checkpoint, no export, and no Parquet or ORC file in this folder")
+        raise InspectError(f"{path}: this folder has no checkpoint, no export, and no Parquet or ORC file")
     if os.path.basename(path) == "saved_model.pb" and not _is_special(path):
         return _module("exports").describe(os.path.dirname(path) or ".")
     prefix = path.removesuffix(".index")
@@ -96,7 +96,7 @@ def describe(path: str, checksums: bool = False) -> Description:
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InspectError(f"{path}: is no file")
+                raise InspectError(f"{path}: is not a regular file")
             begin = file.read(_MAGIC_BYTES)
     except OSError as error:
         raise InspectError(f"{path}: {error.strerror}") from None
@@ -105,7 +105,7 @@ def describe(path: str, checksums: bool = False) -> Description:
     if begin.startswith((_ZIP, _HDF5)):
         return _module("keras_files").describe(path)
     raise InspectError(
-        f"{path}: its first bytes {begin!r} are those of no checkpoint's index, and of no file of Keras, Parquet or ORC"
+        f"{path}: got first bytes {begin!r}, wanted a checkpoint's index or a file of Keras, Parquet or ORC"
     )
 
 

@@ -306,11 +306,11 @@ def test_the_limit_of_time_is_one_of_each_file(data, monkeypatch):
 @pytest.mark.parametrize(
     ("lines", "limit"),
     [
-        (["while True: pass"], "it takes more than 2 s of the processor, the limit"),
-        (["bytearray(5 << 30)"], "it takes more than 4 GiB of memory, the limit"),
-        (["raise OSError('ORC: std::bad_alloc')"], "it takes more than 4 GiB of memory, the limit"),
-        (['os.write(2, b"what(): std::bad_alloc")', "os.abort()"], "it takes more than 4 GiB of memory, the limit"),
-        (["os.kill(os.getpid(), 9)"], "its process was killed from outside"),
+        (["while True: pass"], "it exceeds the limit of 2 s of CPU time"),
+        (["bytearray(5 << 30)"], "it exceeds the limit of 4 GiB of memory"),
+        (["raise OSError('ORC: std::bad_alloc')"], "it exceeds the limit of 4 GiB of memory"),
+        (['os.write(2, b"what(): std::bad_alloc")', "os.abort()"], "it exceeds the limit of 4 GiB of memory"),
+        (["os.kill(os.getpid(), 9)"], "its process was killed; the machine may be"),
     ],
 )
 def test_a_file_that_reaches_a_limit_is_not_called_damaged(data, monkeypatch, capsys, lines, limit):
@@ -326,8 +326,8 @@ def test_other_files_and_folders_are_refused(tmp_path, capsys):
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
         archive.writestr("readme", "")
     for path, says in (
-        (tmp_path / "model.keras", "model.keras is damaged, or is no file of Keras 3"),
-        (tmp_path / "other.zip", "other.zip is no file of Keras 3: There is no item named 'config.json'"),
+        (tmp_path / "model.keras", "model.keras is damaged, or is not a file of Keras 3"),
+        (tmp_path / "other.zip", "other.zip is not a file of Keras 3: There is no item named 'config.json'"),
         (tmp_path / "picture.png", "first bytes b'\\x89PNG\\r\\n\\x1a\\n'"),
         (tmp_path, "no checkpoint, no export"),
     ):

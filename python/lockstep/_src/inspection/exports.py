@@ -33,7 +33,7 @@ def describe(folder: str) -> Description:
     except InspectError:
         raise
     except Exception as error:  # anything may be wrong with a message that has the right form
-        raise InspectError(f"{path} is damaged, or is no SavedModel: {type(error).__name__}: {error}") from None
+        raise InspectError(f"{path} is damaged, or is not a SavedModel: {type(error).__name__}: {error}") from None
 
 
 def _describe(folder: str, path: str) -> Description:
@@ -42,9 +42,9 @@ def _describe(folder: str, path: str) -> Description:
         with tf.io.gfile.GFile(path, "rb") as file:
             model.ParseFromString(file.read())
     except (DecodeError, tf.errors.OpError) as error:
-        raise InspectError(f"{path} is damaged, or is no SavedModel: {error}") from None
+        raise InspectError(f"{path} is damaged, or is not a SavedModel: {error}") from None
     if not model.meta_graphs:
-        raise InspectError(f"{path} has no graph: it is empty, or is no SavedModel")
+        raise InspectError(f"{path} has no graph: it is empty, or is not a SavedModel")
     prefix = os.path.join(folder, "variables", "variables")
     variables = checkpoints.describe(prefix) if tf.io.gfile.exists(f"{prefix}.index") else {}
     tensors = _named(prefix, variables.get("tensors", []))

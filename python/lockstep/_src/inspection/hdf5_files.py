@@ -33,7 +33,7 @@ def layers(path: str, begin: int, size: int, folder: str) -> dict[str, Any]:
 
     Returns:
       "layers": for each its group "at", its "name", and its "weights" by name, each a list of type, shape and bytes.
-      "known": whether the groups are those of Keras.
+      "known": whether the groups are Keras' groups.
 
     Raises:
       InspectError: the file is damaged.
@@ -86,7 +86,7 @@ def _answer(request: list[Any]) -> dict[str, Any]:
         raise InspectError(f"{path} {error}") from None
     except Exception as error:  # h5py has no class for the errors of damaged files
         isolated.check_memory(error)
-        raise InspectError(f"{path} is damaged, or is no file of Keras 3: {error or type(error).__name__}") from None
+        raise InspectError(f"{path} is damaged, or is not a file of Keras 3: {error or type(error).__name__}") from None
 
 
 def _members(group: Any) -> Iterator[tuple[str, Any]]:
@@ -109,7 +109,7 @@ def _groups(file: Any) -> Iterator[tuple[str, Any]]:
             place = h5py.h5o.get_info(part.id).addr
             # A group may have several links, and so be in a circle.
             if place in seen or depth > _MOST_DEPTH or len(seen) > _MOST_OBJECTS:
-                raise InspectError("is damaged: its groups are no tree, or it has too many")
+                raise InspectError("is damaged: its groups do not form a tree, or are too many")
             seen.add(place)
             if not isinstance(part, h5py.Group):
                 continue
@@ -126,7 +126,7 @@ def _layer(at: str, group: Any, most_bytes: int) -> dict[str, Any]:
     for name, values in _members(group):
         shape, size = [int(dimension) for dimension in values.shape], int(values.nbytes)
         if size > most_bytes and values.compression is None:
-            raise InspectError(f"is damaged: weight '{name}' of '{at}' has {size} bytes, and the file {most_bytes}")
+            raise InspectError(f"is damaged: weight '{name}' of '{at}' has {size} bytes, but the file has {most_bytes}")
         weights[name] = values.dtype.name, shape, size
     name = group.attrs["name"] if "name" in group.attrs else at.rpartition("/")[2]
     return {"at": at, "name": name if isinstance(name, str) else str(name)[:1000], "weights": weights}
@@ -137,7 +137,7 @@ def _copy_table(members: dict[str, Any], folder: str) -> None:
     for name, file in TABLE_FILES.items():
         values = members[name]
         if values.ndim != 1 or values.dtype.itemsize != 1 or values.compression or values.external or values.is_virtual:
-            raise InspectError(f"is damaged: '{name}' is no list of bytes")
+            raise InspectError(f"is damaged: '{name}' is not a list of bytes")
         with open(os.path.join(folder, file), "wb") as copy:
             for at in range(0, len(values), _CHUNK_BYTES):
                 copy.write(values[at : at + _CHUNK_BYTES].tobytes())

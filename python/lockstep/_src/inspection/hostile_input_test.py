@@ -153,7 +153,7 @@ def test_a_changed_configuration_of_keras_is_described_or_refused(tmp_path, caps
 def _refusal(path, capsys):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     error = run_tool(command.main, [str(path)], capsys)
-    # In KiB. Other tests may have had larger children before, and a child begins with its parent's pages.
+    # In KiB. Other tests of this process may have had larger children, and a child begins with its parent's pages.
     own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, own) + (1 << 20)
     assert error.startswith(f"lockstep inspect: {path}")
@@ -179,7 +179,7 @@ def test_a_damaged_stream_of_an_archive_is_refused(files, tmp_path, capsys):
     at = data.index(b"config.json") + len("config.json")
     data[at : at + 4] = b"\xff" * 4
     (tmp_path / "a.keras").write_bytes(data)
-    assert "is damaged, or is no file of Keras 3" in _refusal(tmp_path / "a.keras", capsys)
+    assert "is damaged, or is not a file of Keras 3" in _refusal(tmp_path / "a.keras", capsys)
 
 
 def test_weights_that_claim_more_than_the_file_has_are_refused(tmp_path, capsys):
@@ -188,7 +188,7 @@ def test_weights_that_claim_more_than_the_file_has_are_refused(tmp_path, capsys)
         _h5(path, table_index=np.zeros(9, np.uint8))
         with h5py.File(path, "a") as file:
             file["layers/dense/vars"].create_dataset(name, (64 << 30,), np.uint8)
-        assert f"weight '{name}' of 'layers/dense' has {64 << 30} bytes, and the file " in _refusal(path, capsys)
+        assert f"weight '{name}' of 'layers/dense' has {64 << 30} bytes, but the file has " in _refusal(path, capsys)
 
 
 def test_groups_in_a_circle_and_links_to_other_files_are_not_followed(tmp_path, capsys):
@@ -201,7 +201,7 @@ def test_groups_in_a_circle_and_links_to_other_files_are_not_followed(tmp_path, 
     assert run_tool(command.main, [str(path)], capsys) == ""
     with h5py.File(path, "a") as file:
         file["layers/dense/again"] = file["layers"]
-    assert "its groups are no tree" in _refusal(path, capsys)
+    assert "its groups do not form a tree" in _refusal(path, capsys)
 
 
 def test_a_folder_whose_name_is_a_digit_of_another_script_is_no_export(tmp_path, capsys):
@@ -213,7 +213,7 @@ def test_a_folder_whose_name_is_a_digit_of_another_script_is_no_export(tmp_path,
 def test_pipes_are_no_files(tmp_path, capsys):
     for name in ("a.keras", "b.parquet", "c.index"):
         os.mkfifo(tmp_path / name)
-        assert "is no file" in _refusal(tmp_path / name, capsys)
+        assert "is not a regular file" in _refusal(tmp_path / name, capsys)
     assert "no checkpoint, no export" in _refusal(tmp_path, capsys)
 
 

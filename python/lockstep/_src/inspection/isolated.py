@@ -59,11 +59,11 @@ def call(module: str, request: Any, seconds: int, path: str, what: str) -> Any:
 def _limit(ended: subprocess.CompletedProcess[str], seconds: int) -> str:
     """Returns which limit has ended a program, "" if none has."""
     if ended.returncode == -signal.SIGXCPU:
-        return f"it takes more than {seconds} s of the processor, the limit"
+        return f"it exceeds the limit of {seconds} s of CPU time"
     if ended.returncode == -signal.SIGKILL:
-        return "its process was killed from outside; the machine may have no memory left"
+        return "its process was killed; the machine may be out of memory"
     if any(text in ended.stderr for text in _NO_MEMORY):
-        return f"it takes more than {_MEMORY_BYTES >> 30} GiB of memory, the limit"
+        return f"it exceeds the limit of {_MEMORY_BYTES >> 30} GiB of memory"
     return ""
 
 

@@ -73,10 +73,10 @@ def describe(path: str) -> Description:
     except InspectError:
         raise
     except KeyError as error:
-        raise InspectError(f"{path} is no file of Keras 3: {error.args[0]}") from None
+        raise InspectError(f"{path} is not a file of Keras 3: {error.args[0]}") from None
     except Exception as error:  # an archive and a configuration can be wrong in many ways
         text = str(error) or type(error).__name__
-        raise InspectError(f"{path} is damaged, or is no file of Keras 3: {text}") from None
+        raise InspectError(f"{path} is damaged, or is not a file of Keras 3: {text}") from None
 
 
 def _json(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _json(archive: zipfile.ZipFile, name: str) -> dict[str, Any]:
         raise ValueError(f"{name} has more than {_MOST_TEXT_BYTES} bytes")
     content = json.loads(text)
     if not isinstance(content, dict):
-        raise ValueError(f"{name} is no JSON object")
+        raise ValueError(f"{name} is not a JSON object")
     return content
 
 
@@ -204,7 +204,7 @@ def _dynamic_table(path: str, layer: _Layer) -> dict[str, Any]:
 
 
 def _embedding_tables(layer: _Layer) -> list[dict[str, Any]]:
-    """Returns the tables of an embedding layer; the layer's class or its group's name tells that it is one."""
+    """Returns the tables of an embedding layer; the layer's class or its group's name identifies it."""
     kind = layer.kind or layer.group.rpartition("/")[2].rstrip("0123456789").rstrip("_")
     tables = {name: values for name, values in layer.weights.items() if len(values.shape) == 2}
     if not kind.lower().endswith(_EMBEDDING) or layer.name == hdf5_files.OPTIMIZER:

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep._src.timeline import command, merging, summary, traces
 
-_OFFSET_US = 5e6  # the clock of host b is ahead of that of host a
+_OFFSET_US = 5e6  # the clock of host b is ahead of host a's clock
 
 
 def _span(cat: str, row: int, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
@@ -170,9 +170,9 @@ def test_a_missing_rank_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("content", "message"),
     [
         (None, "has no file rank-*.json; ranks write them with LOCKSTEP_TIMELINE="),
-        ("", "is no trace of a rank: its first event is not named 'lockstep'"),
-        ('[\n{"ph":"B","name":"x","args":{}}\n]\n', "is no trace of a rank"),
-        (b"\xff\xfe\x00", "is no trace of a rank"),
+        ("", "is not a trace of a rank: its first event is not named 'lockstep'"),
+        ('[\n{"ph":"B","name":"x","args":{}}\n]\n', "is not a trace of a rank"),
+        (b"\xff\xfe\x00", "is not a trace of a rank"),
         (
             '[\n{"name":"lockstep","args":{"format":2}}\n]\n',
             "has format 2, wanted 1: written by another version",

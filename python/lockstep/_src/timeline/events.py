@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# Numbers beyond this cannot be told apart from their neighbours as floats: microseconds of 285 years.
+# Numbers beyond this cannot be distinguished from their neighbours as floats: microseconds of 285 years.
 _MOST = 2**53
 MOST_RANKS = 1 << 20
 

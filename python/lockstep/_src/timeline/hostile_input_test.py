@@ -99,7 +99,7 @@ def test_names_with_escapes_are_shown_escaped(tmp_path, capsys):
 
 
 def test_a_pipe_and_a_folder_are_no_traces(tmp_path, capsys):
-    for make, says in ((os.mkfifo, "is no file"), (os.mkdir, "Is a directory")):
+    for make, says in ((os.mkfifo, "is not a regular file"), (os.mkdir, "Is a directory")):
         path = tmp_path / make.__name__
         path.mkdir()
         make(path / "rank-0-1.json")

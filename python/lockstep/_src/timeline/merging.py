@@ -19,7 +19,7 @@ WINDOW_US = 10e6
 
 @dataclasses.dataclass
 class Clock:
-    """The difference between the clock of a machine and that of rank 0's: by time, with straight lines between.
+    """The difference between a machine's clock and the clock of rank 0's machine: by time, with straight lines between.
 
     Attributes:
       at: Times of the machine, ascending.

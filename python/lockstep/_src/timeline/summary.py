@@ -12,11 +12,11 @@ from lockstep._src.timeline.merging import Clock, Exchange, exchanges
 from lockstep._src.timeline.traces import Trace
 from lockstep.launch.base.printing import printable
 
-# How many exchanges a table shows: those of each step, and those that come seldom.
+# How many exchanges a table shows: exchanges of each step, and exchanges that come seldom.
 _SLOWEST, _SLOWEST_SELDOM = 8, 3
 # The longest name of an exchange in a table; longer ones are shortened.
 _NAME_CHARACTERS = 80
-# The part of a name that tells exchanges for the same number of tables apart.
+# The part of a name that distinguishes exchanges for the same number of tables.
 _HASH = re.compile(r"(?<=_more)/[0-9a-f]{16}\b")
 _GAP = "..."
 _MS = 1e-3
@@ -44,7 +44,7 @@ def summarize(traces: list[Trace], clocks: dict[str, Clock]) -> dict[str, Any]:
 
 
 def _training(traces: list[Trace]) -> tuple[float, float]:
-    """Returns the time from the begin of the first recorded step to the end of the last one, or all time."""
+    """Returns the time from the start of the first recorded step to the end of the last one, or all time."""
     steps = [event for trace in traces for event in trace.spans("step")]
     if not steps:
         return -math.inf, math.inf
@@ -188,7 +188,7 @@ def lines_of(summary: dict[str, Any], others: int = 0) -> list[str]:
 
 
 def _exchanges(title: str, shown: list[dict[str, Any]]) -> list[str]:
-    """Returns the lines of a table of exchanges, with an empty line before it; none if there are no exchanges."""
+    """Returns the lines of a table of exchanges, with an empty line before it; none without exchanges."""
     if not shown:
         return []
     rows = [
@@ -215,14 +215,14 @@ def _notes(summary: dict[str, Any], others: int) -> list[str]:
         if one["full"]:
             notes.append(f"the trace of rank {one['rank']} is full; later events are missing")
         if one["dropped_events"]:
-            notes.append(f"rank {one['rank']} recorded {one['dropped_events']} events too fast, which are missing")
+            notes.append(f"rank {one['rank']} dropped {one['dropped_events']} events, which came too fast")
     for host, uncertainty in summary["clocks"].items():
         if uncertainty is None:
-            notes.append(f"clock of host {host}: not aligned, as there is no exchange in common")
+            notes.append(f"clock of host {host}: not aligned: no exchange in common")
         else:
             notes.append(f"clock of host {host}: aligned by exchanges, within {uncertainty:.0f} us")
     if others:
-        notes.append(f"{others} files of earlier jobs are not part of this (--job)")
+        notes.append(f"{others} files of earlier jobs are left out (--job)")
     return ["", *notes] if notes else []
 
 

@@ -57,12 +57,12 @@ def read(path: str) -> Trace:
     """Reads the trace of a rank. The end may be missing, as after the death of the rank.
 
     Raises:
-      TimelineError: the file cannot be read, is no trace of a rank, or is damaged.
+      TimelineError: the file cannot be read, is not a trace of a rank, or is damaged.
     """
     lines = _lines(path)
     head = checked.parse(lines[1]) if len(lines) > 1 and lines[0] == "[" else None
     if head is None or head.get("name") != "lockstep":
-        raise TimelineError(f"{path}: is no trace of a rank: its first event is not named 'lockstep'")
+        raise TimelineError(f"{path}: is not a trace of a rank: its first event is not named 'lockstep'")
     about = head["args"]
     if about.get("format") != FORMAT:
         raise TimelineError(f"{path}: has format {about.get('format')}, wanted {FORMAT}: written by another version")
@@ -108,24 +108,24 @@ def _lines(path: str) -> list[str]:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             state = os.fstat(file.fileno())
             if not stat.S_ISREG(state.st_mode):
-                raise TimelineError(f"{path}: is no file")
+                raise TimelineError(f"{path}: is not a regular file")
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise TimelineError(f"{path}: {error.strerror or error}") from None
     if len(data) > _MOST_BYTES:
-        raise TimelineError(f"{path}: has {state.st_size} bytes, wanted at most {_MOST_BYTES}: is no trace of a rank")
+        raise TimelineError(f"{path}: has {state.st_size} bytes, wanted at most {_MOST_BYTES}: not a trace of a rank")
     return data.decode("utf-8", "replace").removesuffix("\n").split("\n")
 
 
 def read_folder(folder: str, job: str | None = None) -> tuple[list[Trace], list[Trace]]:
-    """Reads the traces of a job, by rank, and those of other jobs in the folder.
+    """Reads the traces of a job, by rank, and the traces of other jobs in the folder.
 
     Args:
       folder: The folder.
       job: The job; None: the one that began last.
 
     Raises:
-      TimelineError: there is no trace, none of that job, or a file that `read` refuses.
+      TimelineError: the folder has no trace, none of that job, or a file that `read` refuses.
     """
     try:
         names = sorted(os.listdir(folder))
