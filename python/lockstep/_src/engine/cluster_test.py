@@ -132,7 +132,7 @@ def test_launcher_alone_is_enough():
         ({"TF_CONFIG": "nonsense"}, "TF_CONFIG is not JSON"),
         ({"TF_CONFIG": "[1]"}, "TF_CONFIG: got.*wanted an object"),
         ({"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}, "'task'"),
-        ({"TF_CONFIG": '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}'}, "no list"),
+        ({"TF_CONFIG": '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}'}, "not a list"),
         (tf_config("worker", 2), "worker:2 is not in the cluster"),
     ],
 )
