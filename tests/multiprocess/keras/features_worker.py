@@ -56,7 +56,7 @@ def build(embedding_scope, case):
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=8.0)
     several = len(outputs) > 1
     loss, metrics = (["binary_crossentropy", "mse"], None) if several else ("binary_crossentropy", ["auc"])
-    # XLA cannot compile exchanges, so it is not used even on request.
+    # XLA cannot compile exchanges. It is not used even on request.
     how = {
         "jit_compile": embedding_scope is not contextlib.nullcontext and not case.get("compile"),
         **case.get("compile", {}),
@@ -71,7 +71,7 @@ def shares(case, rank, world):
         return np.arange(0 if rank else 2 * BATCH), BATCH
     if case.get("rows") != "unequal":
         return (rows_of(rank, world, ROWS), BATCH) if rank is not None else (np.arange(ROWS), world * BATCH)
-    # Worker 1 has 11 rows: one batch and a partial one. After that, worker 0 continues alone.
+    # Worker 1 has 11 rows: one batch and a partial one. After that, only worker 0 continues.
     own = [np.r_[0:8, 16:24, 27:59], np.r_[8:16, 24:27]]
     if rank is not None:
         return own[rank], BATCH

@@ -19,7 +19,7 @@ needs_keras_3 = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    """Returns the results of plain TensorFlow after an epoch, and those of each worker's model."""
+    """Returns the results of plain TensorFlow after an epoch, and of each worker's model."""
     folder = tmp_path_factory.mktemp("graph")
     expected = call_workers(estimator_worker.plain, 1, tmp_path_factory.mktemp("plain"))[0]
     return expected, call_workers(worker.in_a_graph, 2, str(folder), timeout_s=200), folder
@@ -122,7 +122,7 @@ def test_a_subclass_of_keras_3_goes_on_from_its_checkpoints(tmp_path):
 
 @pytest.fixture(scope="module")
 def asked_for():
-    """Returns the results of plain Keras by case, and those of each worker."""
+    """Returns the results of plain Keras by case, and of each worker."""
     expected = call_workers(features.plain, 1, 2, timeout_s=300)[0]
     return expected, call_workers(features.trained, 2, timeout_s=300)
 

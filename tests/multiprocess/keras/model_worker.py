@@ -1,4 +1,4 @@
-"""`hb.keras.Model`: a subclass in a graph of TensorFlow 1, and the same model written with `tf.compat.v1` alone."""
+"""`hb.keras.Model`: a subclass in a graph of TensorFlow 1, and the same model written only with `tf.compat.v1`."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def _trained_alone(model):
 
 
 def subclass(folder, world):
-    """Trains a subclass of `hb.keras.Model` of Keras 3; with `world`, of plain Keras on the rows of so many workers."""
+    """Trains a subclass of `hb.keras.Model` of Keras 3; with `world`, of plain Keras on the rows of `world` workers."""
     import keras
 
     hb = None

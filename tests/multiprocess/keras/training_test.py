@@ -131,10 +131,10 @@ ALONE = [("predict", False), ("predict", True), ("evaluate", True), ("fit", Fals
 @pytest.mark.parametrize(("name", "goes_on"), ALONE)
 def test_a_call_on_one_rank_alone_says_what_was_done_where_and_what_to_do(name, goes_on):
     (rows, said), (_, other) = call_workers(worker.call_alone, 2, name, goes_on, timeout_s=400)
-    assert rows == 8  # behind the scope, a rank may predict alone
+    assert rows == 8  # behind the scope, a rank may predict by itself
     assert said.startswith(f"rank 0 called {name}(), but rank 1 has finished or called something else"), said
     assert f"Call {name}() on all ranks" in said
-    assert ("on one rank alone" in said) == (name != "fit")
+    assert ("on one rank only" in said) == (name != "fit")
     assert other == "" if not goes_on else other.startswith("rank 1 called fit(), but rank 0 "), other
 
 

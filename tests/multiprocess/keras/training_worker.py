@@ -248,7 +248,7 @@ def exchanges_of_a_step(layers):
 
 
 def call_alone(name, goes_on):
-    """Calls a method of a model on rank 0 alone: behind the scope, then in it, where rank 1 ends or trains instead.
+    """Calls a method of a model only on rank 0: behind the scope, then in it, where rank 1 ends or trains instead.
 
     Returns:
       The number of rows that rank 0 predicted behind the scope, and the message of the error in the scope.
@@ -276,7 +276,7 @@ def call_alone(name, goes_on):
 
 
 def save_alone(name, folder):
-    """Saves or exports a model with a sharded table on rank 0 alone, while rank 1 ends; returns the error's message."""
+    """Saves or exports a model with a sharded table only on rank 0, while rank 1 ends; returns the error's message."""
     import keras
 
     import hybridbackend.tensorflow as hb

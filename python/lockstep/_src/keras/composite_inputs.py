@@ -1,8 +1,8 @@
 """Exports of Keras 3 models with ragged and sparse inputs.
 
 Keras gives the signature of every exported model dense tensors. In a dense tensor the padding counts as keys, so that
-such a signature serves other numbers than `predict`. Here the function `serve` takes the inputs as the model does, and
-the signature for servers takes their components, which are dense tensors:
+such a signature serves other numbers than `predict`. Here the function `serve` takes the inputs as the model does. The
+signature for servers takes their components, which are dense tensors:
 
 | input `x` | inputs of the signature `serving_default` |
 | --- | --- |
@@ -97,9 +97,9 @@ def export(
 
 
 def _tracked(model: keras.Model) -> Iterator[Any]:
-    """Yields what may have lookup tables; Keras finds variables itself.
+    """Yields the objects that may have lookup tables; Keras finds variables itself.
 
-    These are not the models: for a model that is tracked, Keras calls it with dense inputs as well.
+    Models are left out, because Keras also calls a tracked model with dense inputs.
     """
     for layer in model._flatten_layers():
         if isinstance(layer, keras.Model):

@@ -137,7 +137,7 @@ def test_a_subclass_says_the_form_of_its_inputs_or_is_refused(tmp_path, monkeypa
     model(inputs)
     _fill(model.ids, model.words)
     np.testing.assert_allclose(model.predict(inputs, verbose=0), _expected(), rtol=1e-6)
-    with pytest.raises(ValueError, match="^export: layer 'of_ids' has had ragged keys, and gets dense ones"):
+    with pytest.raises(ValueError, match="^export: layer 'of_ids' was called with ragged keys, but gets dense keys"):
         export(model, tmp_path / "refused", verbose=False)
     assert not (tmp_path / "refused").exists()
     signature = {

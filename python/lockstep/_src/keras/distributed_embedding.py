@@ -41,7 +41,7 @@ class TableConfig(keras_rs.layers.TableConfig):
         """Raises ValueError: options of dynamic tables for a table with a vocabulary, or an unknown placement."""
         if self.vocabulary_size is not None and (self.option is not None or self.key_dtype != "int64"):
             raise ValueError(
-                f"table '{self.name}': key_dtype and option are for dynamic tables, got vocabulary_size "
+                f"table '{self.name}': key_dtype and option are only for dynamic tables; got vocabulary_size "
                 f"{self.vocabulary_size}, wanted None"
             )
         if self.placement not in SUPPORTED_PLACEMENTS:
@@ -75,7 +75,7 @@ class _DynamicEmbedReduce(DynamicEmbedding):
             if weights is not None:
                 weights = tf.cast(weights, tf.float32)
             if inputs.shape.rank == 1:
-                # The mean of a single row is the row, whatever its weight.
+                # The mean of a single row is the row, for any weight.
                 weights = None if weights is None or self.combiner != "sum" else weights[:, tf.newaxis]
                 inputs = inputs[:, tf.newaxis]
             if weights is not None:
@@ -94,8 +94,9 @@ class _DynamicEmbedReduce(DynamicEmbedding):
 class DistributedEmbedding(keras_rs.layers.DistributedEmbedding):
     """`keras_rs.layers.DistributedEmbedding` whose tables may be dynamic: `TableConfig(vocabulary_size=None)`.
 
-    Tables with a vocabulary size are those of Keras RS, and are sharded in an `embedding_scope()`. Dynamic tables are
-    distributed over the workers in any scope. Their option and lookups are those of `lockstep.keras.DynamicEmbedding`.
+    Keras RS creates tables with a vocabulary size, and an `embedding_scope()` shards them. Dynamic tables are
+    distributed over the workers in any scope. Their option and lookups are the same as in
+    `lockstep.keras.DynamicEmbedding`.
 
     Args:
       feature_configs: a structure of `keras_rs.layers.FeatureConfig`, whose tables may be `lockstep.keras.TableConfig`.

@@ -74,12 +74,12 @@ class DynamicEmbedding(keras.layers.Layer):
 
     Args:
       output_dim: the dimension D of the rows.
-      embeddings_initializer: Keras' initializer or its name. A key's first row depends on the seed, the table and
-        the key alone.
+      embeddings_initializer: Keras' initializer or its name. A key's first row depends only on the seed, the
+        table and the key.
       key_dtype: the type of the keys: int64, int32 or string.
       combiner: how the rows of an example are combined: 'sum', 'mean' or 'sqrtn'; None: they are not.
       option: filters, eviction and similar options (`EmbeddingVariableOption`), or their form in files of Keras.
-      dtype: Keras' type or policy; the type of its variables is that of the rows (float32, float16 or bfloat16).
+      dtype: Keras' type or policy; the type of its variables is the rows' type (float32, float16 or bfloat16).
       **kwargs: arguments of `keras.layers.Layer`.
 
     Call arguments:

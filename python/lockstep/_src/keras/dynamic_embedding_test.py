@@ -231,7 +231,7 @@ def test_optimizers_that_come_and_go_take_the_memory_of_one(run_eagerly):
     # Two optimizers with a rule of two slots each, and one with a stand-in.
     taken = {fit(make()) for make in [*[lambda: keras.optimizers.Adam(0.1, name="adam")] * 3, keras.optimizers.Nadam]}
     assert len(taken) == 1
-    # The results are those of a new table: the slots contain nothing of the previous ones.
+    # The results equal a new table's: the slots contain nothing of the previous ones.
     last = keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.5, name="adagrad")
     layer.table.insert(np.arange(ROWS), MATRIX)
     assert {fit(last)} == taken

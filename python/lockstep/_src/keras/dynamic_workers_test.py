@@ -73,7 +73,7 @@ FILES = ("model.weights.h5", "model.keras")
 
 
 def save_by_keras(folder):
-    """Returns this worker's part of a model's tables, that of another model with its weights, and the files."""
+    """Returns this worker's part of the tables of a model and of a copy with its weights, and the files."""
     with scope():
         model, held = keras_model()
         for step in range(3):

@@ -32,7 +32,7 @@ from lockstep._src.keras.hooks.variables import sharded_variables
 from lockstep._src.tables.dynamic.variable import DynamicVariable
 
 _ADVICE = (
-    "all ranks give their rows of tables, and rank 0 writes the files. Call export() on all ranks, with the same path"
+    "all ranks send their rows of tables, and rank 0 writes the files. Call export() on all ranks, with the same path"
 )
 
 
@@ -64,7 +64,7 @@ def export(model: keras.Model, filepath: str | os.PathLike[str], **kwargs: Any) 
         raise ValueError(f"export: format is {kwargs['format']!r}, wanted 'tf_saved_model'")
     apart.warn(
         "lockstep.keras.export is called",
-        "Worker 0 writes its own weights; those that this program has trained were trained by each worker alone",
+        "Worker 0 writes its own weights; each worker has trained its weights by itself",
     )
     with called_alone.refused("export()", _ADVICE):
         _export(model, filepath, kwargs)
@@ -126,15 +126,15 @@ def _composite_signature(model: keras.Model, options: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _refusing_padding(layer: DynamicEmbedding, refused: list[str]) -> Iterator[None]:
-    """Makes a layer refuse dense keys inside the block if it has had other ones only; `refused` gets the sentence."""
+    """Makes a layer refuse dense keys inside the block if it has only had other ones; `refused` gets the message."""
     had = layer.forms
 
     def check(form: str) -> None:
         if form != "dense" or not had or "dense" in had:
             return
         refused.append(
-            f"export: layer {layer.name!r} has had {' and '.join(sorted(had))} keys, and gets dense ones in the "
-            "exported model, where padding would count as keys; pass input_signature with tf.RaggedTensorSpec or "
+            f"export: layer {layer.name!r} was called with {' and '.join(sorted(had))} keys, but gets dense keys in "
+            "the exported model, where padding counts as keys; pass input_signature with tf.RaggedTensorSpec or "
             "tf.SparseTensorSpec, such as [tf.RaggedTensorSpec([None, None], tf.int64)]"
         )
         raise ValueError(refused[-1])

@@ -27,7 +27,7 @@ class StatsCallback(tf.keras.callbacks.Callback):
     Args:
       log_dir: the folder of the event files; only worker 0 uses it.
       every_n_steps: the number of batches of a period; each point covers only its period.
-      batch_size: the number of examples of a batch of this worker. None: there is no number of examples per second.
+      batch_size: the number of examples of a batch of this worker. None: no number of examples per second is shown.
 
     Raises:
       TypeError: a number is not an integer.

@@ -22,7 +22,7 @@ JOBS = [("scope", 1, 1), ("horovod", 2, 1), *([("scope", 2, 1), ("scope", 2, 2)]
 
 
 def train(folder, kind, steps_per_execution):
-    """Trains on a worker with the callback, or without if there is no folder; returns weights and counted steps."""
+    """Trains on a worker with the callback, or without it if the folder is None; returns weights and counted steps."""
     if kind == "horovod":
         hvd.init()
     rank = hvd.rank() if kind == "horovod" else lockstep.rank()

@@ -5,7 +5,7 @@ Callbacks run on all workers, because subclasses may also do other things. Their
 | callback | its files on workers other than 0 |
 | --- | --- |
 | `CSVLogger`, `TensorBoard` | none: writes are dropped, and no worker waits for another |
-| `ModelCheckpoint`, `BackupAndRestore` | those of worker 0, which sends what it reads; all workers take part |
+| `ModelCheckpoint`, `BackupAndRestore` | worker 0's files: it sends what it reads; all workers take part |
 | `OrbaxCheckpoint` | not supported: Orbax writes for jobs of JAX only |
 
 On one worker, too, the files of `ModelCheckpoint` and `BackupAndRestore` are replaced when the new ones are complete.
@@ -186,7 +186,7 @@ def _should_save(decide: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
 
 
 def _begin_training(tell: Callable[..., Any], self: CallbackList, *args: Any, **kwargs: Any) -> None:
-    """Informs all callbacks about the begin of training, if all workers can run them."""
+    """Informs all callbacks about the start of training, if all workers can run them."""
     # Early versions of Keras 3 do not have it.
     orbax = getattr(callbacks, "OrbaxCheckpoint", ())
     if any(isinstance(callback, orbax) for callback in self.callbacks):

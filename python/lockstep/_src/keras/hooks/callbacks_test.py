@@ -90,7 +90,7 @@ def stand_in_for_tensorboard():
     """Replaces the package `tensorboard`, which may be missing, by functions that write their arguments."""
 
     def write(name, data, step=None, **_):
-        # Like those of the package, they compute the data only if there is a writer.
+        # Like the package's functions, they compute the data only if there is a writer.
         return tf.summary.write(name, lambda: tf.convert_to_tensor(data), step)
 
     v2 = types.ModuleType("tensorboard.summary.v2")

@@ -27,7 +27,7 @@ from lockstep._src.keras.hooks.variables import local_initial_values, sharded_va
 from lockstep._src.tables.dynamic import is_dynamic, serialized
 from lockstep.launch.base import notes
 
-_ADVICE = "all ranks give their rows of tables, and rank 0 writes the file. Call {} on all ranks, with the same path"
+_ADVICE = "all ranks send their rows of tables, and rank 0 writes the file. Call {} on all ranks, with the same path"
 
 
 def intercept_saving(interception: Interception) -> None:
@@ -55,7 +55,7 @@ def _save(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> An
 
 
 def _save_alone(save: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> None:
-    """Saves a model in this process, and tells the launcher of the file."""
+    """Saves a model in this process, and notifies the launcher of the file."""
     call = inspect.signature(save).bind(model, *args, **kwargs)
     path = call.arguments["filepath"]
     if not isinstance(path, str | os.PathLike):

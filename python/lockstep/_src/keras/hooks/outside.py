@@ -31,7 +31,7 @@ exchanging: ThreadValue[bool] = ThreadValue(False)
 _BEGUN = "_lockstep_has_begun"
 # The attribute of variables that were made in an `embedding_scope()`.
 _IN_EMBEDDING_SCOPE = "_lockstep_in_embedding_scope"
-# From so many rows on, a table that was made outside of any `embedding_scope()` is worth a line.
+# A table of at least this many rows that was made outside of any `embedding_scope()` is reported.
 _MANY_ROWS = 100_000
 # Optimizers of Keras that update all rows of a table in each step.
 _DENSE = ("Adam", "AdamW", "Adamax", "Nadam")
@@ -76,7 +76,7 @@ class _Advice:
 
 
 def _advise(model: Any) -> None:
-    """Says once, on worker 0, that tables of a model are replicated because of the place where they were made."""
+    """Logs once, on worker 0, that tables of a model are replicated because of the place where they were made."""
     if context.rank != 0:
         return
     rules = ShardingRules.from_options()

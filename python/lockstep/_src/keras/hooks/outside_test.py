@@ -124,7 +124,7 @@ def made_inside(where):
 
 
 def table_inside(where):
-    """Trains a model of which the table alone was made in a scope; returns the warnings and the dense weights."""
+    """Trains a model of which only the table was made in a scope; returns the warnings and the dense weights."""
     keras = tf.keras
     ids = np.random.default_rng(context.rank).integers(0, 50, [ROWS, 1])
     with logged("a gradient of a sharded or dynamic table") as said, contextlib.ExitStack() as stack:

@@ -3,7 +3,7 @@
 Keras' files have weights and the number of epochs, and no position in the data. An epoch begins with the first batch,
 so nothing is lost between two epochs. Two cases differ: a backup in the middle of an epoch (`save_freq` of
 `BackupAndRestore`), and data that continues from epoch to epoch (`steps_per_epoch`). Then worker 0 warns that the data
-begins with its first batch, and the launcher is told so with each checkpoint.
+begins with its first batch, and notifies the launcher with each checkpoint.
 
 `BackupAndRestore` writes weights, then a second file with their epoch. A process that dies between the two would leave
 new weights beside the old epoch, and train that epoch again. So the weights' file also has the epoch, as an attribute,
@@ -61,8 +61,8 @@ def begin_epoch(steps_per_epoch: int | None) -> None:
     _fit.continues = steps_per_epoch is not None
     if path is not None and _fit.continues and context.is_chief:
         tf.compat.v1.logging.warning(
-            "%s has weights and no position in the data, and with steps_per_epoch=%d the data continues from epoch to "
-            "epoch: it begins with its first batch",
+            "%s has weights but no position in the data. With steps_per_epoch=%d the data continues from epoch to "
+            "epoch; now it begins with its first batch",
             path,
             steps_per_epoch,
         )
@@ -91,7 +91,7 @@ def restore_backup(restore: Callable[..., None], self: callbacks.BackupAndRestor
     note_restored(self.backup_dir)
     if self.save_freq != "epoch" or described.get("batch"):
         tf.compat.v1.logging.warning(
-            "%s has weights from the middle of epoch %d and no position in the data: the epoch's data begins "
+            "%s has weights from the middle of epoch %d but no position in the data; the epoch's data begins "
             "with its first batch",
             self.backup_dir,
             int(described.get("epoch", 0)) + 1,
@@ -120,7 +120,7 @@ def stamp(draft: str, path: str) -> None:
 
 
 def save_backup(save: Callable[..., None], self: callbacks.BackupAndRestore, *args: Any, **kwargs: Any) -> None:
-    """Saves a backup, and tells the launcher: the same command restores it."""
+    """Saves a backup, and notifies the launcher that the same command restores it."""
     _fit.backup = self
     try:
         save(self, *args, **kwargs)
@@ -133,6 +133,6 @@ def save_backup(save: Callable[..., None], self: callbacks.BackupAndRestore, *ar
 
 
 def tell_saved(path: str | os.PathLike[str]) -> None:
-    """Tells the launcher of weights that were saved after an epoch, and that the same command restores."""
+    """Notifies the launcher of weights that were saved after an epoch, and that the same command restores."""
     if context.is_chief:
         notes.say_saved(path, resumes=True, data=not _fit.continues)

@@ -1,4 +1,4 @@
-"""Where data begins when `fit` resumes, on one worker and on two: warnings, and what the launcher is told."""
+"""Where data begins when `fit` resumes, on one worker and on two: warnings, and the notes to the launcher."""
 
 # Promise of this file (launching.md): the last lines name the last complete checkpoint.
 # Promise of this file (launching.md): data that begins with its first batch is reported, in sessions and Keras.
@@ -134,7 +134,7 @@ def test_a_backup_within_an_epoch_begins_its_data_again_with_a_warning(run, tmp_
     outcomes = run(within_an_epoch)
     (said,) = _warnings(outcomes)
     assert said == (
-        f"{tmp_path}/backup has weights from the middle of epoch 3 and no position in the data: the epoch's data "
+        f"{tmp_path}/backup has weights from the middle of epoch 3 but no position in the data; the epoch's data "
         "begins with its first batch"
     )
     assert all(found[1][1] == [2, 3] for found, _ in outcomes)
@@ -144,13 +144,13 @@ def test_a_backup_within_an_epoch_begins_its_data_again_with_a_warning(run, tmp_
 def test_data_that_continues_from_epoch_to_epoch_begins_again_with_a_warning(run, tmp_path):
     outcomes = run(over_epochs)
     (said,) = _warnings(outcomes)
-    assert said.startswith(f"{tmp_path}/backup has weights and no position in the data, and with steps_per_epoch=4 ")
+    assert said.startswith(f"{tmp_path}/backup has weights but no position in the data. With steps_per_epoch=4 ")
     assert all(not note["data"] for note in outcomes[0][1])
 
 
 def test_the_weights_of_our_model_are_told_as_those_that_the_same_command_restores(run, tmp_path):
     outcomes = run(by_the_model)
     (said,) = _warnings(outcomes)
-    assert said.startswith(f"{tmp_path}/weights/epoch-000001.weights.h5 has weights and no position in the data")
+    assert said.startswith(f"{tmp_path}/weights/epoch-000001.weights.h5 has weights but no position in the data")
     last = {note["path"]: (note["resumes"], note["data"]) for note in outcomes[0][1]}
     assert last == {f"{tmp_path}/weights/epoch-00000{i}.weights.h5": (True, False) for i in (1, 2)}

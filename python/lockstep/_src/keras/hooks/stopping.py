@@ -4,7 +4,7 @@ Callbacks end a pass over data by `model.stop_training` (`stop_evaluating`, `sto
 each batch and after each epoch. A worker's request is cleared before Keras reads it. It is then sent with the exchange
 that precedes the next batch, and all workers skip this batch. After an epoch there is a separate exchange.
 
-A worker that alone begins such a pass waits for the others in vain, and gets an error that says so.
+If only one worker begins such a pass, it waits for the others in vain, and gets an error that names the call.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Passes(threading.local):
 
 def _advice(name: str) -> str:
     alone = "" if name == "fit" else (
-        f". To {name} on one rank alone, leave the scope before, if the model has no sharded tables; otherwise export "
+        f". To {name} on one rank only, leave the scope before, if the model has no sharded tables; otherwise export "
         "the model on all ranks, and load the export on one"
     )  # fmt: skip
     return f"all ranks take their batches together. Call {name}() on all ranks, each with rows of its own{alone}"

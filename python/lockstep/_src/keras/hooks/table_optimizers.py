@@ -1,6 +1,6 @@
-"""Tables that have optimizers of their own: those that the `TableConfig`s of Keras RS name.
+"""Tables that have optimizers of their own, which the `TableConfig`s of Keras RS name.
 
-The `DistributedEmbedding` of Keras RS gives these optimizers to TPUs alone. On other devices it leaves its tables to
+The `DistributedEmbedding` of Keras RS gives these optimizers only to TPUs. On other devices it leaves its tables to
 the model's optimizer. A scope uses a table's own optimizer on each device:
 
 | replaced | result |
@@ -35,7 +35,7 @@ _OWN = "_lockstep_optimizer"
 
 
 def own_optimizer(variable: Any) -> Any:
-    """Returns the optimizer that alone updates a variable of Keras or TensorFlow; None for most variables."""
+    """Returns the optimizer of one variable of Keras or TensorFlow; None for most variables."""
     return getattr(getattr(variable, "_value", variable), _OWN, None)
 
 
@@ -50,7 +50,7 @@ def intercept_table_optimizers(interception: Interception) -> None:
     def build(build: Callable[..., None], self: Any, variables: Sequence[Any]) -> None:
         if "keras_rs" in sys.modules and not has_keras_rs:
             raise RuntimeError(
-                f"{self.name}: keras_rs was imported inside of the scope, so its tables have not got the optimizers of "
+                f"{self.name}: keras_rs was imported inside the scope, so its tables do not use the optimizers of "
                 "their TableConfigs; import keras_rs before the scope"
             )
         _build(build, self, variables)
@@ -97,12 +97,12 @@ def _build(build: Callable[..., None], self: Any, variables: Sequence[Any]) -> N
         if not optimizer.built:
             optimizer.build([variable])
     if pairs:
-        # Keras saves optimizers in the attributes of an optimizer, and so does `tf.train.Checkpoint`.
+        # Keras and `tf.train.Checkpoint` save optimizers in the attributes of an optimizer.
         self.table_optimizers = [optimizer for optimizer, _ in pairs]
 
 
 def _apply(apply: Callable[..., None], self: Any, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> None:
-    """Applies gradients; those of variables with an own optimizer by that one."""
+    """Applies gradients; a variable with its own optimizer is updated by it."""
     rest = []
     for gradient, variable in zip(grads, trainable_variables, strict=True):
         optimizer = own_optimizer(variable)

@@ -1,4 +1,4 @@
-"""A table of Keras RS has its own optimizer in a scope, whatever optimizer the model has."""
+"""A table of Keras RS has its own optimizer in a scope, regardless of the model's optimizer."""
 
 # Promise of this file (keras.md): a layer of Keras RS may be built while a function is traced; a table's optimizer
 # keeps all attributes.
@@ -115,5 +115,5 @@ def test_keras_rs_that_is_imported_inside_of_a_scope_is_refused(keras, monkeypat
     monkeypatch.delitem(sys.modules, "keras_rs")
     with lockstep.scope():
         monkeypatch.setitem(sys.modules, "keras_rs", keras_rs)
-        with pytest.raises(RuntimeError, match=r"^sgd.*: keras_rs was imported inside of the scope"):
+        with pytest.raises(RuntimeError, match=r"^sgd.*: keras_rs was imported inside the scope"):
             keras.optimizers.SGD().build([])

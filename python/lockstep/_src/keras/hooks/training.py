@@ -4,11 +4,11 @@
 | --- | --- |
 | batches | all workers take a batch, or none does: each first sends the number of rows of its next batch |
 | the loss's gradient | is weighted by rows, so that the mean over workers is the mean over all rows |
-| the gradient of a loss with a mask or `mean_with_sample_weight` | is weighted by what the loss is divided by |
+| the gradient of a loss with a mask or `mean_with_sample_weight` | is weighted by the loss's divisor |
 | `optimizer.apply` | exchanges gradients first (`in_scope.py`) |
 | whether gradients are finite, for loss scales | is the same on all workers |
-| moments of batch normalization | are those of the rows of all workers |
-| results of metrics, at the end of an epoch or evaluation | are those of the counts of all workers |
+| moments of batch normalization | cover the rows of all workers |
+| results of metrics, at the end of an epoch or evaluation | are computed from the counts of all workers |
 
 This module imports Keras; a scope imports it if the program has Keras 3.
 """
@@ -115,7 +115,7 @@ class _Step(threading.local):
         return self._weighed
 
     def weight_of_loss(self, _: tf.Tensor) -> tf.Tensor:
-        """Returns by what this step has multiplied the loss: `weight`, or 1."""
+        """Returns the factor by which this step has multiplied the loss: `weight`, or 1."""
         weight = tf.convert_to_tensor(self.weight.value)
         return tf.where(self.weighed.value > 0, weight, tf.ones_like(weight))
 
@@ -239,7 +239,7 @@ class _Step(threading.local):
         reduction: Any = "sum_over_batch_size",
         dtype: Any = None,
     ) -> Any:
-        """Reduces a batch's losses, whose gradient counts by what they are divided by."""
+        """Reduces a batch's losses, whose gradient is weighted by their divisor."""
         loss = reduce(values, sample_weight, mask, reduction, dtype)
         if tf.convert_to_tensor(values).shape.rank == 0:  # divided already; a mask's factors then have the mean 1
             if self._in_losses and self._is_unknown and reduction not in (None, "none", "sum"):
@@ -251,7 +251,7 @@ class _Step(threading.local):
     def call_loss(
         self, call: Callable[..., Any], loss: Any, y_true: Any, y_pred: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Computes a loss, and keeps whether its function may divide a batch by anything.
+        """Computes a loss, and records whether its function may use any divisor for a batch.
 
         Keras' own functions are means over the last axis. For predictions [rows] this is one number, the mean of rows.
         """
@@ -442,8 +442,8 @@ def _check_can_shard(optimizer: Any) -> None:
         _check_can_shard(inner)
     if any(cls.__name__ in _NEED_WHOLE_VARIABLES for cls in type(optimizer).__mro__):
         raise NotImplementedError(
-            f"{optimizer.name}: computes with norms or means of a whole variable, and is not implemented for sharded "
-            "tables, which are spread over the workers; use another optimizer, or do not shard tables"
+            f"{optimizer.name}: not implemented for sharded tables, because it computes norms or means of a whole "
+            "variable, whose rows are on all workers; use another optimizer, or do not shard tables"
         )
     if getattr(optimizer, "use_ema", False):
         raise NotImplementedError(f"{optimizer.name}: use_ema is not implemented for sharded tables")

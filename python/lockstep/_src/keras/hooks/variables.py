@@ -48,7 +48,7 @@ class RowShardedVariable(backend.Variable):
 
     @property
     def shape(self) -> tf.TensorShape:
-        """The shape of the shard, which also equals that of the whole table."""
+        """The shape of the shard, which also equals the shape of the whole table."""
         local = self._value.shape
         return EitherShape(local, tf.TensorShape([self.shard.rows, *local[1:]]))
 
@@ -88,7 +88,7 @@ def sharded_variables(variables: Iterable[Any]) -> list[RowShardedVariable]:
 
 @contextlib.contextmanager
 def whole_on_chief(tables: Iterable[RowShardedVariable]) -> Iterator[None]:
-    """Gathers the whole tables on worker 0, so that it may read them alone in the block. All workers call this."""
+    """Gathers the whole tables on worker 0, so that it may read them by itself in the block. All workers call this."""
     tables = list(tables)
     try:
         for table in tables:
@@ -116,7 +116,7 @@ def local_initial_values() -> contextlib.AbstractContextManager[None]:
 
 
 def initializes_from_worker_0(kwargs: dict[str, Any]) -> bool:
-    """Returns whether an eager variable should start with worker 0's value; `kwargs` are those of its creator.
+    """Returns whether an eager variable should start with worker 0's value; `kwargs` are its creator's.
 
     Variables that are local to a worker should not: counters of metrics, seeds, and slots of its shards.
     """
@@ -144,8 +144,8 @@ def intercept_variables(interception: Interception) -> None:
 def _outside_of_functions() -> Iterator[None]:
     """Makes the scope's creator create variables eagerly inside the block, even while a `tf.function` is traced.
 
-    `tf.init_scope` alone does not suffice. The function's graph stays the default graph in it, and the graph's variable
-    creator, which calls no other creator, would create the variables.
+    `tf.init_scope` by itself does not suffice. The function's graph stays the default graph in it, and the graph's
+    variable creator, which calls no other creator, would create the variables.
     """
     with tf.init_scope():
         _, creator = min(ops.get_default_graph()._variable_creator_stack, key=lambda entry: entry[0])

@@ -1,7 +1,7 @@
 """Models with Keras' `compile`, `fit` and `evaluate` in graphs of TensorFlow 1, on all workers of a job.
 
-They follow HybridBackend's `hb.keras.Model`: the model is a function of tensors, written with any layers or variables;
-optimizers are those of `tf.compat.v1.train`; weights are in checkpoints. Keras itself is not needed.
+They follow HybridBackend's `hb.keras.Model`: the model is a function of tensors, written with any layers or variables.
+Optimizers come from `tf.compat.v1.train`, and weights are in checkpoints. Keras itself is not needed.
 
 All operations are created in the program's default graph, which contains its layers. `fit` builds the steps of training
 and of validation, and opens a session in which it runs over the data (`passes.py`), epoch by epoch:
@@ -162,12 +162,12 @@ class Model:
           skip_mismatched: whether to skip variables that the checkpoint lacks or has in another shape, with a warning.
 
         Raises:
-          ValueError: there is no checkpoint. With `skip_mismatched=False`, `fit`, `evaluate` and `predict` raise it
+          ValueError: no checkpoint exists. With `skip_mismatched=False`, `fit`, `evaluate` and `predict` raise it
             later if the checkpoint lacks variables.
         """
         path = latest.latest_checkpoint(checkpoint_dir) or os.fspath(checkpoint_dir)
         if not tf.io.gfile.exists(f"{path}.index"):
-            raise ValueError(f"load_weights: no checkpoint in {checkpoint_dir!r}")
+            raise ValueError(f"load_weights: found no checkpoint in {checkpoint_dir!r}")
         self._weights = (path, scope, skip_mismatched)
 
     # Training.
@@ -307,7 +307,7 @@ class Model:
           batch_size: accepted without effect.
           verbose: 0: no line in the log.
           steps: the largest number of batches that a worker takes; None: all of them.
-          checkpoint_dir: the directory of the checkpoint; None: that of `fit`, else the one given to `load_weights`.
+          checkpoint_dir: the directory of the checkpoint; None: the directory of `fit`, else of `load_weights`.
           return_dict: whether to return a dict of name to value.
 
         Returns:
@@ -462,7 +462,7 @@ class Model:
         directory = checkpoint_dir or self._checkpoint_dir
         found = latest.latest_checkpoint(directory) is not None
         if not found and self._weights is None:
-            raise ValueError(f"{what}: no checkpoint in {directory!r}; train first, or load_weights()")
+            raise ValueError(f"{what}: found no checkpoint in {directory!r}; train first, or load_weights()")
         return directory if found else None
 
     def _run(
@@ -472,7 +472,7 @@ class Model:
         saver: Any = None,
         variables: Sequence[tf.Variable] | None = None,
     ) -> Any:
-        """Calls `work` with a session whose variables are those of the latest checkpoint in `directory`."""
+        """Calls `work` with a session whose variables are restored from the latest checkpoint in `directory`."""
         init_fn = None
         if self._weights is not None:
             init_fn = loading(*self._weights, variables if variables is not None else _tf1.global_variables())

@@ -250,11 +250,11 @@ ERRORS = {
         ValueError,
         "^fit: validation_data: the data has no batch on any worker$",
     ),
-    "no checkpoint": (lambda: compiled().evaluate(dataset()), ValueError, "^evaluate: no checkpoint in None"),
+    "no checkpoint": (lambda: compiled().evaluate(dataset()), ValueError, "^evaluate: found no checkpoint in None"),
     "no weights": (
         lambda: Linear().load_weights("/nowhere"),
         ValueError,
-        "^load_weights: no checkpoint in '/nowhere'$",
+        "^load_weights: found no checkpoint in '/nowhere'$",
     ),
     "save": (lambda: Linear().save("x"), NotImplementedError, "^Model.save: only SavedModels are written; use export_"),
 }

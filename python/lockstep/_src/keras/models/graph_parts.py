@@ -23,7 +23,7 @@ _log = logging.getLogger("lockstep")
 
 @dataclasses.dataclass
 class History:
-    """The result of `fit`, like that of Keras: the values of each epoch.
+    """The result of `fit`, as in Keras: the values of each epoch.
 
     Attributes:
       history: name -> values, one per epoch; names of validation begin with 'val_'.
@@ -103,7 +103,7 @@ class Callbacks:
         for callback in callbacks:
             if _is_one_of(callback, _SAVERS):
                 raise NotImplementedError(
-                    f"fit: {type(callback).__name__} saves models of Keras, not those of a graph of TensorFlow 1; "
+                    f"fit: {type(callback).__name__} saves models of Keras, not models of a graph of TensorFlow 1; "
                     "use fit's checkpoint_dir, from which training continues, and save_best_only"
                 )
         self._callbacks = [c for c in callbacks if context.is_chief or not _is_one_of(c, _LOGGERS)]
@@ -156,7 +156,7 @@ def whole_shape(variable: tf.Variable) -> list[int]:
 
 
 def loading(path: str, name: str | None, skip: bool, variables: Sequence[tf.Variable]) -> Callable[..., None]:
-    """Returns a scaffold's `init_fn` that restores those of the variables that the checkpoint has."""
+    """Returns a scaffold's `init_fn` that restores the variables that the checkpoint has."""
     there = dict(tf.train.list_variables(path))
     wanted = [
         v for v in variables if v.op.name != _tf1.GraphKeys.GLOBAL_STEP and (name is None or v.op.name.startswith(name))

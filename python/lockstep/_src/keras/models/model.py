@@ -29,7 +29,7 @@ class Model(keras.Model):
     """A model of Keras 3, functional or a subclass, whose `fit`, `evaluate` and `predict` run on the whole job.
 
     Build it inside of a `scope`; build layers whose weights are to be sharded in an `embedding_scope`. The methods
-    return the same as those of Keras.
+    return the same as Keras' methods.
     """
 
     _restores = False
@@ -53,8 +53,8 @@ class Model(keras.Model):
 
         Args:
           *args: positional arguments of Keras' `fit`.
-          checkpoint_dir: where weights are saved after each epoch, with those of the optimizer; training continues from
-            the latest ones there. None: nothing is saved.
+          checkpoint_dir: where weights are saved after each epoch, with the optimizer's; training continues from the
+            latest ones there. None: nothing is saved.
           keep_checkpoint_max: how many are kept; None: 5.
           monitor: the value that decides whether an epoch was the best.
           save_best_only: saves only after epochs that were better than all before, and keeps one.
@@ -183,7 +183,7 @@ def _latest(directory: Any) -> str | None:
 def _found(what: str, directory: Any) -> str:
     latest = _latest(directory)
     if latest is None:
-        raise ValueError(f"{what}: there are no weights in {os.fspath(directory)!r}")
+        raise ValueError(f"{what}: found no weights in {os.fspath(directory)!r}")
     return latest
 
 

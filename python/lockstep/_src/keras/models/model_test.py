@@ -122,9 +122,9 @@ def test_a_functional_model_is_saved_as_one_of_plain_keras(tmp_path):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda m, f: m.evaluate(X, Y, checkpoint_dir=f), ValueError, "^evaluate: there are no weights in '{folder}'$"),
-        (lambda m, f: m.predict(X, checkpoint_dir=f), ValueError, "^predict: there are no weights in '{folder}'$"),
-        (lambda m, f: m.load_weights(f), ValueError, "^load_weights: there are no weights in '{folder}'$"),
+        (lambda m, f: m.evaluate(X, Y, checkpoint_dir=f), ValueError, "^evaluate: found no weights in '{folder}'$"),
+        (lambda m, f: m.predict(X, checkpoint_dir=f), ValueError, "^predict: found no weights in '{folder}'$"),
+        (lambda m, f: m.load_weights(f), ValueError, "^load_weights: found no weights in '{folder}'$"),
         (lambda m, f: fit(m, 1, checkpoint_dir=f, save_best_only=True, mode="x"), ValueError, "^fit: mode is 'x', wan"),
         (
             lambda m, f: fit(m, 1, checkpoint_dir=f, callbacks=keras.callbacks.CallbackList(model=m)),

@@ -1,7 +1,7 @@
 """Passes over data in a session: steps of training or evaluation until the data ends, and their metrics.
 
 Each worker has its own counters of metrics. They are summed over the workers when the data has ended. So a pass has one
-exchange for them, whatever the number of steps.
+exchange for them, for any number of steps.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def _metric(metric: Any, labels: Any, outputs: Any, mean: Callable[..., Any]) ->
         return function.name, mean(function.name, function(labels, outputs))
     if not hasattr(metric, "from_config") or not hasattr(metric, "_obj_reference_counts_dict"):
         raise TypeError(
-            f"compile: {metric!r} is no metric for graphs of TensorFlow 1: wanted a name, a function or one of Keras 2"
+            f"compile: {metric!r} is not a metric for graphs of TensorFlow 1; wanted a name, a function or a metric "
+            "of Keras 2"
         )
     # A copy has counters of its own for this pass.
     copy = type(metric).from_config(metric.get_config())
@@ -195,7 +196,7 @@ class Pass:
 
         Args:
           session: a session of the graph.
-          steps: the number of steps; None: that of the constructor.
+          steps: the number of steps; None: the constructor's.
           restart: whether the data restarts.
           on_batch: called after each step with its number and its results.
 

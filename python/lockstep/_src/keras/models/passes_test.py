@@ -100,7 +100,7 @@ def test_the_auc_is_the_share_of_pairs_in_order():
     ("metrics", "error", "message"),
     [
         (["mse", "mse"], ValueError, "^compile: two metrics are named 'mse', wanted different names$"),
-        ([3], TypeError, "^compile: 3 is no metric for graphs of TensorFlow 1: wanted a name, a function or one of K"),
+        ([3], TypeError, "^compile: 3 is not a metric for graphs of TensorFlow 1; wanted a name, a function or a"),
     ],
     ids=["the same name", "a number"],
 )
