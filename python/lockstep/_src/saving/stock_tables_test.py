@@ -144,7 +144,9 @@ def test_missing_and_different_tables_of_the_checkpoint_are_named(trained, tmp_p
 def test_an_exported_table_is_read_only(trained, tmp_path):
     def build():
         table = dynamic.get_embedding_variable("drawn", DIM)
-        with pytest.raises(NotImplementedError, match="'drawn' is dynamic: no insert; an exported model looks keys up"):
+        with pytest.raises(
+            NotImplementedError, match="'drawn' is dynamic and does not support insert; an exported model looks keys up"
+        ):
             table.insert([1], [[0.0] * DIM])
         return tf.saved_model.predict_signature_def({"x": tf.placeholder(tf.float32)}, {"n": table.total_count()})
 

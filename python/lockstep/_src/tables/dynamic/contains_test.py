@@ -1,4 +1,4 @@
-"""Tests of which keys a table says it has: those of this worker that are admitted."""
+"""Tests of which keys a table says it has: this worker's admitted keys."""
 
 from __future__ import annotations
 

@@ -99,8 +99,8 @@ def _get_or_create(name: str, dim: int, key_dtype: Any, value_dtype: Any, *other
 
     if tf.inside_function():
         raise ValueError(
-            f"table '{full_name}': made in a tf.function, which would make a table with every trace; create the table "
-            "outside of the function"
+            f"table '{full_name}': made in a tf.function, which would make a table in every trace; create the table "
+            "outside the function"
         )
     if tf.executing_eagerly():
         return make()
@@ -128,7 +128,7 @@ def make_table(*args: Any, **kwargs: Any) -> DynamicVariable:
 def _make(*args: Any, **kwargs: Any) -> DynamicVariable:
     apart.warn(
         f"the table {args[0] if args else kwargs.get('name')!r} is made",
-        "Lookups in it fail here, and other weights are trained by each worker alone",
+        "Lookups in it fail here, and each worker trains the other weights by itself",
     )
     table = DynamicVariable(*args, **kwargs)
     tensorflow1_adapter.register(table)

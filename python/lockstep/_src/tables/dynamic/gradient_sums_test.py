@@ -1,4 +1,4 @@
-"""Tests that tables of both classes can ask for plain sums of gradients over the workers, whatever the options say."""
+"""Tests that tables of both classes can ask for plain sums of gradients over the workers, with any options."""
 
 from __future__ import annotations
 

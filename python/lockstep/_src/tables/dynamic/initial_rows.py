@@ -2,7 +2,7 @@
 
 The engine can draw constants, uniform, normal and truncated normal values. With these, every key has a row of its own,
 which depends only on seed, table and key, but not on the order of keys or the number of workers. The values differ from
-those of TensorFlow's generator with the same seed. Any other initializer follows DeepRec's rule: it draws a matrix of
+TensorFlow's generator with the same seed. Any other initializer follows DeepRec's rule: it draws a matrix of
 `default_value_dim` rows once, and a key begins with row `key mod default_value_dim`.
 
 The seed of an initializer without one is derived from the graph's seed and the table's name

@@ -1,4 +1,4 @@
-"""Tests that rows begin with the values of their initializer, whatever the order of the keys is."""
+"""Tests that rows begin with the values of their initializer, for any order of the keys."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def _without_dense_shape(gradient: Any) -> Any:
 
 
 def _wrap_check_finite(check_finite: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the check to look at the slices of a table's gradient, in a job at those of all workers."""
+    """Wraps the check to look at the slices of a table's gradient, in a job at the slices of all workers."""
 
     @functools.wraps(check_finite)
     def wrapped(self: Any, grads: Any) -> Any:
@@ -118,7 +118,7 @@ def _left_of(optimizer: Any, gradient: Any, variable: Any) -> Any:
     """Returns the gradient that Keras has to apply to a variable; None if a fused update has applied it.
 
     Only slices of a variable with `fuses_updates` are not left as they are (`tensorflow1_adapter.register`). If there
-    is no rule for them, those of one row are added: Keras would square each.
+    is no rule for them, the slices of one row are added: Keras would square each.
     """
     value = getattr(variable, "_value", variable)
     if not (isinstance(gradient, tf.IndexedSlices) and getattr(value, "fuses_updates", False)):
@@ -130,12 +130,12 @@ def _left_of(optimizer: Any, gradient: Any, variable: Any) -> Any:
 
 
 def _wrap_add_slot(add_slot: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the creation of slots to record those of tables, and to give them a variable number of rows."""
+    """Wraps the creation of slots to record the slots of tables, and to give them a variable number of rows."""
 
     @functools.wraps(add_slot)
     def wrapped(self: Any, reference_variable: Any, name: Any = None, *args: Any, **kwargs: Any) -> Any:
         table = _table_of(reference_variable)
-        # A table that is no weight of a layer has no shape that Keras accepts.
+        # A table that is not a weight of a layer has no shape that Keras accepts.
         with contextlib.nullcontext() if table is None else shapes_of_one_row():
             slot = add_slot(self, reference_variable, name, *args, **kwargs)
         if table is not None and slot is not None:
@@ -173,8 +173,8 @@ def _number(initializer: Any, table: DynamicVariable) -> float:
     drawn = sys.modules["keras"].initializers.get(initializer)((1, table.dim), dtype="float32").numpy()
     if drawn.min() != drawn.max():
         raise NotImplementedError(
-            f"table '{table.logical_name}': a slot of an optimizer begins with {initializer}, wanted a constant, such "
-            "as 'zeros'"
+            f"table '{table.logical_name}': an optimizer's slot has the initializer {initializer}, wanted a constant, "
+            "such as 'zeros'"
         )
     return float(drawn[0, 0])
 

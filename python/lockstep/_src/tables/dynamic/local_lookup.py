@@ -18,7 +18,7 @@ _pooled: ThreadValue[tf.Tensor | None] = ThreadValue(None)
 
 
 def pooling(ids: tf.Tensor) -> contextlib.AbstractContextManager[None]:
-    """Tells lookups inside the block that they look up the distinct ones of `ids`."""
+    """Marks lookups inside the block as lookups of the distinct elements of `ids`."""
     return _pooled.holding(ids)
 
 
@@ -65,8 +65,8 @@ def _gradient_of_resolve(op: tf.Operation, grad: Any, _: Any) -> list[Any]:
 def _dense_shape(rows: tf.Tensor, dim: int) -> tf.Tensor | None:
     """Returns the dense shape of the gradient of `rows`: None, so that a conversion to dense form raises an error.
 
-    In `tf.cond` it is [0, D]. There the gradients of all branches must have one structure, and that of a branch without
-    a lookup is zeros of the handle's shape, which has no rows.
+    In `tf.cond` it is [0, D]. There the gradients of all branches must have one structure, and a branch without a
+    lookup has zeros of the handle's shape, which has no rows.
 
     Raises:
       NotImplementedError: the gradient is in a loop, where TensorFlow sums gradients as if there were a row 0.
@@ -75,7 +75,7 @@ def _dense_shape(rows: tf.Tensor, dim: int) -> tf.Tensor | None:
         return None
     graph = tf.compat.v1.get_default_graph()
     is_in_branch = any(flow.IsCondContext() for flow in _contexts(rows.op._get_control_flow_context()))
-    # Among TensorFlow 1's loops, only those of gradients have a `grad_state`.
+    # Among TensorFlow 1's loops, only loops of gradients have a `grad_state`.
     is_in_loop = any(getattr(flow, "grad_state", None) for flow in _contexts(graph._get_control_flow_context()))
     while graph is not None:
         is_in_loop |= isinstance(graph, while_v2._WhileBodyGradFuncGraph)
@@ -83,8 +83,8 @@ def _dense_shape(rows: tf.Tensor, dim: int) -> tf.Tensor | None:
         graph = getattr(graph, "outer_graph", None)
     if is_in_loop:
         raise NotImplementedError(
-            "a dynamic table is looked up inside of a tf.while_loop, tf.map_fn or a loop of a tf.function, and its "
-            "gradient is taken outside: look all keys up before the loop, and use their rows in it"
+            "got a lookup of a dynamic table inside a loop (tf.while_loop, tf.map_fn or a loop of a tf.function) and "
+            "its gradient outside. Look up all keys before the loop, and use their rows in it"
         )
     return tf.constant([0, dim]) if is_in_branch else None
 

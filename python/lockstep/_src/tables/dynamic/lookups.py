@@ -86,7 +86,7 @@ class Lookups:
         """Returns the row of each distinct key, [U, D] float32.
 
         Args:
-          keys: see `rows`; so is `training`.
+          keys: see `rows`.
           training: whether keys are counted and added.
           problem: see `lookup_steps.route`; only for lookups in the tables of all workers.
         """

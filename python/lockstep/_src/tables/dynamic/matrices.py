@@ -32,7 +32,7 @@ _NOT_FOR_TABLES = {
 
 
 class NotAMatrix:
-    """Base of TensorFlow variables that are no matrices: methods that need one raise NotImplementedError."""
+    """Base of TensorFlow variables that are not matrices: methods that need one raise NotImplementedError."""
 
     @property
     def logical_name(self) -> str:
@@ -45,7 +45,7 @@ class NotAMatrix:
         self._refuse("initial_value", "every key has its own")
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
-        raise NotImplementedError(f"table '{self.logical_name}' is dynamic: no {what}; {instead}")
+        raise NotImplementedError(f"table '{self.logical_name}' is dynamic and does not support {what}; {instead}")
 
 
 def _refusing(what: str, instead: str) -> Any:

@@ -3,7 +3,7 @@
 A lookup in training adds new keys, counts keys, and has a gradient. It returns the initial row for a new key, and the
 default row for a key that a filter has not admitted.
 
-Other lookups do not change the table: those of evaluation, of prediction and of an exported model. They return a key's
+Lookups in evaluation, in prediction and in an exported model do not change the table. They return a key's
 row. All keys without a row read the default row: keys that training has never seen, that are not admitted yet, or that
 were evicted. Each element of the default row is `default_value_no_permission` of the table's options, 0 by default. If
 a table has no filter and its rows begin with a constant, this constant is used instead.

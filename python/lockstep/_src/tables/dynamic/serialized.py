@@ -45,9 +45,9 @@ def to_strings(table: Any) -> tf.Tensor:
         return whole
     if context.world_size > 1:
         raise NotImplementedError(
-            f"table '{table.logical_name}': tf.train.Checkpoint saves no dynamic tables of a job of "
-            f"{context.world_size} workers, nor do Keras' files outside of a scope; call Keras' save_weights on all "
-            "workers, in a scope, or use tf.compat.v1.train.Saver in a graph"
+            f"table '{table.logical_name}': tf.train.Checkpoint, and Keras' files outside of a scope, cannot save "
+            f"dynamic tables of a job of {context.world_size} workers; call Keras' save_weights on all workers in a "
+            "scope, or use tf.compat.v1.train.Saver in a graph"
         )
     with tempfile.TemporaryDirectory() as folder:
         counts, checkpoint_id = library.ops.lockstep_begin_snapshots(**_arguments(table))

@@ -39,7 +39,7 @@ def register(table: Any) -> None:
     """Makes optimizers work with tables for as long as this one exists.
 
     It is a dynamic table, or a variable with the attribute `fuses_updates`: outside of a scope, too, its slices are
-    applied by fused updates, which add those of one row.
+    applied by fused updates, which add the slices of one row.
     """
     hooks.hold_for(table)
     keras_adapter.register(table)

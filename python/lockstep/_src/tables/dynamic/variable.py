@@ -101,7 +101,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     is_initialized_here = True
     # Whether lookups with a combiner may be made of this library's operations; exported tables need TensorFlow's.
     fuses_lookups = True
-    # Whether gradients of lookups are plain sums over the workers, whatever the options say.
+    # Whether gradients of lookups are plain sums over the workers, regardless of the options.
     sums_gradients = False
     # The indices of a gradient's slices: "number", numbers of rows, with which updates search no key again; or "key".
     gradients_by = "number"
@@ -208,7 +208,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
     def device(self) -> str:
         """The device of the table, in another spelling than TensorFlow's ("/CPU:0" for "/device:CPU:0").
 
-        `embedding_lookup_sparse` reads the whole variable if its device equals that of the ids. A table must avoid
+        `embedding_lookup_sparse` reads the whole variable if its device equals the ids' device. A table must avoid
         this.
         """
         return "/CPU:0"

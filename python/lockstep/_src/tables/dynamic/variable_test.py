@@ -212,7 +212,7 @@ def test_rows_of_16_bits(dtype):
     ("call", "error", "message"),
     [
         (lambda table: table.sparse_read(["a"]), TypeError, r"'table'.*string.*int64"),
-        (tf.convert_to_tensor, NotImplementedError, "'table' is dynamic: no value"),
+        (tf.convert_to_tensor, NotImplementedError, "'table' is dynamic and does not support value"),
         (lambda table: table.assign(MATRIX), NotImplementedError, "insert"),
         (
             lambda table: table.insert(KEYS, MATRIX[:, :4]),

@@ -127,8 +127,8 @@ class EmbeddingCategoricalColumn(
     def num_buckets(self) -> NoReturn:
         """Raises ValueError: a dynamic table has no fixed number of buckets."""
         raise ValueError(
-            f"column {self.key!r} is over a table that grows, which has no number of buckets; give it to "
-            "lockstep.embedding.embedding_column or shared_embedding_columns, which are tf.feature_column's with --tf1"
+            f"column {self.key!r}: a dynamic table has no fixed num_buckets; pass the column to lockstep.embedding's "
+            "embedding_column or shared_embedding_columns, which with --tf1 replace those in tf.feature_column"
         )
 
     _num_buckets = num_buckets
@@ -230,7 +230,7 @@ def shared_embedding_columns(
       combiner: how the rows of an example are combined.
       initializer: the initializer of rows, as in `embedding_column`.
       shared_embedding_collection_name: the name of the table's scope and of the graph's collection that holds the
-        table; None: a name made from those of the features.
+        table; None: a name made from the features' names.
       ckpt_to_load_from: must be None for a dynamic table.
       tensor_name_in_ckpt: as in TensorFlow.
       max_norm: rows are clipped to this norm before they are combined.
@@ -238,7 +238,7 @@ def shared_embedding_columns(
       use_safe_embedding_lookup: as in TensorFlow.
 
     Raises:
-      RuntimeError: there is no graph, as under eager execution.
+      RuntimeError: the program has no graph, as under eager execution.
       ValueError: as in TensorFlow, or the columns cannot share a table.
       NotImplementedError: `ckpt_to_load_from` is given for a dynamic table.
     """
@@ -266,8 +266,8 @@ def shared_embedding_columns(
     for column in dynamic:
         if column is None or (column.dtype, column.ev_option) != (first.dtype, first.ev_option):
             raise ValueError(
-                f"shared_embedding_columns: columns {', '.join(names)} cannot share a table: wanted all of "
-                "categorical_column_with_embedding, with one dtype and one ev_option"
+                f"shared_embedding_columns: columns {', '.join(names)} cannot share a table; wanted only "
+                "columns of categorical_column_with_embedding, with one dtype and one ev_option"
             )
     _check_no_checkpoint(first, ckpt_to_load_from)
     # TensorFlow checks the other arguments and fills in their defaults.
@@ -284,7 +284,7 @@ def shared_embedding_columns(
 def _check_no_checkpoint(column: EmbeddingCategoricalColumn, checkpoint: str | None) -> None:
     if checkpoint is not None:
         raise NotImplementedError(
-            f"column {column.key!r} is over a table that grows: ckpt_to_load_from is {checkpoint!r}, wanted None"
+            f"column {column.key!r} has a dynamic table: ckpt_to_load_from is {checkpoint!r}, wanted None"
         )
 
 

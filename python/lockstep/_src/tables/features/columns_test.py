@@ -118,7 +118,7 @@ def _train(layout, categorical, keys, batches):
         session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
         outputs = []
         for step in batches:
-            # It runs alone, since an update in the same run may come before or after the lookup.
+            # It has a run of its own: an update in the same run may come before or after the lookup.
             outputs.append(session.run(layer, feed.of(step)))
             session.run(train_op, feed.of(step))
         return outputs
@@ -230,12 +230,12 @@ GROWING = embedding.categorical_column_with_embedding("x", tf.int64)
         (
             tf1.feature_column.embedding_column(GROWING, 2),
             np.int64([[1]]),
-            "column 'x' is over a table that grows, which has no number of buckets",
+            "column 'x': a dynamic table has no fixed num_buckets",
         ),
         (
             tf1.feature_column.indicator_column(GROWING),
             np.int64([[1]]),
-            "column 'x' is over a table that grows, which has no number of buckets",
+            "column 'x': a dynamic table has no fixed num_buckets",
         ),
         (embedding.embedding_column(GROWING, 2), [["a"]], "column 'x': got string, wanted int64"),
     ],

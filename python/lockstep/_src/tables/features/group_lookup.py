@@ -30,7 +30,7 @@ def group_embedding_lookup(
       For each table [N..., D]. Gradients of ordinary variables work here, although they fail in DeepRec.
 
     Raises:
-      ValueError: the number of ids differs from that of the tables, or the `partition_strategy` is another one.
+      ValueError: the number of ids differs from the number of tables, or the `partition_strategy` is another one.
     """
     tables = _checked("group_embedding_lookup", params, partition_strategy)
     ids = _as_many("group_embedding_lookup", "ids", ids, tables)
@@ -62,7 +62,7 @@ def group_embedding_lookup_sparse(
       name: the name of the operations.
 
     Returns:
-      For each table [B, D], zeros for examples without ids; for a sequence [B, L, D], zeros where there is no id.
+      For each table [B, D], zeros for examples without ids; for a sequence [B, L, D], zeros in places without an id.
 
     Raises:
       ValueError: a list has another length than `params`; a combiner or the `partition_strategy` is unknown; a sequence
@@ -115,7 +115,7 @@ def _checked_ids(who: str, what: str, value: Any) -> tf.SparseTensor | tf.Ragged
 
 
 def _sequence(table: Any, ids: tf.SparseTensor | tf.RaggedTensor) -> tf.Tensor:
-    """Returns the rows of a sequence, [B, T, D]; zeros where there is no id."""
+    """Returns the rows of a sequence, [B, T, D]; zeros in places without an id."""
     if isinstance(ids, tf.RaggedTensor):
         ids = ids.to_sparse()
     rows = tf.nn.embedding_lookup(table, ids.values)

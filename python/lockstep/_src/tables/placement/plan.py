@@ -62,7 +62,7 @@ class TablePlan:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerPlan:
-    """What a worker has of all tables.
+    """A worker's part of all tables.
 
     Attributes:
       rank: the worker.
@@ -121,7 +121,7 @@ class Plan:
         self.proposal, self.proposed_imbalance = _propose(self.tables, work)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the placements, with those of the proposal, and the ids of each table as a JSON file.
+        """Writes the placements, also the proposed ones, and the ids of each table as a JSON file.
 
         `lockstep.scope(placement=path)` takes it. Checkpoints fit any placement. Only worker 0 writes.
 
@@ -208,7 +208,8 @@ def plan(since: statistics.Stats | None = None, file: TextIO | None = sys.stdout
 
     Before the first step, ids are those that were said (option `placement`), or as many as the option `batch_size`.
     After it, they are counted. All workers of the job call this together, at the same place between their other
-    collectives. If the work of one worker is more than 20 % above the mean, the plan says so and proposes other places.
+    collectives. If the work of one worker is more than 20 % above the mean, the plan reports it, and proposes other
+    places.
 
     Args:
       since: an earlier result of `lockstep.stats()`; ids and rows are counted from there. None: from the start.

@@ -1,7 +1,7 @@
 """Decides where the rows of a table are, when the table is made.
 
-All workers make the same tables in the same order, and decide alike. A table of a known name keeps its place: so graphs
-for training and evaluation agree, also if one worker alone makes some of them.
+All workers make the same tables in the same order, and decide alike. A table of a known name keeps its place.
+So graphs for training and evaluation agree, also if only one worker makes some of them.
 
 | said | decided |
 | --- | --- |
@@ -27,7 +27,7 @@ from lockstep._src.engine.placements import Wish
 from lockstep._src.tables.placement import costs
 from lockstep._src.tables.placement.shard import Shard
 
-# What a worker is expected to look up in a step if nobody has said it.
+# The ids that a worker is expected to look up in a step, without other information.
 _EXPECTED_IDS = 1024
 # The memory that 'auto' may spend on replicated tables on each worker.
 _REPLICATED_BYTES = 16 << 20
@@ -159,7 +159,7 @@ _planner = Planner(1)
 
 
 def planner() -> Planner:
-    """Returns the planner of this process; a job of another size begins anew."""
+    """Returns the planner of this process; a job of another size gets a new one."""
     global _planner
     if _planner.workers != context.world_size:
         _planner = Planner(context.world_size)

@@ -64,5 +64,5 @@ class Shard:
 
     @property
     def _turn(self) -> int:
-        """Which block of each turn the worker gets, from 0 on."""
+        """The block of each turn that the worker gets, from 0 on."""
         return (self.rank - self.first) % self.world_size

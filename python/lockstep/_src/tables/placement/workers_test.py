@@ -100,7 +100,7 @@ def compare(folder):
             np.testing.assert_array_equal(saved.get_tensor(name), found[name])
             assert saved.get_tensor(f"{name}/Adagrad").shape == rows.shape
         lockstep.barrier(name="read")
-    # Each run goes on from the checkpoint of the one before, which had another placement.
+    # Each run continues from the checkpoint of the one before, which had another placement.
     for step, placement in zip(range(STEPS), PLACEMENTS[3:], strict=True):
         found = steps_of_job(placement, folder, step, step + 1)
     for name, rows in wanted.items():

@@ -80,7 +80,7 @@ def _register(api: Callable[..., Any], make: Callable[[_Call], Any], **types: An
         made = make(call.arguments)
         return own(*args, **kwargs) if made is NotImplemented else made
 
-    # TensorFlow compares it with that of the function.
+    # TensorFlow compares it with the function's signature.
     target.__signature__ = signature  # type: ignore[attr-defined]
     tf.experimental.dispatch_for_api(api, types)(target)
 

@@ -75,7 +75,7 @@ def _splits(indices: tf.Tensor, batch: list[tf.Tensor], table: Any) -> Examples:
 
 
 def valid_ids(given: Pooled, table: Any, *, positive_weights: bool, fill: bool) -> Pooled:
-    """Returns what is given without ids below 0; nothing is copied if all ids are valid.
+    """Returns `given` without ids below 0; nothing is copied if all ids are valid.
 
     Args:
       given: the ids.
@@ -87,7 +87,7 @@ def valid_ids(given: Pooled, table: Any, *, positive_weights: bool, fill: bool) 
 
 
 def checked(given: Pooled, table: Any) -> Pooled:
-    """Returns what is given; `problem` says whether ids, splits and weights fit together. See `splits_of`."""
+    """Returns `given`; `problem` says whether ids, splits and weights fit together. See `splits_of`."""
     return _valid_ids(given, table, positive_weights=False, fill=False, drops=False)
 
 

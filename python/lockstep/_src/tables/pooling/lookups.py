@@ -162,7 +162,7 @@ def _lookup_valid_fused(table: Any, ids: Ids, weights: Ids | None, combiner: str
 
 
 def are_ragged_matrices(ids: Ids, weights: Ids | None) -> bool:
-    """Returns whether ids are ragged [B, L], and so are weights if there are any."""
+    """Returns whether ids, and weights if there are any, are ragged [B, L]."""
     return all(
         isinstance(one, tf.RaggedTensor) and one.ragged_rank == 1 and one.flat_values.shape.rank == 1
         for one in (ids, weights)

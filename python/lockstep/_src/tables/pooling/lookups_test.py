@@ -135,7 +135,7 @@ def test_all_functions_are_fused_in_a_scope_and_none_without_the_option(kind, fo
         "list": lambda: tf.nn.embedding_lookup_sparse([table], ids, None),
     }[api]
     with scope():
-        # A replicated table leaves functions alone: replicated_test.py has its graphs.
+        # A replicated table does not change functions: replicated_test.py has its graphs.
         assert _ops(lookup) & FUSED == (set() if kind == "replicated" else FUSED)
         wanted = lookup()
     with scope(fused_lookups=False):

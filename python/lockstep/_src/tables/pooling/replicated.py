@@ -36,9 +36,9 @@ class _Replicated:
     def fuses_lookups(self: Any) -> bool:
         """Whether a lookup that is made now may consist of this library's operations, which need the host's memory.
 
-        It may not if TensorFlow without this library, or XLA, is to run it. So exported models and predictions of Keras
-        3 have TensorFlow's own operations, and so do all functions of a program: one that was traced in training may
-        be saved later. In training, optimizers have operations of this library as well.
+        It may not if TensorFlow without this library, or XLA, is to run it. So exported models, predictions of Keras
+        3, and all functions of a program have TensorFlow's own operations: one that was traced in training may be
+        saved later. In training, optimizers have operations of this library as well.
         """
         if not modes.is_training() or save_context.in_save_context():
             return False
@@ -89,7 +89,7 @@ def fusing(create: Callable[..., tf.Variable]) -> Callable[..., tf.Variable]:
     @functools.wraps(create)
     def wrapped(next_creator: Creator, **kwargs: Any) -> tf.Variable:
         variable = create(next_creator, **kwargs)
-        # Variables of other classes have reads of their own, such as those of a strategy.
+        # Variables of other classes, such as a strategy's, have reads of their own.
         table = _TABLE_OF.get(type(variable))
         name = variable.name.split(":")[0]
         if table is not None and _RULES.is_table(name, variable.trainable, variable.dtype, variable.shape):

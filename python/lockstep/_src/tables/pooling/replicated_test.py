@@ -1,4 +1,4 @@
-"""Replicated tables are fused in training alone, and are otherwise the variables that TensorFlow makes.
+"""Replicated tables are fused only in training, and are otherwise the variables that TensorFlow makes.
 
 lookups_test.py and workers_test.py compare their lookups with plain TensorFlow.
 """

@@ -75,5 +75,5 @@ def test_gradients_of_concatenated_features_are_split_by_this_operation():
     ops, fused = train({}, embedding_scope)
     assert "LockstepSplit" in ops and "SplitV" not in ops
     ops, plain = train({"fused_lookups": False}, embedding_scope)
-    assert "SplitV" in ops, "graphs without pooled lookups are left alone"
+    assert "SplitV" in ops, "graphs without pooled lookups do not change"
     np.testing.assert_allclose(fused, plain, rtol=1e-6)

@@ -58,7 +58,7 @@ def _cases():
     others = zip(itertools.cycle([*OPTIMIZERS, "adagrad"]), itertools.cycle([FEW, FEW, MANY, FEW, FEW]), strict=False)
     for (kind, combiner, weighted, form), (optimizer, most_ids) in zip(forms, others, strict=False):
         # TensorFlow's safe lookup gives id 0 a gradient of zero for examples without ids. For a dynamic table this is a
-        # key of its own, which fused lookups leave alone: with gradient descent and Adagrad this makes no difference.
+        # key of its own, which fused lookups do not touch: with gradient descent and Adagrad this makes no difference.
         is_filled = kind == "dynamic" and form == "safe"
         yield Case(kind, combiner, weighted, form, "adagrad" if is_filled else optimizer, most_ids)
 

@@ -2,7 +2,7 @@
 
 Tests of pooled lookups draw their programs here, too (`tables/pooling/random_test.py`).
 
-A program is drawn from a seed: 1 to 40 static and dynamic tables, and lookups in them. Its graph is that of a model:
+A program is drawn from a seed: 1 to 40 static and dynamic tables, and lookups in them. Its graph resembles a model's:
 all lookups feed one loss. So the exchanges of a step are known. There is one of ids and one of rows for each step of
 lookups that depend on each other, one of gradients, and one more of each for lookups in branches.
 """

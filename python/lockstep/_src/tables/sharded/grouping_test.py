@@ -1,4 +1,4 @@
-"""Tests of which lookups share an exchange: those of a run that don't depend on each other, alike on all workers."""
+"""Tests of which lookups share an exchange: independent lookups of a run, the same on all workers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Initial values of a sharded table; they depend on seed, table and row only, not on the number of workers.
 
 A worker computes only its own rows, with the bits that plain TensorFlow computes for the whole table with the same
-seed. So it needs memory for its share alone. The function of the initial value is traced into a temporary graph.
+seed. So it needs memory only for its share. The function of the initial value is traced into a temporary graph.
 row_draws.py finds in it how a row is computed:
 
 | initial value | a worker |
@@ -34,7 +34,7 @@ from tensorflow.python.framework import func_graph, ops
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import row_draws
 
-# The size of the largest table that each of several workers evaluates whole, if its rows cannot be computed alone.
+# The size of the largest table that each of several workers evaluates whole, if it cannot compute single rows.
 WHOLE_LIMIT_BYTES = 1 << 30
 
 
@@ -66,12 +66,12 @@ def own_rows(initial_value: Any, shape: tf.TensorShape, dtype: Any, shard: Shard
     Args:
       initial_value: as in `shape_of`. A function may be called twice, the first time in a temporary graph.
       shape: [rows, ...], the shape of the whole table.
-      dtype: the type of the table; None for that of the value.
+      dtype: the type of the table; None for the value's type.
       shard: the worker's rows.
       name: the name of the table; it gives a seed if the initializer has none.
 
-    The returned function raises ValueError if the value has another shape. With several workers it also does if rows
-    cannot be computed alone and the whole table is larger than `WHOLE_LIMIT_BYTES`.
+    The returned function raises ValueError if the value has another shape. With several workers it also does if it
+    cannot compute single rows and the whole table is larger than `WHOLE_LIMIT_BYTES`.
     """
     initial_value = _with_seed(initial_value, name)
 
@@ -140,7 +140,7 @@ def _traced(initial_value: Any, dtype: Any, graph: func_graph.FuncGraph) -> Any:
         try:
             given = initial_value() if callable(initial_value) else initial_value
         except Exception:
-            # Some functions run eagerly alone. An error of the function's own appears when it is called again.
+            # Some functions run only eagerly. An error of the function's own appears when it is called again.
             return None
         if isinstance(given, np.ndarray):
             return given
@@ -158,10 +158,10 @@ def _check_size(whole_bytes: int, shard: Shard, name: str) -> None:
     """Raises ValueError if a worker may not compute the whole table, because its share is much smaller."""
     if shard.world_size > 1 and whole_bytes > WHOLE_LIMIT_BYTES:
         raise ValueError(
-            f"table '{name}': rows of its initial value cannot be computed one by one, and the whole table would take "
-            f"{whole_bytes} bytes on each worker, at most {WHOLE_LIMIT_BYTES} are allowed. Computed in rows: zeros, "
-            "ones, constants, and uniform, normal and truncated normal values of float types, also if multiplied by, "
-            "added to, subtracted from or divided by a number or a row. Use one of them, or pass an array"
+            f"table '{name}': its initializer cannot draw rows independently; the whole table needs {whole_bytes} "
+            f"bytes per worker (limit {WHOLE_LIMIT_BYTES}). Pass an array, or use an initializer of independent rows: "
+            "zeros, ones, constants, and uniform, normal and truncated normal values of float types. It may also "
+            "multiply, add, subtract or divide by a number or a row"
         )
 
 

@@ -52,7 +52,7 @@ def values_on_worker(graph_seed):
     scope = functools.partial(sharding_scope, ShardingRules())
     return (
         values(SEEDED, graph_seed, scope=scope()),
-        # The number of operations built before equals that of workers; TensorFlow's own seeds would change with it.
+        # As many operations were built before as there are workers; TensorFlow's own seeds would change with them.
         values(UNSEEDED, graph_seed, context.world_size, scope()),
     )
 
@@ -118,7 +118,7 @@ def check_refusal():
     initial_values.WHOLE_LIMIT_BYTES = 259  # of this worker, which then ends
     with tf.Graph().as_default(), sharding_scope(ShardingRules()):
         v1.get_variable("drawn", SHAPE, initializer=v1.random_normal_initializer())
-        with pytest.raises(ValueError, match=r"table 'table': rows .* 260 bytes on each worker, at most 259 are"):
+        with pytest.raises(ValueError, match=r"table 'table': .* rows .* needs 260 bytes per worker \(limit 259\)"):
             v1.get_variable("table", SHAPE, initializer=v1.orthogonal_initializer())
 
 

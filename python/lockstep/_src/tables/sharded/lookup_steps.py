@@ -74,7 +74,7 @@ class DistinctRows(NamedTuple):
 # How the gradients of a lookup's rows are summed over the workers: the attribute `gradients` of LockstepCombine.
 _BY_OPTION, _SUM = "option", "sum"
 
-# With at least so many workers per host, two stages cost less than one; docs/sharding.md has the measurements.
+# With at least this many workers per host, two stages cost less than one; docs/sharding.md has the measurements.
 _SHARED_FROM = 4
 
 
@@ -115,7 +115,7 @@ def route_keys(keys: tf.Tensor, table: str, *, counts: bool, key_owner: int, pro
       keys: int64 of any shape; any number is a key.
       table: the table's name, for messages.
       counts: whether to send along how often each key was looked up: the route then has `times`.
-      key_owner: says which worker owns a key: -2: that of its hash; -1: that of its remainder; r >= 0: worker r.
+      key_owner: says which worker owns a key: -2: by its hash; -1: by its remainder; r >= 0: worker r.
       problem: see `route`.
     """
     return _route(keys, "counted_keys" if counts else "keys", [], [key_owner], table, problem)
@@ -251,7 +251,7 @@ def distinct_rows(
 
     Args:
       variable: the rows of this worker.
-      ids: as for `route`, and so are `shard` and `table`.
+      ids: as for `route`, like `shard` and `table`.
       shard: says where the rows are.
       table: the table's name, for messages.
       sums: see `combine`.
@@ -307,8 +307,8 @@ def _combine_gradient(grad: tf.Tensor, stage: Stage, rows_of: str) -> tf.Tensor:
 def _in_any_order(outputs: Any) -> Any:
     """Returns a step's outputs, and allows a `tf.function` to run its operation as soon as the inputs are ready.
 
-    A `tf.function` runs operations with a state in the order of the program. The only state of these operations is that
-    of the job, and a run's graph orders them. If one had to wait for another, they could not be grouped.
+    A `tf.function` runs operations with a state in the order of the program. The only state of these operations is the
+    job's, and a run's graph orders them. If one had to wait for another, they could not be grouped.
     """
     operations = getattr(tf.compat.v1.get_default_graph(), "experimental_acd_manager", None)
     if operations is not None:

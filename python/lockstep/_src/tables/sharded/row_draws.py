@@ -1,4 +1,4 @@
-"""Initial values whose rows a worker computes alone: random values, and constants.
+"""Initial values whose rows a worker computes independently: random values, and constants.
 
 TensorFlow's random operations draw each group of elements from a place of their own in the generator's stream, so any
 rows can be drawn without the others. `recipe_of` finds such an operation in the graph of an initial value, together
@@ -15,7 +15,7 @@ The parts of a recipe:
 | steps | `Add`, `AddV2`, `Mul`, `Sub`, `RealDiv` with an operand that is the same for all rows: a number or a row |
 | no effect | `Identity`, `StopGradient` |
 
-A recipe with a seed draws the same values each time, those of the operation's first run. In plain TensorFlow, a
+A recipe with a seed draws the same values each time, as in the operation's first run. In plain TensorFlow, a
 stateful operation continues its stream: a second run of the initializer, or eagerly a second draw with the same seed,
 gives other values. Values without any seed differ on each run, and between tables that begin with one tensor.
 """
@@ -105,13 +105,13 @@ class Recipe:
 
     @property
     def tensors(self) -> list[Any]:
-        """The tensors that `draw` reads: those of the source, then the operands."""
+        """The tensors that `draw` reads: the source's, then the operands."""
         own = [self.source.value] if isinstance(self.source, Constant) else list(self.source.inputs)
         return own + [operand for _, operand in self.steps]
 
 
 def recipe_of(whole: tf.Tensor, shape: tf.TensorShape) -> Recipe | None:
-    """Returns how the rows of a symbolic tensor are computed; None if a row cannot be computed alone.
+    """Returns how the rows of a symbolic tensor are computed; None if they are not independent.
 
     Args:
       whole: a tensor of the current graph, or of a graph that was traced for it.
@@ -175,7 +175,7 @@ def draw(recipe: Recipe, shape: tf.TensorShape, shard: Shard) -> tf.Tensor:
     small = _copies(recipe.tensors)
     operands = [_as_row(operand, row_shape) for operand in small[len(small) - len(recipe.steps) :]]
     names = [name for name, _ in recipe.steps]
-    # The library's operations have kernels for CPUs alone.
+    # The library's operations have kernels only for CPUs.
     if isinstance(recipe.source, Constant):
         value = _as_row(tf.convert_to_tensor(small[0], recipe.dtype), row_shape)
         for name, operand in zip(names, operands, strict=True):

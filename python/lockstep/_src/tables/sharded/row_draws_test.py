@@ -1,4 +1,4 @@
-"""Tests that rows which are computed alone have the bits of plain TensorFlow's whole table."""
+"""Tests that rows which are computed independently have the bits of plain TensorFlow's whole table."""
 
 # Promise of this file (hybridbackend.md): the same values on any number of workers (HybridBackend, a wrong result:
 # tables begin with other values than in one process, and an initial value of the whole shape fails).
@@ -330,7 +330,7 @@ def test_other_values_are_computed_whole_up_to_a_limit(monkeypatch, name):
     tf.random.set_seed(None)
     assert_rows(own(initial_value, shape, part), whole, part)
     monkeypatch.setattr(initial_values, "WHOLE_LIMIT_BYTES", whole_bytes - 1)
-    message = f"table 'table'.* take {whole_bytes} bytes on each worker, at most {whole_bytes - 1} are"
+    message = rf"table 'table'.* needs {whole_bytes} bytes per worker \(limit {whole_bytes - 1}\)"
     with pytest.raises(ValueError, match=message):
         own(initial_value, shape, part)
     with tf.Graph().as_default(), pytest.raises(ValueError, match=message):

@@ -21,7 +21,7 @@ from lockstep._src.tables.sharded import shard
 
 
 def are_rows_of_the_shard(indices: Any) -> bool:
-    """Returns whether indices in a graph are computed from rows that a lookup read, as those of its gradient are.
+    """Returns whether indices in a graph are computed from rows that a lookup read, as its gradient's indices are.
 
     If a lookup is in a branch or a loop's body, this holds for all results of the conditional or loop.
     """
@@ -38,8 +38,8 @@ def check_scatter(variable: Any, indices: Any, what: str) -> None:
     if context.world_size == 1 or not shard.is_sharded(variable) or are_rows_of_the_shard(indices):
         return
     raise NotImplementedError(
-        f"table '{variable.name}': {what} takes rows of this worker's shard, as the indices of a gradient are; got "
-        f"others ({getattr(indices, 'name', indices)!r}), which are ids perhaps: assign a whole table instead"
+        f"table '{variable.name}': {what} takes rows of this worker's shard, such as the indices of a gradient; got "
+        f"{getattr(indices, 'name', indices)!r}, which may hold ids of the whole table. Assign a whole table instead"
     )
 
 

@@ -13,7 +13,7 @@ from lockstep._src.tables.placement.shard import Shard
 # The tables of a graph. Eager execution has one default graph for everything. But it also has no optimizer of
 # TensorFlow 1, whose slots would have to find their table.
 _TABLES = "lockstep/sharded_tables"
-# Tables that `note` was called with, by id, as long as they live: a variable is no key.
+# Tables that `note` was called with, by id, as long as they live: a variable cannot be a key.
 _noted: weakref.WeakValueDictionary[int, tf.Variable] = weakref.WeakValueDictionary()
 
 

@@ -59,7 +59,7 @@ class ShardingRules:
         return cls(max(context.world_size, options.batch_size or 0), placement=options.placement)
 
     def is_table(self, name: str, trainable: bool | None, dtype: Any, shape: tf.TensorShape) -> bool:
-        """Returns whether a variable is a table, sharded or replicated; the arguments are those of `place`."""
+        """Returns whether a variable is a table, sharded or replicated; takes the arguments of `place`."""
         return (
             # Slots of optimizers are not trainable, and have the shape of the shard already.
             trainable is not False
@@ -73,7 +73,7 @@ class ShardingRules:
     def place(
         self, name: str | None, trainable: bool | None, dtype: Any, shape: tf.TensorShape
     ) -> planner.PlacedTable | None:
-        """Returns where a table's rows are; None if the variable is no table, which is replicated.
+        """Returns where a table's rows are; None if the variable is not a table; it is then replicated.
 
         Args:
           name: the name of the variable.
@@ -100,12 +100,12 @@ Creator = Callable[..., tf.Variable]
 
 @contextlib.contextmanager
 def sharding_scope(rules: ShardingRules | None = None) -> Iterator[None]:
-    """Makes variables that are created inside, in whatever way, sharded tables if the rules say so.
+    """Makes variables that are created inside, in any way, sharded tables if the rules apply.
 
     A partitioner has no effect on a sharded table: it stays one variable, split by rows over the workers.
 
     Args:
-      rules: the rules; None for those of the context's options at the time of creation.
+      rules: the rules; None for the context's options at the time of creation.
     """
     with Interception(symbols.SCOPE) as interception:
         intercept_creation(interception, lambda: rules or ShardingRules.from_options())
@@ -118,7 +118,7 @@ def intercept_creation(
     replicated: Creator | None = None,
     in_functions: Creator | None = None,
 ) -> None:
-    """Makes variables that are created during the interception sharded tables if the rules say so.
+    """Makes variables that are created during the interception sharded tables if the rules apply.
 
     Args:
       interception: holds the replacements.
@@ -195,7 +195,7 @@ def _wrap_slots(
 
 
 def _begun_as_a_table(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a slot with an initial value that is computed like that of a table.
+    """Returns the arguments of a slot with an initial value that is computed like a table's.
 
     TensorFlow's initializer of a constant makes an operation that keeps all elements of the slot as long as the session
     lives. The slot's first update would then copy it.
@@ -211,7 +211,7 @@ def _begun_as_a_table(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _place(rules: ShardingRules, kwargs: dict[str, Any]) -> planner.PlacedTable | None:
-    """Returns where the table of these arguments is, and sets its shape in them; None if the variable is no table."""
+    """Returns where the table of these arguments is, and sets its shape in them; None if they are not for a table."""
     initial_value = kwargs.get("initial_value")
     if kwargs.get("trainable") is False or kwargs.get("variable_def") is not None or initial_value is None:
         return None
@@ -240,7 +240,7 @@ def _wrap_store(current_rules: Callable[[], ShardingRules | None], get_variable:
                     f"Trying to share variable {name}, but specified shape {tf.TensorShape(shape)} and found shape "
                     f"{table.logical_shape}."
                 )
-            # TensorFlow compares this shape with that of the shard.
+            # TensorFlow compares this shape with the shard's.
             kwargs.update(shape=shape if shape is None else table.shape, partitioner=None)
         elif kwargs.get("partitioner") is not None and _would_be_sharded(current_rules(), name, kwargs):
             kwargs["partitioner"] = None
@@ -252,7 +252,7 @@ def _wrap_store(current_rules: Callable[[], ShardingRules | None], get_variable:
 def _wrap_lookup(lookup: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     """Wraps TensorFlow's lookup in one or several tables.
 
-    For several tables it divides the ids by their first dimensions; a sharded table reports that of its shard.
+    For several tables it divides the ids by their first dimensions; a sharded table reports its shard's dimension.
     """
 
     @functools.wraps(lookup)

@@ -34,7 +34,7 @@ def model(ranks, list_size, dtype):
     losses, stacks = [], []
     for rank in ranks:
         found = [tf.nn.embedding_lookup(table, ids(rank, i, list_size)) for i, table in enumerate(tables)]
-        # A part of the stack is no lookup, and one lookup is there twice.
+        # A part of the stack is not a lookup, and one lookup is there twice.
         stacks.append(tf.stack([found[0], tf.zeros_like(found[0]), *found[1:], found[3] * 2.0], axis=1))
         weights = tf.constant(np.random.default_rng(7).normal(size=stacks[-1].shape), dtype)
         losses.append(tf.reduce_sum(tf.square(stacks[-1]) * weights))

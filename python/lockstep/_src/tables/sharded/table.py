@@ -55,7 +55,7 @@ class SliceOfTable(tf.compat.v1.Variable.SaveSliceInfo):
     def spec(self) -> str:
         """Raises RuntimeError: TensorFlow's own savers would write the shard's rows into a wrong range."""
         raise RuntimeError(
-            f"table '{self.full_name}' is sharded: a tf.train.Saver that saves it has to be made inside the scope"
+            f"table '{self.full_name}' is sharded; create the tf.train.Saver that saves it inside the scope"
         )
 
 
@@ -96,11 +96,11 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
       collections: the graph's collections that it joins; None: `GLOBAL_VARIABLES`. Trainable tables also join
         `TRAINABLE_VARIABLES`.
       name: as for `tf.Variable`.
-      dtype: the type of the table; None for that of the initial value.
+      dtype: the type of the table; None for the initial value's type.
       constraint: applied to the whole table after an update with a dense gradient.
       synchronization: as for `tf.Variable`.
       aggregation: as for `tf.Variable`.
-      shape: the shape of the whole table; None: that of the initial value.
+      shape: the shape of the whole table; None: the initial value's.
       block: see `Shard`.
       first: see `Shard`.
       **unused: other arguments of `tf.Variable`.
@@ -111,7 +111,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     # Whether lookups with a combiner may be made of this library's operations.
     fuses_lookups = True
-    # Whether gradients of lookups are plain sums over the workers outside of scopes, whatever the options say.
+    # Whether gradients of lookups are plain sums over the workers outside of scopes, regardless of the options.
     sums_gradients = False
 
     def __init__(
@@ -133,7 +133,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         name = name or "Variable"
         self._logical_shape = initial_values.shape_of(initial_value, shape)
         if not self._logical_shape.rank or not self._logical_shape.is_fully_defined():
-            raise ValueError(f"table '{name}': shape {self._logical_shape}; a sharded table's is known and has rows")
+            raise ValueError(f"table '{name}': got the shape {self._logical_shape}, wanted a known shape with rows")
         self._shard = Shard(self._logical_shape.as_list()[0], context.rank, context.world_size, block, first)
         # A stock variable makes the handle, the initializer and the read operation; it joins no collection.
         local = resource_variable_ops.ResourceVariable(
@@ -195,7 +195,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     @property
     def logical_shape(self) -> tf.TensorShape:
-        """The shape of the whole table; `shape` is that of the shard."""
+        """The shape of the whole table; `shape` is the shard's."""
         return self._logical_shape
 
     @property
@@ -207,13 +207,13 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
     def device(self) -> str:
         """The device of the shard, in another spelling than TensorFlow's ("/CPU:0" for "/device:CPU:0").
 
-        `embedding_lookup_sparse` reads the whole variable if its device equals that of the ids. A table must avoid
+        `embedding_lookup_sparse` reads the whole variable if its device equals the ids' device. A table must avoid
         this.
         """
         return self.handle.device.replace("/device:", "/") or "/CPU:0"
 
     def get_shape(self) -> tf.TensorShape:
-        """Returns the shape of the shard, which also equals that of the whole table."""
+        """Returns the shape of the shard, which also equals the shape of the whole table."""
         return EitherShape(self._shape, self._logical_shape)
 
     def __repr__(self) -> str:
@@ -345,7 +345,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         )
 
     def _refuse(self, what: str, instead: str) -> NoReturn:
-        raise NotImplementedError(f"table '{self.logical_name}' is sharded: no {what}; {instead}")
+        raise NotImplementedError(f"table '{self.logical_name}' is sharded and does not support {what}; {instead}")
 
     def _strided_slice_assign(self, *args: Any, **kwargs: Any) -> NoReturn:
         self._refuse("assignment to a slice", "assign the whole table, or scatter rows of the shard")

@@ -1,4 +1,4 @@
-"""Tests that lookups and their gradients equal those of plain TensorFlow, on one worker and on several."""
+"""Tests that lookups and their gradients equal plain TensorFlow's, on one worker and on several."""
 
 from __future__ import annotations
 

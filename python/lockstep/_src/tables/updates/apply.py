@@ -19,7 +19,7 @@ _touched_only = ThreadValue(False)
 
 
 def of_touched_rows() -> contextlib.AbstractContextManager[None]:
-    """Makes updates of dynamic tables inside the block leave rows alone that have no gradient, as lazy Adam does."""
+    """Makes updates of dynamic tables inside the block skip rows that have no gradient, as lazy Adam does."""
     return _touched_only.holding(True)
 
 
@@ -28,7 +28,7 @@ _MOST_ROWS = 2**32 - 2
 
 
 def apply_rule(rule: Rule, variable: Any, values: tf.Tensor, indices: tf.Tensor) -> Any:
-    """Applies a sparse gradient by a rule; arguments and result are those of `dispatch.apply_sparse`."""
+    """Applies a sparse gradient by a rule; takes and returns the same as `dispatch.apply_sparse`."""
     if values.dtype != tf.float32 or indices.dtype not in (tf.int32, tf.int64):
         return None
     # XLA cannot compile the operation.

@@ -1,6 +1,6 @@
-"""The choice of a rule for an optimizer, among those of its library, and the application of sparse gradients by it.
+"""The choice of a rule for an optimizer, among its library's rules, and the application of sparse gradients by it.
 
-The rules of TensorFlow 1 are in `tensorflow1_rules.py`, those of Keras 3 in `keras_rules.py`. Optimizers of Keras 2 are
+The rules of TensorFlow 1 are in `tensorflow1_rules.py`, and Keras 3's in `keras_rules.py`. Optimizers of Keras 2 are
 not known here: `keras2.py` replaces their methods, and chooses the rules itself.
 """
 

@@ -53,7 +53,7 @@ def summed(gradient: Any) -> Any:
     """Returns a gradient whose slices are summed for each row; other gradients unchanged.
 
     If a row has several slices, Keras squares each slice. The result would then depend on how a batch's rows are spread
-    over workers, and differ from that of the same gradient in dense form.
+    over workers, and differ from the result of the same gradient in dense form.
     """
     return summed_by_row(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 

@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from lockstep._src.tables.updates.rules import Rule, Slot
 
-# Computes an optimizer's rule from the optimizer and a learning rate; None if there is no rule.
+# Computes an optimizer's rule from the optimizer and a learning rate; None without a rule.
 Description = Callable[[Any, Any], Rule | None]
 
 

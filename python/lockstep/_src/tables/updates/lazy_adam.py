@@ -10,8 +10,8 @@ import tensorflow as tf
 class LazyAdamOptimizer(tf.compat.v1.train.AdamOptimizer):
     """`tf.compat.v1.train.AdamOptimizer` whose sparse gradients change only the rows that they name.
 
-    In every step, TensorFlow's Adam lets the moments of all rows decay and moves all weights by their moments, which is
-    a pass over the whole table. Here, a row and its moments do not change in a step without a gradient for it. So this
+    In every step, TensorFlow's Adam decays the moments in all rows and moves all weights by their moments, which is a
+    pass over the whole table. Here, a row and its moments do not change in a step without a gradient for it. So this
     is a different optimizer, and the cost of a step depends on the number of its rows. It is equivalent to
     `tf.contrib.opt.LazyAdamOptimizer`, with Adam's arguments and names of slots. Dense gradients are applied as in
     Adam.

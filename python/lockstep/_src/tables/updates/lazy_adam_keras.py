@@ -17,7 +17,7 @@ from lockstep._src.collectives.slices import summed_by_row, with_values
 class LazyAdam(keras.optimizers.Adam):
     """`keras.optimizers.Adam` whose sparse gradients change only the rows that they name.
 
-    In every step, Keras' Adam lets the moments of all rows decay and moves all weights by their moments, which is a
+    In every step, Keras' Adam decays the moments in all rows and moves all weights by their moments, which is a
     pass over the whole table. Here, a row and its moments do not change in a step without a gradient for it. So this is
     a different optimizer, and the cost of a step depends on the number of its rows. It is equivalent to `LazyAdam` of
     TensorFlow Addons, with Adam's arguments. Dense gradients are applied as in Adam; only they support `amsgrad`.

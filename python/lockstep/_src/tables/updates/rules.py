@@ -44,7 +44,7 @@ class Rule:
 
 
 def has_method_of(optimizer: Any, cls: type, name: str) -> bool:
-    """Returns whether a method of an optimizer is that of `cls`, neither overridden nor replaced on the object.
+    """Returns whether a method of an optimizer is the method of `cls`, neither overridden nor replaced on the object.
 
     A wrapper made with `functools.wraps` counts as the function that it wraps.
     """
