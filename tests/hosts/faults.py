@@ -32,7 +32,7 @@ ENDED_WITHIN_S = 10.0
 CUT_S = 5.0
 _THERE_WITHIN_S = 120.0
 PATIENCE_S = 40.0  # after that, the job counts as hanging
-# Before the job has begun, a rank that is missing or stands still is noticed at the rendezvous timeout.
+# Before the job has begun, the rendezvous timeout reports a rank that is missing or frozen.
 _VARIABLES = {"LOCKSTEP_RENDEZVOUS_TIMEOUT": "8"}
 _HOST_OF = "aabb"  # by rank
 _RANKS = range(len(_HOST_OF))

@@ -80,7 +80,7 @@ class Launched:
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"the job goes on for more than {timeout_s:g} s:\n{self.output()}") from None
+            raise AssertionError(f"the job still runs after {timeout_s:g} s:\n{self.output()}") from None
 
     def await_no_processes(self, timeout_s: float) -> float:
         """Waits until the job has no process on any host. Returns the seconds."""

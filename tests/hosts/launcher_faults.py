@@ -1,4 +1,4 @@
-"""Faults of the launcher, of its host, and of its agent on another host: each of them dies or stands still."""
+"""Faults of the launcher, of its host, and of its agent on another host: each of them dies or freezes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> tu
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
             if _time_to(lambda: not _left(hosts), time.monotonic()) > ENDED_WITHIN_S:
-                wrong.append(f"what stood still does not end when it goes on: {_left(hosts)}")
+                wrong.append(f"processes that were frozen do not end when they continue: {_left(hosts)}")
         if seconds > ENDED_WITHIN_S:
             wrong.append(f"the last process ended after {seconds:.1f} s")
         _check_launcher(job, fault, wrong)

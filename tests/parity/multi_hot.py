@@ -1,6 +1,6 @@
 """A model of many tables, single-valued and multi-hot with every combiner: in a job, and in plain TensorFlow.
 
-In a job tables are static or dynamic; rows of dynamic ones begin with the same numbers as those of static ones.
+In a job tables are static or dynamic; dynamic tables begin with the same rows as static ones.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ class Tower(Printed):
     Attributes:
       lookups: one or two.
       join: stack or concat, on `axis`; '' for one lookup.
-      axis: counted from the first axis behind that of examples.
+      axis: counted from the first axis behind the examples' axis.
       then: gather, slice, transpose, unstack or nothing; on `then_axis`, counted like `axis`.
       then_axis: the axis of `then`.
     """

@@ -37,7 +37,7 @@ def make():
 def load(name, split):
     """Returns the dataset `movie_lens/100k-ratings` with the three features that the program reads."""
     if (name, split) != ("movie_lens/100k-ratings", "train"):
-        raise ValueError(f"{name!r}, {split!r}: this stand-in has the ratings of MovieLens 100K, split 'train', alone")
+        raise ValueError(f"{name!r}, {split!r}: this stand-in has only the ratings of MovieLens 100K, split 'train'")
     folder = os.environ.get("LOCKSTEP_MOVIELENS", "")
     count = int(os.environ.get("LOCKSTEP_RATINGS", RATINGS))
     users, movies, ratings = (column[:count] for column in (read(folder) if folder else make()))

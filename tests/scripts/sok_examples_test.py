@@ -21,7 +21,7 @@ LAUNCHERS = {
     "horovodrun": ["horovod.runner", "-np", "2"],
     "hybridbackend.run": ["hybridbackend.run", "-n", "2"],
 }
-# A line with a loss: its text, and the number at its end.
+# A line with a loss: its text, and the number after it.
 _LOSS = re.compile(r"^(.*: loss) (\d+\.\d+)$", re.M)
 
 

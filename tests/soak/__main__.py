@@ -54,7 +54,7 @@ class _Clock:
         return time.monotonic() >= self._end_s
 
     def look(self, done: list[bool], kills: list[int]) -> list[int]:
-        """Returns the step of each job. Raises SoakError if an unfinished job stands still and was not killed."""
+        """Returns the step of each job. Raises SoakError if an unfinished job hangs and was not killed."""
         now_s = time.monotonic()
         steps = [jobs.last_step(folder) for folder in self._folders]
         for i, seen in enumerate(zip(steps, kills, strict=True)):
@@ -105,7 +105,7 @@ def _check(folder: Path, last: int) -> int:
     if lines := compare.differences(got, wanted):
         raise SoakError("\n  ".join([f"{len(lines)} of {len(wanted)} tensors differ:", *lines]))
     if stray := compare.not_finite(wanted):
-        raise SoakError(f"nothing can be said of training that ends with {', '.join(stray)} not finite")
+        raise SoakError(f"cannot compare: undisturbed training ended with infinite values or NaN in {', '.join(stray)}")
     left = [*(folder / "disturbed" / "checkpoints").rglob("*_temp")]
     if left:
         raise SoakError(f"parts of checkpoints are left over: {left}")
@@ -129,7 +129,7 @@ def _soak(folder: Path, minutes: float, seed: int) -> None:
     _say(
         f"soak of {minutes:g} min (seed {seed}), {(time.monotonic() - begin_s) / 60:.1f} min in all: "
         f"{disturbed.kills.total()} kills ({kills}), {disturbed.restarts} restarts by launchers, "
-        f"{disturbed.starts_by_hand} by hand; {last} steps, {again} made again by workers; all tensors equal, memory "
+        f"{disturbed.starts_by_hand} by hand; {last} steps, {again} repeated by workers; all tensors equal, memory "
         f"grew by at most {most:.2%}"
     )
     if most > _MOST_GROWTH and minutes >= _JUDGED_FROM_MINUTES:

@@ -12,7 +12,7 @@ _OF_ROWS = ("keys", "values", "freqs", "versions", "seconds")
 
 
 def checkpoint(folder: Path, step: int) -> dict[str, np.ndarray]:
-    """Returns all tensors of the last checkpoint, which must be that of `step`.
+    """Returns all tensors of the last checkpoint, which must be of step `step`.
 
     Rows of dynamic tables are ordered by their keys. The numbers that distinguish checkpoints are left out. So are
     positions in the data, which the following batches check.
@@ -40,7 +40,7 @@ def checkpoint(folder: Path, step: int) -> dict[str, np.ndarray]:
 
 def differences(got: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> list[str]:
     """Returns a line for each tensor that differs."""
-    lines = [f"{name} is in one of both alone" for name in sorted(got.keys() ^ wanted.keys())]
+    lines = [f"{name} is in only one of both" for name in sorted(got.keys() ^ wanted.keys())]
     for name in sorted(got.keys() & wanted.keys()):
         mine, other = got[name], wanted[name]
         if mine.shape != other.shape:
@@ -86,9 +86,9 @@ def check_batches(folder: Path, undisturbed: Path, workers: int) -> int:
         got, begins = batches(folder, rank)
         wanted, _ = batches(undisturbed, rank)
         different = [step for step, ids in wanted.items() if got.get(step, ids) != ids]
-        assert not different, f"rank {rank}: other batches in steps {different[:10]}"
+        assert not different, f"rank {rank}: different batches in steps {different[:10]}"
         unreported = sorted(wanted.keys() - got.keys() - set(begins))
-        assert not unreported, f"rank {rank}: nothing of steps {unreported[:10]}"
+        assert not unreported, f"rank {rank}: no report of steps {unreported[:10]}"
         made = sum(not line.startswith("begin") for line in (folder / f"batches.{rank}").read_text().splitlines())
         again += made - len(got)
     return again

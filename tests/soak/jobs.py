@@ -43,11 +43,11 @@ def started(
       words: the command.
       mark: identifies its processes; no other run has it.
       log: the launcher's output is appended to this file.
-      variables: in addition to this process's variables, without those of a launcher.
+      variables: in addition to this process's variables, without a launcher's.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
     # malloc as the launcher sets it, but with one arena. It does not return free memory at the top of other arenas,
-    # even when it is told to (program.py).
+    # even on request (program.py).
     memory = {**KEEP_MEMORY, "MALLOC_ARENA_MAX": "1"}
     own = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", MARK: mark, **memory}
     with log.open("ab") as output:

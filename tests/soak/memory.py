@@ -16,7 +16,7 @@ _LEAST = 6
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """A measurement: steps of a worker's life so far, its own bytes, and those of its tables."""
+    """A measurement: steps of a worker's life so far, its own bytes, and its tables' bytes."""
 
     lived: int
     own: int

@@ -5,8 +5,8 @@
 The model has a sharded table; dynamic tables with every rule of admission and eviction, 16-bit rows and strings; batch
 statistics, slots of two optimizers, dropout; data that is shuffled and read ahead. The folder receives checkpoints, and
 from each worker `batches.<rank>` with a line for each step: its number and a summary of its batch. With `--weigh N` it
-also receives `memory.<rank>` with a line for each N steps: the steps of the worker's life, its own memory and that of
-its dynamic tables, in bytes.
+also receives `memory.<rank>` with a line for each N steps: the steps of the worker's life, its own memory and its
+dynamic tables' memory, in bytes.
 """
 
 from __future__ import annotations

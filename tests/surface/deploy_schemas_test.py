@@ -1,4 +1,4 @@
-"""The manifests of deploy/ have the fields of their kinds, with the right types. The models are those of Kubeflow.
+"""The manifests of deploy/ have the fields of their kinds, with the right types. The models come from Kubeflow.
 
 `kubeflow-trainer-api` has models for Kubernetes, JobSet and the Trainer, `kubeflow-training` for the training operator.
 Both are made from the schemas of their projects.

@@ -1,4 +1,4 @@
-"""The names of the table in docs/horovod.md, and the parameters of training functions, are those of Horovod 0.28.1."""
+"""The names of the table in docs/horovod.md, and the parameters of training functions, equal Horovod 0.28.1's."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""Names and parameters of `horovod.tensorflow` are those of Horovod 0.28.1."""
+"""Names and parameters of `horovod.tensorflow` equal Horovod 0.28.1's."""
 
 import importlib
 import inspect

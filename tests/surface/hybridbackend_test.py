@@ -1,4 +1,4 @@
-"""The façade's names and signatures are those of HybridBackend's documents."""
+"""The façade's names and signatures follow HybridBackend's documents."""
 
 import inspect
 import os

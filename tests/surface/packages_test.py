@@ -119,7 +119,7 @@ def test_a_lock_has_the_pins_of_its_requirements(requirements):
 
 
 def test_the_environment_has_one_tensorflow():
-    # Two packages with the same files: the one that was installed last is imported, whatever pip lists.
+    # Two packages with the same files: the one that was installed last is imported, regardless of pip's list.
     assert len(metadata.packages_distributions()["tensorflow"]) == 1
 
 

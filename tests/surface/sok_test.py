@@ -1,6 +1,6 @@
 """The façade has the names and signatures of SparseOperationKit, and its page lists each with a test that exists.
 
-Signatures are those of SOK 2.1.0, and of 1.3.0 for what 2.x lacks; parameters and defaults are written down here.
+Signatures follow SOK 2.1.0, and 1.3.0 for what 2.x lacks; parameters and defaults are written down here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "sok" / "sparse_operation_kit"
 PAGE = (ROOT / "docs" / "sok.md").read_text()
 TESTS = "python/lockstep/_src/compat/sok/"
-# Modules that programs do not name: their names are those of the package.
+# Modules that programs do not name: their names equal the package's.
 _PARTS = ("distributed_variable", "dump_load", "dynamic_variable", "lookup", "optimizer", "version_1", "embeddings")
 
 VARIABLE = {
@@ -257,7 +257,7 @@ def test_every_row_has_a_test_that_exists():
 def _documented(value, name):
     """Yields what has to have a docstring: a public value, and the public members of a class of this project.
 
-    Methods that only choose between those of TensorFlow are TensorFlow's.
+    Methods that only choose between TensorFlow's methods are TensorFlow's.
     """
     if isinstance(value, types.ModuleType) or callable(value):
         yield name, value

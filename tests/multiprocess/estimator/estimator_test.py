@@ -57,7 +57,7 @@ def test_a_hook_of_one_worker_ends_an_evaluation_of_all(job):
 def test_each_worker_predicts_all_of_its_rows(job, expected):
     _, outcomes = job
     np.testing.assert_allclose(np.concatenate([o["predicted"] for o in outcomes]), expected[2], atol=1e-5)
-    # Worker 0 makes one prediction alone, and no worker waits for it.
+    # Only worker 0 makes one prediction, and no worker waits for it.
     np.testing.assert_allclose(outcomes[0]["first"], expected[2][0], atol=1e-5)
 
 

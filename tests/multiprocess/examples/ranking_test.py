@@ -103,7 +103,7 @@ def _wait_for_end(process: subprocess.Popen, log: Path) -> int:
     try:
         return process.wait(ENDED_WITHIN_S)
     except subprocess.TimeoutExpired:
-        pytest.fail(f"the job goes on for more than {ENDED_WITHIN_S:g} s:\n{log.read_text()}")
+        pytest.fail(f"the job still runs after {ENDED_WITHIN_S:g} s:\n{log.read_text()}")
 
 
 def _saved_step(folder: Path) -> int:

@@ -31,7 +31,7 @@ def _run(folder: Path, name: str, *flags: object, launcher: tuple, variables: di
         try:
             code = process.wait(DEADLINE_S)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"the job goes on after {DEADLINE_S} s:\n{log.read_text()}")
+            pytest.fail(f"the job still runs after {DEADLINE_S} s:\n{log.read_text()}")
         assert not jobs.left_over(str(folder / name))
     return code
 

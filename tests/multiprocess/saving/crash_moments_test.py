@@ -19,7 +19,7 @@ from tests.multiprocess.saving import crash_moments_worker as worker
 
 
 def _case(kind, workers, killed, point):
-    """Returns a case. `make test` has those in which the workers differ, and those of increments once."""
+    """Returns a case. `make test` has each case in which the workers differ, and the cases of increments once."""
     long = workers == 1 or (kind != "full" and killed > 0)
     return pytest.param(kind, workers, killed, point, marks=[pytest.mark.long] if long else [])
 

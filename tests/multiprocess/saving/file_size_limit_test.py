@@ -33,7 +33,7 @@ pytestmark = pytest.mark.oldest
         ("dynamic", 1, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: "),
         ("dynamic", 2, (1,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: "),
         ("increments", 2, (1,), 20_000, "checkpoint {}/.incremental_checkpoint/model.ckpt-2-to-3 cannot be saved: "),
-        # Worker 0 alone writes these files, after all slices: the state file and the graph's description.
+        # Only worker 0 writes these files, after all slices: the state file and the graph's description.
         ("state", 2, (0,), 40, "checkpoint {}/model.ckpt-4 cannot be saved: {}/checkpoint.tmp"),
         ("small", 2, (0,), 20_000, "checkpoint {}/model.ckpt-4 cannot be saved: {}/model.ckpt-4.meta"),
         ("small", 2, (0,), -10_000, "CheckpointSaverHook of {}: {}/graph.pbtxt"),

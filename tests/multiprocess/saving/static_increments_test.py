@@ -22,7 +22,7 @@ LINK = "lockstep-link"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """Returns the folder of a job whose full checkpoint at its end was removed; `<folder>-end` has the final values."""
+    """Returns the folder of a job whose last full checkpoint was removed; `<folder>-end` has the final values."""
     folder = tmp_path_factory.mktemp("trained") / "job"
     assert call_workers(worker.work, WORKERS, str(folder), STEPS, timeout_s=120) == [0, 0]
     shutil.rmtree(folder)

@@ -476,7 +476,7 @@ def summaries_of_a_sharded_table_are_those_of_one_worker_and_written_once():
 
 
 def hooks_by_seconds_go_by_the_clock_of_worker_0():
-    # The other worker's clock stands still, so it would never trigger an event.
+    # The other worker's clock does not move, so it would never trigger an event.
     clock = mock.patch("tensorflow.python.training.basic_session_run_hooks.time.time", return_value=1.0)
     with (
         _listener_of_the_job() as listener,

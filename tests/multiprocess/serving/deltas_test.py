@@ -137,7 +137,7 @@ class Delivery:
       versions: the version of the export and of each delta, in order.
       after: the answers to all requests right after the export was loaded and after each delta.
       during: the answers to the load meanwhile.
-      full: the scores of full exports: those of the export's checkpoint, and after each increment.
+      full: the scores of full exports: at the export's checkpoint, and after each increment.
       log: the server's log.
     """
 
