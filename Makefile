@@ -55,7 +55,7 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh python $(optional_packages) & environment=$$!; core=0; \
 	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
-	@tools/setup.sh ops
+	@WERROR=ON tools/setup.sh ops
 	@core=0; python=0; \
 	$(core_tests) '' $(if $(REDUCED),-R columnar) || core=$$?; \
 	$(python_tests) || python=$$?; \
@@ -63,7 +63,8 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
 	exit $$((core || python))
 
-core_tests_build = $(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,$(if $(REDUCED),lockstep_columnar_tests))
+core_tests_build = $(call core_build,build/core-tf-$(TF),$(core_tests_options),$(if $(REDUCED),lockstep_columnar_tests))
+core_tests_options := -DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_WERROR=ON
 core_tests = tools/test_core.sh build/core-tf-$(TF)
 optional_packages = $(if $(REDUCED),,kubernetes mlflow)
 python_tests = $(if $(REDUCED),CASES=$(or $(CASES),3)) tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS)
@@ -92,7 +93,7 @@ test-python: ## Python's tests; TESTS selects some
 # Programs for emulated hosts: the engine's tests, and the switch for slow and lossy cables.
 define hosts_setup
 	@tools/setup.sh tests hosts
-	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,lockstep_comm_test lockstep_emulated_switch)
+	@$(call core_build,build/core-tf-$(TF),$(core_tests_options),lockstep_comm_test lockstep_emulated_switch)
 	@$(python) -m lockstep.testing.emulated_cluster
 endef
 
@@ -110,7 +111,7 @@ test-faults: setup ## the table of faults and moments of jobs on two emulated ho
 bench: setup ## benchmarks of the core and of the TensorFlow layer; PUBLISH=1 writes their output into docs/benchmarks.md
 	@tools/setup.sh bench tfra tests hosts
 	@$(call core_build,build/bench-tf-$(TF),-DLOCKSTEP_BUILD_BENCHMARKS=ON)
-	@$(call core_build,build/core-tf-$(TF),-DLOCKSTEP_BUILD_TESTS=ON,lockstep_emulated_switch)
+	@$(call core_build,build/core-tf-$(TF),$(core_tests_options),lockstep_emulated_switch)
 	@rm -rf build/bench-output && mkdir -p build/bench-output
 	@set -o pipefail; keep() { tee build/bench-output/$$(basename "$$1" .py).txt; }; \
 	for binary in build/bench-tf-$(TF)/core/*/lockstep_*_benchmark; do echo "== $$binary"; $$binary | keep $$binary || exit; done; \

@@ -11,6 +11,9 @@ set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
 add_compile_options(-Wall -Wextra -Wno-unused-parameter)
+if(LOCKSTEP_WERROR)
+  add_compile_options(-Werror)
+endif()
 
 if(LOCKSTEP_SANITIZE)
   # Sanitized tests keep their assertions and their frames.

@@ -6,7 +6,8 @@
 # - Debian's packages for C++ tests, benchmarks and checks.
 #
 # Usage: tools/setup.sh compiler|core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|tfra|peers|lint|docs|fuzz ...
-# Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS.
+# Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS, WERROR (ON: a
+# new build of the op library takes warnings as errors).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PYTHON="${PYTHON:-python3}"
@@ -100,7 +101,7 @@ make_ops() {
   if ! stamped install "${described[@]}" || [ ! -f "$BUILD/build.ninja" ]; then
     say "op library for TensorFlow $TF"
     "$VENV/bin/pip" install -q --no-build-isolation --no-deps -e . --config-settings "build-dir=$BUILD" \
-      --config-settings install.strip=false
+      --config-settings install.strip=false --config-settings "cmake.define.LOCKSTEP_WERROR=${WERROR:-OFF}"
     local facade facades=()
     for facade in python/*/pyproject.toml; do facades+=(-e "$(dirname "$facade")"); done
     "$VENV/bin/pip" install -q --no-build-isolation --no-deps "${facades[@]}"
