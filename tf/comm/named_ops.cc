@@ -104,7 +104,8 @@ class Requests : public std::enable_shared_from_this<Requests> {
     }
     if (left_.fetch_sub(1) > 1) return;
     if (manager_ != nullptr) manager_->TryDeregisterCallback(token_);
-    if (!status_.ok()) context_->SetStatus(ToTensorFlow(label_.empty() ? status_ : status_.WithPrefix(label_ + ": ")));
+    const Status first = FirstError();
+    if (!first.ok()) context_->SetStatus(ToTensorFlow(label_.empty() ? first : first.WithPrefix(label_ + ": ")));
     if (!are_many_ || manager_ == nullptr || context_->runner() == nullptr) return done_();
     // Called here, `done` would make the executor send each next node to another thread and wake that thread for each.
     // If all cores are busy, each wake-up waits for a core. Called on the runner, `done` costs one wake-up. (An eager
@@ -115,6 +116,11 @@ class Requests : public std::enable_shared_from_this<Requests> {
   }
 
  private:
+  Status FirstError() {
+    const MutexLock lock(mutex_);
+    return status_;
+  }
+
   void Cancel() {
     std::vector<uint64_t> tickets;
     {
@@ -138,7 +144,7 @@ class Requests : public std::enable_shared_from_this<Requests> {
   Mutex mutex_;
   std::vector<uint64_t> tickets_ LOCKSTEP_GUARDED_BY(mutex_);
   bool cancelled_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-  Status status_ LOCKSTEP_GUARDED_BY(mutex_);  // until all have ended
+  Status status_ LOCKSTEP_GUARDED_BY(mutex_);  // the first error
 };
 
 NamedReduction ReductionOf(const std::string& name) {
