@@ -31,7 +31,7 @@
 #include "tf/checkpoint/table_reader.h"
 #include "tf/checkpoint/table_writer.h"
 #include "tf/checkpoint/tracked_rows.h"
-#include "tf/embedding/table_resource.h"
+#include "tf/table/table_resource.h"
 
 namespace lockstep {
 namespace {

@@ -14,8 +14,8 @@
 #include "tf/checkpoint/table_layout.h"
 #include "tf/checkpoint/table_writer.h"
 #include "tf/checkpoint/tracked_rows.h"
-#include "tf/embedding/table_resource.h"
-#include "tf/embedding/variable_snapshot.h"
+#include "tf/table/table_resource.h"
+#include "tf/variable/variable_snapshot.h"
 
 namespace lockstep {
 

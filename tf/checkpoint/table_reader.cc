@@ -10,7 +10,7 @@
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tf/bridge/convert.h"
 #include "tf/checkpoint/bundle_rows.h"
-#include "tf/embedding/table_rows.h"
+#include "tf/table/table_rows.h"
 
 namespace lockstep {
 

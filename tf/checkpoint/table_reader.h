@@ -10,7 +10,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf/checkpoint/table_layout.h"
-#include "tf/embedding/table_resource.h"
+#include "tf/table/table_resource.h"
 
 namespace lockstep {
 

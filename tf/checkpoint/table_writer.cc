@@ -11,7 +11,7 @@
 #include "tensorflow/core/platform/env.h"
 #include "tf/bridge/convert.h"
 #include "tf/checkpoint/bundle_rows.h"
-#include "tf/embedding/table_rows.h"
+#include "tf/table/table_rows.h"
 
 namespace lockstep {
 

@@ -20,7 +20,7 @@ from lockstep._src.graph import ancestry
 # An attribute of a graph, a set of (operation, number of the output); or of an eager tensor.
 _NOTED = "_lockstep_parts"
 # The attribute of operations that compute the numbers of the shard's rows that a lookup reads and its gradient changes
-# (tf/embedding/shard_rows.h).
+# (tf/lookup/shard_rows.h).
 SHARD_ROWS = "lockstep_shard_rows"
 _LOOPS = ("While", "StatelessWhile")
 # Results of this library's operations have been exchanged, or are noted where a program sees them.

@@ -87,7 +87,7 @@ def make(name: str, scope_name: str, spec: Spec) -> Handle:
 
 
 def _set_data(handle: Any, dim: int) -> None:
-    """Sets a handle's shape for TensorFlow, as a graph's operation does (tf/embedding/dynamic_table_ops.cc)."""
+    """Sets a handle's shape for TensorFlow, as a graph's operation does (tf/table/dynamic_table_ops.cc)."""
     data = _HandleData(is_set=True)
     data.shape_and_type.append(_ShapeAndType(shape=tf.TensorShape([0, dim]).as_proto(), dtype=types_pb2.DT_FLOAT))
     handle._handle_data = data

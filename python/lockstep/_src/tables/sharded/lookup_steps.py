@@ -129,7 +129,7 @@ def _route(
     table: str,
     problem: tf.Tensor | None,
 ) -> Route:
-    """Makes the operations of a route; `ids_are` is described in `tf/embedding/lookup_ops.cc`.
+    """Makes the operations of a route; `ids_are` is described in `tf/lookup/lookup_ops.cc`.
 
     `shards` has one element if the ids are rows, else none; `key_owners` has one if they are keys.
     """

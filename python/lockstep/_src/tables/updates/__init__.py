@@ -1,7 +1,7 @@
 """Fused updates: one C++ operation applies an optimizer's step to the rows that sparse gradients name.
 
 Inside a scope, the code of TensorFlow's and Keras' known optimizers for `tf.IndexedSlices` is replaced by
-`LockstepSparseUpdate` (tf/embedding/update_ops.cc). It sums the gradients of each row and applies the optimizer's rule
+`LockstepSparseUpdate` (tf/update/update_ops.cc). It sums the gradients of each row and applies the optimizer's rule
 once. Other optimizers, and subclasses that override the code for such gradients, are not changed.
 
 TensorFlow 1: the rules are in `tensorflow1_rules.py`, the replaced symbols in `tensorflow1_hooks.py`. Keras: the rules

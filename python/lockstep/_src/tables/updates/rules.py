@@ -27,7 +27,7 @@ class Rule:
 
     Attributes:
       optimizer: the optimizer.
-      name: the name of a rule in tf/embedding/update_rules.h.
+      name: the name of a rule in tf/update/update_rules.h.
       slots: the slots of the rule, in its order.
       hyperparameters: returns numbers or scalar tensors by name, in the rule's order; called when the update is built,
         after the optimizer has prepared them. The operation refuses other names, and another order.

@@ -15,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
-#include "tf/embedding/table_kernel.h"
-#include "tf/embedding/table_rows.h"
+#include "tf/table/table_kernel.h"
+#include "tf/table/table_rows.h"
 
 namespace lockstep {
 namespace {

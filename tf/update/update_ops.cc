@@ -31,9 +31,9 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_op.h"
-#include "tf/embedding/table_resource.h"
-#include "tf/embedding/update_rules.h"
-#include "tf/embedding/variable_snapshot.h"
+#include "tf/table/table_resource.h"
+#include "tf/update/update_rules.h"
+#include "tf/variable/variable_snapshot.h"
 
 namespace lockstep {
 namespace {
@@ -351,7 +351,7 @@ hyperparameters: Scalars for all tables, one table after another, in the order o
 values: [N, ...]; gradients of rows.
 indices: [N]; the rows of the gradients. For a dynamic table, -1 drops a gradient.
 names: The tables' names, for messages.
-rules: Optimizers, by the names of tf/embedding/update_rules.h.
+rules: Optimizers, by the names of tf/update/update_rules.h.
 hyperparameter_names: The names of `hyperparameters`, which have to be those of the rules.
 all_rows: Whether rows without a gradient are updated as well, with a gradient of zero.
 dynamic: Whether each table is dynamic.

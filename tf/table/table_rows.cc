@@ -1,4 +1,4 @@
-#include "tf/embedding/table_rows.h"
+#include "tf/table/table_rows.h"
 
 #include <cstring>
 

@@ -26,7 +26,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/bridge/convert.h"
-#include "tf/embedding/problems.h"
+#include "tf/lookup/problems.h"
 
 namespace lockstep {
 namespace {

@@ -27,11 +27,11 @@
 #include "core/telemetry/clock.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_kernel.h"
-#include "tf/embedding/key_owners.h"
-#include "tf/embedding/lookup_counts.h"
-#include "tf/embedding/problems.h"
-#include "tf/embedding/shard_rows.h"
-#include "tf/embedding/stage.h"
+#include "tf/lookup/key_owners.h"
+#include "tf/lookup/lookup_counts.h"
+#include "tf/lookup/problems.h"
+#include "tf/lookup/shard_rows.h"
+#include "tf/lookup/stage.h"
 
 namespace lockstep {
 namespace {

@@ -22,9 +22,9 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/bridge/convert.h"
 #include "tf/bridge/parallel.h"
-#include "tf/embedding/lookup_counts.h"
-#include "tf/embedding/shard_rows.h"
-#include "tf/embedding/table_kernel.h"
+#include "tf/lookup/lookup_counts.h"
+#include "tf/lookup/shard_rows.h"
+#include "tf/table/table_kernel.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "tf/embedding/table_resource.h"
+#include "tf/table/table_resource.h"
 
 #include <algorithm>
 #include <chrono>

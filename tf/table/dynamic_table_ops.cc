@@ -18,7 +18,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tf/embedding/table_kernel.h"
+#include "tf/table/table_kernel.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "tf/embedding/variable_snapshot.h"
+#include "tf/variable/variable_snapshot.h"
 
 #include <algorithm>
 #include <atomic>

@@ -28,7 +28,7 @@
 #include "tf/bridge/convert.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_op.h"
-#include "tf/embedding/problems.h"
+#include "tf/lookup/problems.h"
 
 namespace lockstep {
 namespace {

@@ -3,7 +3,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/bridge/convert.h"
-#include "tf/embedding/table_resource.h"
+#include "tf/table/table_resource.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-#include "tf/embedding/update_rules.h"
+#include "tf/update/update_rules.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "tf/embedding/lookup_counts.h"
+#include "tf/lookup/lookup_counts.h"
 
 #include "core/capi/capi.h"
 #include "core/telemetry/clock.h"
