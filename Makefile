@@ -72,7 +72,7 @@ python_tests = $(if $(REDUCED),CASES=$(or $(CASES),3)) tools/test_python.sh $(if
 .PHONY: test-long
 test-long: ## the tests that make test leaves out because they take long; TESTS selects some
 	@tools/setup.sh ops spark ray
-	@$(python) -m pytest --long -m long --timeout=1200 $(or $(TESTS),--ignore=tests/hosts python tests)
+	@$(python) -m pytest --long -m long --timeout=1200 $(or $(TESTS),--ignore=tests/hosts python tf tests)
 
 .PHONY: check-filter
 check-filter:

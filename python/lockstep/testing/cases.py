@@ -70,6 +70,21 @@ def reported_by_case(
     return test
 
 
+def operations_reported_by_case(
+    cases: Sequence[Callable[[], None]], size: int, *, timeout_s: float = 60
+) -> Callable[..., None]:
+    """Returns the test of `reported_by_case` for cases that run operations of the engine, which each worker joins."""
+    return reported_by_case(functools.partial(_run_on_engine, cases), cases, size, timeout_s=timeout_s)
+
+
+def _run_on_engine(cases: Sequence[Callable[[], None]]) -> None:
+    from lockstep._src.engine.context import context
+    from lockstep._src.engine.library import ops
+
+    context.ensure_initialized()
+    run_cases(cases, lambda name: ops.lockstep_barrier(name=name))
+
+
 def check_case(case: str, names: Sequence[str], outcomes: Sequence[Outcome], timeout_s: float) -> None:
     """Raises WorkerError unless a case passed on all workers, and they also ended well if it is the last case.
 
