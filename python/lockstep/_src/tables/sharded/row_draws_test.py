@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lockstep._src.engine import library
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import initial_values
 
@@ -19,13 +18,6 @@ v1 = tf.compat.v1
 raw = tf.raw_ops
 ROWS = 29
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.float64]
-KEY, COUNTER = [7], [3, 1 << 40]
-
-STATELESS = {
-    "uniform": raw.StatelessRandomUniformV2,
-    "normal": raw.StatelessRandomNormalV2,
-    "truncated_normal": raw.StatelessTruncatedNormalV2,
-}
 
 
 def shards(rows, world_sizes=(1, 2, 3)):
@@ -68,64 +60,6 @@ def run_in_graph(function, seed=None):
 
 def whole_in_graph(function, seed=None):
     return run_in_graph(function, seed)[0]
-
-
-def draw(distribution, dtype, shape, shard):
-    return library.ops.lockstep_initial_rows(
-        key=tf.constant(KEY, tf.uint64),
-        counter=tf.constant(COUNTER, tf.uint64),
-        operands=[],
-        dtype=dtype,
-        steps=[],
-        distribution=distribution,
-        rank=shard.rank,
-        world_size=shard.world_size,
-        row_shape=shape[1:],
-        **shard.attributes,
-    )
-
-
-def drawn_whole(distribution, dtype, shape):
-    return STATELESS[distribution](
-        shape=shape, key=tf.constant(KEY, tf.uint64), counter=tf.constant(COUNTER, tf.uint64), alg=1, dtype=dtype
-    )
-
-
-@pytest.mark.parametrize("distribution", STATELESS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
-@pytest.mark.parametrize("row_shape", [[], [1], [3], [4], [5], [32], [3, 2]], ids=str)
-def test_an_operation_draws_rows_of_the_whole_table(distribution, dtype, row_shape):
-    shape = [ROWS, *row_shape]
-    whole = drawn_whole(distribution, dtype, shape)
-    for shard in shards(ROWS):
-        assert_rows(draw(distribution, dtype, shape, shard), whole, shard)
-
-
-@pytest.mark.parametrize("distribution", STATELESS)
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float64], ids=lambda d: d.name)
-def test_rows_of_a_table_that_several_threads_draw(distribution, dtype):
-    shape = [(1 << 16) + 4465, 5]
-    whole = drawn_whole(distribution, dtype, shape)
-    for shard in [Shard(shape[0], 0, 1), Shard(shape[0], 1, 2), Shard(shape[0], 0, 2, 1000)]:
-        assert_rows(draw(distribution, dtype, shape, shard), whole, shard)
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.int8, tf.complex128], ids=lambda d: d.name)
-@pytest.mark.parametrize("row_shape", [[], [1], [3], [5000], [2, 3]], ids=str)
-def test_an_operation_repeats_a_row(dtype, row_shape):
-    row = tf.cast(tf.reshape(tf.range(np.prod(row_shape, dtype=int)), row_shape), dtype)
-    for rows in [0, 1, 2, 7, 30_001 // max(row.shape.num_elements() // 8, 1)]:
-        got = np.asarray(library.ops.lockstep_repeat_row(row=row, num_rows=rows))
-        np.testing.assert_array_equal(got, np.broadcast_to(row, [rows, *row_shape]))
-
-
-def test_strings_are_not_repeated():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="rows of string, wanted elements of fixed size"):
-        library.ops.lockstep_repeat_row(row=tf.constant("a"), num_rows=2)
-
-
-def test_a_shard_without_rows():
-    assert draw("normal", tf.float32, [1, 4], Shard(1, 1, 2)).shape == [0, 4]
 
 
 # By name: a function of the shape and the type, as `tf.compat.v1.get_variable` calls it.
@@ -381,30 +315,3 @@ def test_a_function_that_runs_eagerly_alone():
     shard = Shard(ROWS, 1, 2)
     array = np.random.RandomState(0).rand(ROWS, 3)
     assert_rows(own(lambda: tf.identity(array).numpy(), array.shape, shard), array, shard)
-
-
-@pytest.mark.parametrize("change", ["steps", "operands", "shape", "ranks"])
-def test_an_operation_with_wrong_arguments_is_refused(change):
-    arguments = {
-        "key": tf.constant(KEY, tf.uint64),
-        "counter": tf.constant(COUNTER, tf.uint64),
-        "operands": [tf.constant(1.0)],
-        "steps": ["mul"],
-        "distribution": "normal",
-        "dtype": tf.float32,
-        "row_shape": [3],
-        "num_rows": 4,
-        "rank": 0,
-        "world_size": 1,
-    }
-    wrong, message = {
-        "steps": ({"steps": ["pow"]}, "got the step 'pow', wanted add, mul"),
-        "operands": ({"operands": []}, "got 0 operands for 1 steps"),
-        "shape": (
-            {"operands": [tf.ones([2])]},
-            r"got an operand float of shape \[2\], wanted float, a scalar or \[3\]",
-        ),
-        "ranks": ({"rank": 1}, "got rank 1 and first rank 0 of 1"),
-    }[change]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        library.ops.lockstep_initial_rows(**{**arguments, **wrong})
