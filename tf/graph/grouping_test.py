@@ -1,4 +1,4 @@
-"""Tests of which lookups share an exchange: independent lookups of a run, the same on all workers."""
+"""Tests of which lookups share an exchange: lookups of a run that do not need each other, alike on all workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the operation that cuts the gradients of concatenated features (`tf/graph/split_pass.cc`)."""
+"""Tests of LockstepSplit, which cuts the gradients of concatenated features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of gradients that are read inside the gradient of a stack (`tf/graph/stacked_gradients_pass.cc`)."""
+"""Tests of gradients that are read inside the gradient of a stack, where LockstepCombineGradient takes slices."""
 
 from __future__ import annotations
 
