@@ -1,4 +1,4 @@
-"""Tests of sharded tables in checkpoints: any workers write them, any restore them, and plain TensorFlow reads them."""
+"""Tests of LockstepRestoreShards: any workers restore sharded tables that any workers, or plain TensorFlow, wrote."""
 
 from __future__ import annotations
 
@@ -140,22 +140,3 @@ def refuse_missing(prefix):
 
 def test_a_missing_tensor_is_an_error(tmp_path):
     call_workers(functools.partial(refuse_missing, written(tmp_path, 1, 4)), 1)
-
-
-def write_what_cannot_be_saved(folder):
-    one = saveable("table", whole(4, [2], "float32"), 1, 0)
-    one.shard = Shard(6, context.rank, context.world_size)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"rank 0: table 'table': its variable is float\[2,2\]"):
-        save([one], f"{folder}/a")
-    two = saveable("table", whole(4, [2], "float32"), 1, 0)
-    with pytest.raises(tf.errors.OpError, match=f"rank 0: {folder}/nowhere/a.*Not a directory"):
-        # Rank 0's folder is a file.
-        save([two], f"{folder}/nowhere/a" if context.rank == 0 else f"{folder}/b")
-    first = saveable("table", whole(4, [2], "float32"), 1, context.rank)
-    with pytest.raises(tf.errors.FailedPreconditionError, match="in blocks of 1 from rank 1 on"):
-        save([first], f"{folder}/{context.rank}")
-
-
-def test_an_error_on_one_worker_is_raised_on_all(tmp_path):
-    (tmp_path / "nowhere").write_text("")
-    call_workers(functools.partial(write_what_cannot_be_saved, str(tmp_path)), 2)
