@@ -8,8 +8,8 @@
 
 #include "core/base/mutex.h"
 #include "core/base/pages.h"
-#include "core/base/status.h"
 #include "core/base/row_view.h"
+#include "core/base/status.h"
 
 namespace lockstep {
 

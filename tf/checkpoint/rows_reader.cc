@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tensorflow/core/lib/hash/crc32c.h"
 #include "tensorflow/core/platform/env.h"
@@ -30,6 +31,17 @@ Status ReadEntry(tf::BundleReader* file, const std::string& key, Message* messag
     if (message->ParseFromArray(value.data(), static_cast<int>(value.size()))) return OkStatus();
   }
   return DataLoss("its index has an entry that cannot be read");
+}
+
+// Reads bytes of a file at an offset. `got` is what was read; it need not lie in `into`. Newer versions of TensorFlow
+// take a span and deprecate the older call.
+template <typename File>
+absl::Status ReadFrom(const File& file, uint64_t offset, absl::Span<char> into, absl::string_view& got) {
+  if constexpr (requires { file.Read(offset, got, into); }) {
+    return file.Read(offset, got, into);
+  } else {
+    return file.Read(offset, into.size(), &got, into.data());
+  }
 }
 
 }  // namespace
@@ -152,7 +164,7 @@ Status RowsReader::ReadBytes(int64_t bytes, char* data) {
       into = dropped_.data();
     }
     absl::string_view got;
-    const absl::Status read = file_->Read(piece.offset + done_, now, &got, into);
+    const absl::Status read = ReadFrom(*file_, piece.offset + done_, absl::MakeSpan(into, now), got);
     if (absl::IsOutOfRange(read) || (read.ok() && static_cast<int64_t>(got.size()) < now)) {
       return DataLoss(absl::StrCat(where(), "the file ends after ", piece.offset + done_ + got.size(), " bytes"));
     }

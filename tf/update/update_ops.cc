@@ -62,7 +62,7 @@ std::string Describe(const Table& table) { return absl::StrCat("table '", table.
 class Locks {
  public:
   explicit Locks(const std::vector<Table>& tables) {
-    std::vector<tsl::mutex*> mutexes;
+    std::vector<decltype(std::declval<tf::Var&>().mu())> mutexes;  // their type is another one in newer versions
     for (const Table& table : tables) {
       for (const VariablePointer& variable : table.variables) mutexes.push_back(variable->mu());
     }

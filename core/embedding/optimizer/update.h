@@ -8,8 +8,8 @@
 #include "core/base/dtype.h"
 #include "core/base/instruction_set.h"
 #include "core/base/parallel.h"
-#include "core/base/status.h"
 #include "core/base/row_view.h"
+#include "core/base/status.h"
 
 // Fused sparse updates: the gradients of rows, duplicates included, are summed and the optimizer is applied, in one
 // pass over the touched rows.
