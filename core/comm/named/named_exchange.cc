@@ -349,18 +349,21 @@ Status NamedExchange::Gather(std::span<Part> parts) {
                                   : communicator_.AllToAllV(name_, kBytes, sent, in, allocate);
   if (alone && !no_memory.ok() && exchanged == no_memory) return OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(exchanged);
-  const char* received = out;
+  if (!alone) Distribute(parts, out);
+  return OkStatus();
+}
+
+void NamedExchange::Distribute(std::span<const Part> parts, const char* received) const {
   std::vector<int64_t> at(parts.size(), 0);
-  for (int r = 0; r < ranks && !alone; ++r) {
+  for (int r = 0; r < communicator_.size(); ++r) {
     for (size_t i = 0; i < parts.size(); ++i) {
       const NamedBatch::Entry& entry = parts[i].entry;
-      const int64_t bytes = RowsBetween(entry, r, own) * RowBytes(entry.request);
+      const int64_t bytes = RowsBetween(entry, r, communicator_.rank()) * RowBytes(entry.request);
       if (parts[i].wanted()) Copy(received, bytes, parts[i].out + at[i]);
       at[i] += bytes;
       received += bytes;
     }
   }
-  return OkStatus();
 }
 
 Status NamedExchange::Broadcast(std::span<Part> parts) {

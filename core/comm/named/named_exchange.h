@@ -73,6 +73,8 @@ class NamedExchange {
   Status Adasum(std::span<Part> parts);
   Status ReduceScatter(std::span<Part> parts);
   Status Gather(std::span<Part> parts);
+  // Divides what the ranks sent, which is in the order of ranks and then of parts, between the parts' results.
+  void Distribute(std::span<const Part> parts, const char* received) const;
   Status Broadcast(std::span<Part> parts);
   Status Barrier(std::span<Part> parts);
   Status Join(std::span<Part> parts);

@@ -28,34 +28,52 @@ namespace {
 class NamedLaneTest : public ::testing::TestWithParam<JobShape> {};
 class NamedLanePairTest : public ::testing::TestWithParam<JobShape> {};
 
+// The calls of one rank.
+class Calls {
+ public:
+  explicit Calls(NamedLane& lane) : lane_(lane) {}
+
+  // Adds a call with `size` numbers of `value`. `check` gets its outcome.
+  void Add(NamedRequest request, size_t size, float value, std::function<void(const Outcome&)> check) {
+    calls_.push_back({std::move(request), std::vector<float>(size, value), std::move(check), {}});
+  }
+
+  // Makes the calls in a random order, and checks their outcomes.
+  void Run(uint64_t seed) {
+    std::shuffle(calls_.begin(), calls_.end(), std::mt19937_64(seed));
+    for (Call& call : calls_) call.outcome = Ask(lane_, call.request, call.input);
+    for (Call& call : calls_) call.check(call.outcome.get());
+  }
+
+ private:
+  struct Call {
+    NamedRequest request;
+    std::vector<float> input;
+    std::function<void(const Outcome&)> check;
+    std::future<Outcome> outcome;
+  };
+
+  NamedLane& lane_;
+  std::vector<Call> calls_;
+};
+
 // All ranks get the expected numbers, in whatever order each rank makes its requests.
 TEST_P(NamedLaneTest, DoesWhatIsAskedForInAnyOrder) {
   const int ranks = GetParam().size;
   RunRanks(GetParam(), [&](NamedLane& lane) {
     const int rank = lane.rank();
-    std::vector<std::function<void()>> asks;
-    std::vector<std::function<void()>> checks;
-    std::vector<std::shared_ptr<std::vector<float>>> inputs;
-    std::vector<std::future<Outcome>> futures(100);
-    const auto input = [&](size_t size, float value) -> const std::vector<float>& {
-      return *inputs.emplace_back(std::make_shared<std::vector<float>>(size, value));
-    };
+    Calls calls(lane);
     for (int i = 0; i < 20; ++i) {
       const auto own = static_cast<float>(rank + i);
       const float sum = static_cast<float>(ranks * i) + static_cast<float>(ranks * (ranks - 1)) / 2;
       auto request = Request(NamedKind::kAllReduce, StrCat("sum", i), {i, 3});
       request.postscale = 0.5;
-      asks.emplace_back([&, i, request, &in = input(i * 3, own)] { futures[i] = Ask(lane, request, in); });
-      checks.emplace_back([&, i, sum] {
-        const Outcome got = futures[i].get();
+      calls.Add(request, i * 3, own, [i, sum](const Outcome& got) {
         EXPECT_EQ(got.status, OkStatus());
         EXPECT_EQ(got.As<float>(), std::vector<float>(i * 3, sum / 2));
       });
       request = Request(NamedKind::kAllGather, StrCat("gather", i), {rank + i % 3, 2});
-      asks.emplace_back(
-          [&, i, request, &in = input((rank + i % 3) * 2, own)] { futures[20 + i] = Ask(lane, request, in); });
-      checks.emplace_back([&, i] {
-        const Outcome got = futures[20 + i].get();
+      calls.Add(request, (rank + i % 3) * 2, own, [i, ranks](const Outcome& got) {
         std::vector<float> wanted;
         for (int r = 0; r < ranks; ++r) wanted.insert(wanted.end(), (r + i % 3) * 2, static_cast<float>(r + i));
         EXPECT_EQ(got.As<float>(), wanted);
@@ -63,10 +81,7 @@ TEST_P(NamedLaneTest, DoesWhatIsAskedForInAnyOrder) {
       });
       request = Request(NamedKind::kAllToAll, StrCat("alltoall", i), {ranks * (rank + 1), 1});
       request.splits.assign(ranks, rank + 1);
-      asks.emplace_back(
-          [&, i, request, &in = input(ranks * (rank + 1), own)] { futures[40 + i] = Ask(lane, request, in); });
-      checks.emplace_back([&, i] {
-        const Outcome got = futures[40 + i].get();
+      calls.Add(request, ranks * (rank + 1), own, [i, ranks](const Outcome& got) {
         std::vector<float> wanted;
         std::vector<int64_t> received;
         for (int r = 0; r < ranks; ++r) {
@@ -78,22 +93,17 @@ TEST_P(NamedLaneTest, DoesWhatIsAskedForInAnyOrder) {
       });
       request = Request(NamedKind::kBroadcast, StrCat("broadcast", i), {5});
       request.root = i % ranks;
-      asks.emplace_back([&, i, request, &in = input(5, own)] { futures[60 + i] = Ask(lane, request, in); });
-      checks.emplace_back([&, i] {
-        EXPECT_EQ(futures[60 + i].get().As<float>(), std::vector<float>(5, static_cast<float>(i % ranks + i)));
+      calls.Add(request, 5, own, [i, ranks](const Outcome& got) {
+        EXPECT_EQ(got.As<float>(), std::vector<float>(5, static_cast<float>(i % ranks + i)));
       });
       request = Request(NamedKind::kReduceScatter, StrCat("scatter", i), {ranks + 1, 2});
       request.reduction = NamedReduction::kMean;
-      asks.emplace_back(
-          [&, i, request, &in = input((ranks + 1) * 2, own)] { futures[80 + i] = Ask(lane, request, in); });
-      checks.emplace_back([&, i, sum] {
+      calls.Add(request, (ranks + 1) * 2, own, [rank, ranks, sum](const Outcome& got) {
         const size_t rows = rank == 0 ? 2 : 1;
-        EXPECT_EQ(futures[80 + i].get().As<float>(), std::vector<float>(rows * 2, sum / static_cast<float>(ranks)));
+        EXPECT_EQ(got.As<float>(), std::vector<float>(rows * 2, sum / static_cast<float>(ranks)));
       });
     }
-    std::shuffle(asks.begin(), asks.end(), std::mt19937_64(rank));
-    for (const auto& ask : asks) ask();
-    for (const auto& check : checks) check();
+    calls.Run(rank);
     EXPECT_EQ(lane.pending(), 0);
   });
 }

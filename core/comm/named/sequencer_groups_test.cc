@@ -166,6 +166,27 @@ TEST(SequencerGroups, SayWhoIsWaitedFor) {
   for (const Sequencer::Wait& wait : waits) EXPECT_EQ(wait.missing, std::vector<int>{1});
 }
 
+// Returns random members of groups for each rank, some of which are wrong. A name occurs once in a group.
+std::vector<std::vector<NamedRequest>> RandomMembers(int ranks, int groups, std::mt19937_64& random, uint64_t& ticket) {
+  std::vector<std::vector<NamedRequest>> members(ranks);
+  for (int g = 0; g < groups; ++g) {
+    for (std::vector<NamedRequest>& of_rank : members) {
+      const uint32_t size = 3 - (random() % 8 == 0 ? 1 : 0);
+      for (uint32_t i = 0; i < size; ++i) {
+        NamedRequest request = Member(StrCat(g, ".", random() % 10 == 0 ? 7 : i), size, StrCat("g", g));
+        request.ticket = ++ticket;
+        if (random() % 10 == 0) request.shape = {5};
+        if (random() % 20 == 0) request.refusal = InvalidArgument("bad");
+        bool twice = false;
+        for (const NamedRequest& other : of_rank) twice = twice || other.name == request.name;
+        if (twice) request.name = StrCat(g, ".", 8 + i);
+        of_rank.push_back(request);
+      }
+    }
+  }
+  return members;
+}
+
 // Each member ends once, whatever goes wrong and in whatever order they come. Nothing is left when all have come.
 TEST(SequencerGroups, EndEveryMemberOnce) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
@@ -173,25 +194,9 @@ TEST(SequencerGroups, EndEveryMemberOnce) {
     std::mt19937_64 random(seed);
     constexpr int kRanks = 3, kGroups = 4;
     Sequencer sequencer({.ranks = kRanks});
-    std::vector<std::vector<NamedRequest>> left(kRanks);
     std::map<std::pair<int, uint64_t>, bool> open;  // by rank and ticket
     uint64_t ticket = 0;
-    for (int g = 0; g < kGroups; ++g) {
-      for (int rank = 0; rank < kRanks; ++rank) {
-        const uint32_t size = 3 - (random() % 8 == 0 ? 1 : 0);
-        for (uint32_t i = 0; i < size; ++i) {
-          NamedRequest request = Member(StrCat(g, ".", random() % 10 == 0 ? 7 : i), size, StrCat("g", g));
-          request.ticket = ++ticket;
-          if (random() % 10 == 0) request.shape = {5};
-          if (random() % 20 == 0) request.refusal = InvalidArgument("bad");
-          // A name occurs once in a group.
-          bool twice = false;
-          for (const NamedRequest& other : left[rank]) twice = twice || other.name == request.name;
-          if (twice) request.name = StrCat(g, ".", 8 + i);
-          left[rank].push_back(request);
-        }
-      }
-    }
+    std::vector<std::vector<NamedRequest>> left = RandomMembers(kRanks, kGroups, random, ticket);
     const auto take = [&] {
       for (const NamedBatch& batch : sequencer.Take()) {
         for (const NamedBatch::Entry& entry : batch.entries) {
