@@ -14,6 +14,15 @@ void AppendTo(std::vector<T>& to, const std::vector<T>& from) {
 
 }  // namespace
 
+void TableRows::Clear() {
+  keys.clear();
+  rows.clear();
+  for (std::vector<float>& slot : slots) slot.clear();
+  frequencies.clear();
+  versions.clear();
+  seconds.clear();
+}
+
 void TableRows::Append(const TableRows& other) {
   AppendTo(keys, other.keys);
   AppendTo(rows, other.rows);
@@ -112,8 +121,8 @@ bool RowStore::TakesPart(uint32_t row) {
 Result<std::unique_ptr<RowSnapshot>> RowStore::MakeSnapshot() const {
   std::vector<RowSnapshot::Column> columns = {{keys_, sizeof(int64_t)}};
   const auto add = [&](const RowView& view) { columns.push_back({view, view.stride}); };
-  if (row_bytes_ > 0) add(rows_);
   for (const Slot& slot : slots_) add(slot.view);
+  if (row_bytes_ > 0) add(rows_);
   if (counts()) add(counts_);
   return RowSnapshot::Begin(std::move(columns), slab_.end(), RowSnapshot::Order::kAnyOrder);
 }
@@ -133,6 +142,18 @@ int64_t RowStore::CountInSnapshot() const {
   return count;
 }
 
+void RowStore::Reserve(int64_t rows, TableRows* part) const {
+  if (only_changed_) return;  // few of them, as a rule
+  const int64_t count = part->size() + rows;
+  part->keys.reserve(count);
+  part->rows.reserve(count * row_bytes_);
+  part->slots.resize(snapshot_slots_);
+  for (std::vector<float>& slot : part->slots) slot.reserve(count * layout_.dim);
+  if (layout_.frequency) part->frequencies.reserve(count);
+  if (layout_.version) part->versions.reserve(count);
+  if (layout_.seconds) part->seconds.reserve(count);
+}
+
 void RowStore::Read(uint32_t begin, uint32_t end, TableRows* part) {
   snapshot_->Visit(begin, end, [&](uint32_t row) {
     if (TakesPart(row) && part != nullptr) CopyTo(row, snapshot_slots_, part);
@@ -146,10 +167,11 @@ void RowStore::TakeCopies(TableRows* part) {
       std::memcpy(&value, from, sizeof(value));
       return value;
     };
-    const char* const row = data + sizeof(int64_t);
-    const char* const slots = row + row_bytes_;
+    // The columns, as MakeSnapshot lists them.
+    const char* const slots = data + sizeof(int64_t);
     const int64_t slot_bytes = layout_.dim * static_cast<int64_t>(sizeof(float));
-    const char* const counts = slots + static_cast<int64_t>(snapshot_slots_) * slot_bytes;
+    const char* const row = slots + static_cast<int64_t>(snapshot_slots_) * slot_bytes;
+    const char* const counts = row + row_bytes_;
     Append(
         load(data, int64_t{}), row, [&](size_t s) { return slots + static_cast<int64_t>(s) * slot_bytes; },
         snapshot_slots_, part);
@@ -165,9 +187,8 @@ void RowStore::Append(int64_t key, const char* row, const SlotAt& slot_at, size_
   if (row_bytes_ > 0) part->rows.insert(part->rows.end(), row, row + row_bytes_);
   part->slots.resize(slots);
   for (size_t s = 0; s < slots; ++s) {
-    std::vector<float>& to = part->slots[s];
-    to.resize(to.size() + layout_.dim);
-    std::memcpy(to.data() + to.size() - layout_.dim, slot_at(s), layout_.dim * sizeof(float));
+    const auto* values = reinterpret_cast<const float*>(slot_at(s));
+    part->slots[s].insert(part->slots[s].end(), values, values + layout_.dim);
   }
 }
 

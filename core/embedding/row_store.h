@@ -29,6 +29,8 @@ struct TableRows {
   std::vector<uint32_t> seconds;          // [N]: time when the key was last seen, on the caller's clock
 
   int64_t size() const { return static_cast<int64_t>(keys.size()); }
+  // Removes all rows, and keeps the memory for the next ones.
+  void Clear();
   // Appends the rows of another part.
   void Append(const TableRows& other);
 };
@@ -180,6 +182,8 @@ class RowStore {
   void BeginSnapshot(std::unique_ptr<RowSnapshot> snapshot, bool only_changed);
   // Returns the number of rows in a snapshot of changes. No other call may run meanwhile.
   int64_t CountInSnapshot() const;
+  // Takes memory for `rows` more rows of the snapshot, so that a part does not move while it grows.
+  void Reserve(int64_t rows, TableRows* part) const;
   // Appends rows of the snapshot with numbers in [begin, end) that have not been copied aside. One thread reads.
   void Read(uint32_t begin, uint32_t end, TableRows* part);
   // Appends the rows that were copied aside since the last call.

@@ -65,6 +65,7 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
   store.TakeCopies(part);
   if (next_ < last) {
     const int64_t end = std::min(last, next_ + rows);
+    if (part != nullptr) store.Reserve(end - next_, part);
     // An update waits for the gate, so it is held for some microseconds only.
     const int64_t block = std::max<int64_t>(1, kGateBytes / store.bytes_of_row());
     while (next_ < end) {
@@ -89,7 +90,10 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
 
 bool Snapshot::Next(int64_t rows, SnapshotPart* part) {
   const bool admitted = reads_ == Reads::kAdmitted;
-  if (part != nullptr) *part = {.admitted = admitted, .rows = {}};
+  if (part != nullptr) {
+    part->admitted = admitted;
+    part->rows.Clear();
+  }
   if (reads_ == Reads::kNothing) return false;
   RowStore* store = admitted ? table_.admitted_.get() : table_.candidates_.get();
   if (store != nullptr && ReadStore(*store, rows, part == nullptr ? nullptr : &part->rows)) return true;
