@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from lockstep._src.collectives import ordered
-from lockstep._src.engine import background
+from lockstep._src.engine import library
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 from lockstep.testing import reported_by_case, run_cases, tables
@@ -108,7 +108,8 @@ def a_save_in_the_background_has_the_values_of_its_beginning():
     rows = own_rows()
     prefix = save("background", shards=[("table", rows)], background=True)
     rows.assign(tf.zeros_like(rows))
-    background.finish()
+    while not library.background_has_ended(library.engine_number(), 1.0):
+        pass
     ordered.barrier()
     np.testing.assert_array_equal(read(prefix, "table"), TABLE)
 
