@@ -35,6 +35,7 @@ Result<std::unique_ptr<Snapshot>> Snapshot::Begin(DynamicTable& table, Kind kind
     LOCKSTEP_ASSIGN_OR_RETURN(candidates, table.candidates_->MakeSnapshot());
   }
   std::unique_ptr<Snapshot> snapshot(new Snapshot(table));
+  snapshot->slots_ = table.slots_;
   // Nothing fails from here on, and changes are collected for the next snapshot.
   snapshot->removed_ = std::exchange(table.removed_, {});
   if (kind == Kind::kFull) snapshot->removed_.clear();

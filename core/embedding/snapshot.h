@@ -57,6 +57,8 @@ class Snapshot {
   std::span<const int64_t> removed() const { return removed_; }
   // Returns the counters of the Bloom filter; empty if there is none.
   std::span<const uint8_t> filter() const { return filter_; }
+  // Returns the slots of its rows: a slot that comes later is no part of it.
+  const std::vector<DynamicTable::Slot>& slots() const { return slots_; }
   // Returns the progress of eviction.
   const EvictionSweep& sweep() const { return sweep_; }
   // Return the number of keys to come. For kFull it is known. For kChanges it is counted when the snapshot begins, by
@@ -82,6 +84,7 @@ class Snapshot {
   DynamicTable& table_;
   std::vector<int64_t> removed_;
   std::vector<uint8_t> filter_;
+  std::vector<DynamicTable::Slot> slots_;
   EvictionSweep sweep_;
   int64_t admitted_count_ = 0, candidate_count_ = 0;
   int64_t ends_[2] = {0, 0};  // the rows at the begin: of admitted keys, of candidates

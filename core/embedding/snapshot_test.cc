@@ -101,6 +101,28 @@ TEST(Snapshot, HasTheRowsOfItsBeginWhileThreadsChangeAllOfThem) {
   EXPECT_FALSE(end == begin);
 }
 
+// The optimizer's first update may come while a save runs.
+TEST(Snapshot, HasNoSlotThatCameLater) {
+  constexpr int64_t kDim = 3;
+  const auto table = *DynamicTable::Create(Options(kDim));
+  ASSERT_TRUE(table->AddSlot("first", 0.5f).ok());
+  ASSERT_TRUE(table->Resolve(std::vector<int64_t>{1, 2}, {1, 1}, nullptr, RunInline).ok());
+  const auto snapshot = *Snapshot::Begin(*table, Snapshot::Kind::kFull);
+  ASSERT_TRUE(table->AddSlot("second", 0.25f).ok());
+  ASSERT_EQ(table->slots().size(), 2);
+  ASSERT_EQ(snapshot->slots().size(), 1);
+  EXPECT_EQ(snapshot->slots()[0].name, "first");
+  SnapshotPart part;
+  int64_t rows = 0;
+  while (snapshot->Next(100, &part)) {
+    if (part.rows.size() == 0) continue;
+    EXPECT_EQ(part.rows.slots.size(), 1);
+    rows += part.rows.size();
+  }
+  EXPECT_EQ(rows, 2);
+  EXPECT_EQ(snapshot->Commit(), OkStatus());
+}
+
 // No step fails for a save that finds no memory: the save does.
 TEST(Snapshot, WithoutMemoryForACopyIsNotCommitted) {
   if (LOCKSTEP_SANITIZED) GTEST_SKIP() << "sanitizers end a process that has no memory";

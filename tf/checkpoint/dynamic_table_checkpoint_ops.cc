@@ -135,7 +135,6 @@ class WriteTablesKernel : public TablesKernel {
       TableShare share{rank_, /*changes=*/false, column(t, 0), column(t, 1), column(t, 2)};
       share.checkpoint_id = checkpoint_id;
       if (part_rows_ != 0) share.part_rows = part_rows_;
-      share.slots = table.table().slots();
       share.clock = table.clock();
       return files.Write(&table, names_[t], std::move(share)).WithPrefix(where);
     }));

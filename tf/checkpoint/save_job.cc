@@ -70,7 +70,10 @@ Status SaveJob::Save(Communicator& communicator) {
   JobSteps steps(communicator, name_);
   steps.Run([&] { return state_.status(); });
   steps.Run([&] { return CountRows(communicator); });
-  steps.Run([&] { return WriteOwn(rank, workers); });
+  // Each ends before the long one behind it: a rank that can't open its file stops the others before they write rows.
+  steps.Run([&] { return OpenFile(rank, workers); });
+  steps.Run([&] { return WriteTensors(rank); });
+  steps.Run([&] { return WriteTables(rank, workers); });
   steps.RunTogether([&] { return WriteShards(communicator); });
   steps.Run([&] { return FinishFile(); });
   steps.Run([&] { return Commit(communicator); });
@@ -115,17 +118,9 @@ void SaveJob::FindChanges(SavedState::Shard* shard) const {
   }
 }
 
-Status SaveJob::WriteOwn(int rank, int workers) {
-  const std::string path = FileOf(rank, workers);
-  file_.emplace(tf::Env::Default(), path);
-  LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(file_->status()));
-  LOCKSTEP_RETURN_IF_ERROR(WriteTensors(rank));
-  for (const SavedState::Variable& variable : state_->variables) {
-    LOCKSTEP_RETURN_IF_ERROR(WriteVariable(variable));
-    End(variable.name, variable.snapshot.get());
-  }
-  // The rows of dynamic tables that change meanwhile are in memory until they are written, so these come before shards.
-  return WriteTables(rank, path);
+Status SaveJob::OpenFile(int rank, int workers) {
+  file_.emplace(tf::Env::Default(), FileOf(rank, workers));
+  return FromTensorFlow(file_->status());
 }
 
 Status SaveJob::WriteTensors(int rank) {
@@ -139,6 +134,10 @@ Status SaveJob::WriteTensors(int rank) {
     LOCKSTEP_RETURN_IF_ERROR(Add(tensor.name, tensor.slice, tensor.value));
   }
   state_->tensors.clear();
+  for (const SavedState::Variable& variable : state_->variables) {
+    LOCKSTEP_RETURN_IF_ERROR(WriteVariable(variable));
+    End(variable.name, variable.snapshot.get());
+  }
   return OkStatus();
 }
 
@@ -169,8 +168,9 @@ Status SaveJob::WriteVariable(const SavedState::Variable& variable) {
   return OkStatus();
 }
 
-Status SaveJob::WriteTables(int rank, const std::string& path) {
-  TableFiles files(&*file_, path);
+// The rows of dynamic tables that change meanwhile are in memory until they are written, so these come before shards.
+Status SaveJob::WriteTables(int rank, int workers) {
+  TableFiles files(&*file_, FileOf(rank, workers));
   for (size_t t = 0; t < state_->tables.size(); ++t) {
     SavedState::Dynamic& dynamic = state_->tables[t];
     const auto parts = [&](size_t kind) { return parts_[t * kKinds + kind]; };
@@ -178,7 +178,6 @@ Status SaveJob::WriteTables(int rank, const std::string& path) {
     share.checkpoint_id = checkpoint_id_;
     share.previous = state_->previous;
     share.part_rows = state_->part_rows;
-    share.slots = dynamic.slots;
     share.clock = dynamic.clock;
     LOCKSTEP_RETURN_IF_ERROR(files.Write(dynamic.table.get(), dynamic.name, std::move(share)));
   }

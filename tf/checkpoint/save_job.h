@@ -43,7 +43,6 @@ struct SavedState {
     tensorflow::core::RefCountPtr<DynamicTableResource> table = {};
     std::shared_ptr<Snapshot> snapshot = {};
     TableCounts counts = {};
-    std::vector<DynamicTable::Slot> slots = {};
     DynamicTableResource::Clock clock = {};
   };
 
@@ -89,10 +88,10 @@ class SaveJob {
   void FindChanges(SavedState::Shard* shard) const;
 
   // Step 3. What this worker writes alone, and then the sharded tables: together, as rows move between workers.
-  Status WriteOwn(int rank, int workers);
-  Status WriteTensors(int rank);
+  Status OpenFile(int rank, int workers);
+  Status WriteTensors(int rank);  // and variables
   Status WriteVariable(const SavedState::Variable& variable);
-  Status WriteTables(int rank, const std::string& path);
+  Status WriteTables(int rank, int workers);
   Status WriteShards(Communicator& communicator);
   // Writes the whole table, or only rows that changed. changed: how many these are on each worker.
   Status WriteRows(Communicator& communicator, SavedState::Shard* shard);

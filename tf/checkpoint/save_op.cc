@@ -172,7 +172,6 @@ class SaveCheckpointKernel : public CollectiveKernel {
     LOCKSTEP_RETURN_IF_ERROR(table.BeginSnapshot(changes_ ? Snapshot::Kind::kChanges : Snapshot::Kind::kFull));
     LOCKSTEP_ASSIGN_OR_RETURN(dynamic.snapshot, table.snapshot());
     dynamic.counts = CountsOf(*dynamic.snapshot);
-    dynamic.slots = table.table().slots();
     dynamic.clock = table.clock();
     state->tables.push_back(std::move(dynamic));
     return OkStatus();

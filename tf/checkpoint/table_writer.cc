@@ -96,6 +96,7 @@ TableWriter::TableWriter(tf::BundleWriter* file, tf::BundleWriter* strings, Dyna
     : file_(file), strings_file_(strings), table_(table), layout_(name, share.changes), share_(std::move(share)) {}
 
 Status TableWriter::Write(Snapshot* snapshot) {
+  slots_ = snapshot->slots();
   const size_t workers = share_.admitted.offsets().size() - 1;
   if (share_.rank == 0) LOCKSTEP_RETURN_IF_ERROR(WriteOnce(*snapshot));
   if (share_.changes) {
@@ -110,7 +111,7 @@ Status TableWriter::Write(Snapshot* snapshot) {
     LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.Of("filter"), one_each, share_.rank, counters));
   }
   if (table_->table().options().eviction.any()) LOCKSTEP_RETURN_IF_ERROR(WriteSweep(snapshot->sweep()));
-  const int64_t row_bytes = 64 + 4 * table_->dim() * (1 + static_cast<int64_t>(share_.slots.size()));
+  const int64_t row_bytes = 64 + 4 * table_->dim() * (1 + static_cast<int64_t>(slots_.size()));
   const int64_t part_rows = share_.part_rows.value_or(
       std::max(kPartBytes / row_bytes + 1, share_.admitted.count(share_.rank) / kMostSlices + 1));
   SnapshotPart part;
@@ -154,7 +155,7 @@ Status TableWriter::WriteSweep(const EvictionSweep& sweep) {
 Status TableWriter::WriteOnce(const Snapshot& snapshot) {
   std::vector<std::string> names;
   std::vector<float> initials;
-  for (const DynamicTable::Slot& slot : share_.slots) {
+  for (const DynamicTable::Slot& slot : slots_) {
     if (slot.dropped) continue;
     names.push_back(slot.name);
     initials.push_back(slot.initial);
@@ -199,7 +200,7 @@ Status TableWriter::WriteEmpty() {
     const tf::Tensor no_rows(tf::DT_FLOAT, tf::TensorShape({0, table_->dim()}));
     if (!strings) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.keys(), none));
     LOCKSTEP_RETURN_IF_ERROR(Add(layout_.values(), no_rows));
-    for (const DynamicTable::Slot& slot : share_.slots) {
+    for (const DynamicTable::Slot& slot : slots_) {
       if (!slot.dropped) LOCKSTEP_RETURN_IF_ERROR(Add(layout_.slot(slot.name), no_rows));
     }
     LOCKSTEP_RETURN_IF_ERROR(add_counts("", options.record_frequency || eviction.needs_frequency()));
@@ -226,10 +227,10 @@ Status TableWriter::WriteRows(const SnapshotPart& part) {
   for (int64_t i = 0; i < rows.size(); ++i) ReadRow(table_->table(), rows, i, out + i * table_->dim());
   LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.values(), parts, begin, values));
   // A slot that was added after the snapshot began is not part of it.
-  for (size_t s = 0; s < share_.slots.size(); ++s) {
-    if (share_.slots[s].dropped) continue;
+  for (size_t s = 0; s < slots_.size(); ++s) {
+    if (slots_[s].dropped) continue;
     std::copy(rows.slots[s].begin(), rows.slots[s].end(), out);
-    LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.slot(share_.slots[s].name), parts, begin, values));
+    LOCKSTEP_RETURN_IF_ERROR(AddSlice(layout_.slot(slots_[s].name), parts, begin, values));
   }
   return OkStatus();
 }

@@ -24,8 +24,7 @@ struct TableShare {
   // The id of this checkpoint, and that of the one that it builds on, if it is incremental.
   int64_t checkpoint_id = 0;
   std::optional<int64_t> previous = std::nullopt;
-  // The table's slots and clock when the snapshot began.
-  std::vector<DynamicTable::Slot> slots = {};
+  // The table's clock when the snapshot began.
   DynamicTableResource::Clock clock = {};
   // The rows examined at once. Default: as many as take some megabytes.
   std::optional<int64_t> part_rows = std::nullopt;
@@ -70,7 +69,8 @@ class TableWriter {
   DynamicTableResource* const table_;
   const TableLayout layout_;
   const TableShare share_;
-  int64_t written_[2] = {0, 0};  // admitted keys, candidates
+  std::vector<DynamicTable::Slot> slots_;  // of the snapshot that is written
+  int64_t written_[2] = {0, 0};            // admitted keys, candidates
   std::vector<std::string> strings_[2];
   bool wrote_ = false;
 };
