@@ -96,7 +96,7 @@ Result<std::shared_ptr<Context>> NumberedContext(long long number) {
 // loses, and its context's destructor leaves the job.
 Status Init(const ContextOptions& options) {
   if (CurrentContext() != nullptr) {
-    return FailedPrecondition("Lockstep is initialised already; shut it down before another init");
+    return FailedPrecondition("Lockstep is already initialised; shut it down before another init");
   }
   ProcessApartWarning().NoteJoining();
   peer_end::Forget();
@@ -190,8 +190,8 @@ Result<std::shared_ptr<NamedLane>> NamedLaneOf(int group) {
   std::shared_ptr<NamedLane> lane = CurrentLane(group);
   if (lane == nullptr && TheLanes().in_fork) {
     return FailedPrecondition(
-        "the named collectives are not initialized in this process: it is a fork of another one, "
-        "and takes no part in its exchanges");
+        "the named collectives are not initialized in this process: it is a fork of the one that joined the job, "
+        "and a fork cannot take part in its collectives");
   }
   if (lane == nullptr) {
     return FailedPrecondition(group == 0 ? "the named collectives are not initialized: call init() first"

@@ -86,7 +86,7 @@ Status Checksums::Verify(const std::string& path) {
     if (digest != entry.wanted) {
       entry.verdict =
           DataLoss("file '" + path + "': its SHA-256 is " + ToHex(digest) + ", wanted " + ToHex(entry.wanted) +
-                   " of the checksums: it is damaged, or another file than these were made of");
+                   " of the checksums: the file is damaged, or was replaced after they were made");
     }
   }
   return *entry.verdict;

@@ -74,7 +74,7 @@ Status AppendPattern(const std::string& pattern, std::vector<std::string>* files
   if (result != 0)
     return Internal("pattern '" + pattern + "' cannot be matched (glob returned " + std::to_string(result) + ")");
   std::erase_if(names, [&](const std::string& name) { return HiddenMatch(name, pattern); });
-  if (names.empty()) return NotFound("no file matches '" + pattern + "', but for hidden ones");
+  if (names.empty()) return NotFound("only hidden files match '" + pattern + "'");
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) LOCKSTEP_RETURN_IF_ERROR(AppendExisting(name, files));
   return OkStatus();

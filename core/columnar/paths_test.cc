@@ -70,7 +70,7 @@ TEST_F(Paths, PatternsMatchMarkersAndHiddenFilesOnlyWhereWrittenOut) {
   EXPECT_THAT(Expand({"day/_S*"}), ElementsAre("day/_SUCCESS"));
   EXPECT_THAT(Expand({"day/_*/*", "day/_temporary/*"}),
               ElementsAre("day/_temporary/0.parquet", "day/_temporary/0.parquet"));
-  EXPECT_EQ(ExpandPaths({"day/*S"}).status().ToString(), "NOT_FOUND: no file matches 'day/*S', but for hidden ones");
+  EXPECT_EQ(ExpandPaths({"day/*S"}).status().ToString(), "NOT_FOUND: only hidden files match 'day/*S'");
 }
 
 // The lookup of a loop of links fails for every user; a lack of permission does not stop root.

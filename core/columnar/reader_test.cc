@@ -105,7 +105,7 @@ TEST_F(ReaderTest, APositionIsOneOfTheSameRowsInTheSameOrderAlone) {
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr(message));
   };
-  refused(OptionsOf({b}, 8), "'" + a + "' is not among the files any more (2 files then, 1 file now)");
+  refused(OptionsOf({b}, 8), "'" + a + "' is no longer among the files (2 files then, 1 file now)");
   refused(OptionsOf({a, b, Write("c", 60, 1, 10)}, 8), "/c' was not among the files (2 files then, 3 files now)");
   refused(OptionsOf({b, a}, 8), "in another order");
   refused(OptionsOf({a, b}, 9), "another batch size");

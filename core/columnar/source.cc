@@ -89,7 +89,7 @@ Status CheckUnits(const std::vector<Source::File>& files, const std::vector<Fiel
       if (file.value_texts[i] == first->value_texts[i]) continue;
       return InvalidArgument(ColumnText(file.path, fields[i].name) + " is " + file.value_texts[i] + ", wanted " +
                              first->value_texts[i] + " as in " + FileText(first->path) +
-                             ": no value is converted; write both with one type, or read two datasets");
+                             ": values are not converted; write both with one type, or read two datasets");
     }
   }
   return OkStatus();
@@ -233,7 +233,7 @@ Status SourceIdentity::Check(const SourceIdentity& saved) const {
     const std::string counts = " (" + count(saved.paths) + " then, " + count(paths) + " now)";
     const std::set<std::string> then(saved.paths.begin(), saved.paths.end()), now(paths.begin(), paths.end());
     for (const std::string& path : saved.paths) {
-      if (!now.contains(path)) return other("file '" + path + "' is not among the files any more" + counts);
+      if (!now.contains(path)) return other("file '" + path + "' is no longer among the files" + counts);
     }
     for (const std::string& path : paths) {
       if (!then.contains(path)) return other("file '" + path + "' was not among the files" + counts);

@@ -16,7 +16,7 @@ Status AdmissionOptions::Validate() const {
     return InvalidArgument(StrCat("admission: min_frequency ", min_frequency, ", wanted 0 to 2^32 - 1"));
   }
   if (bloom_keys.has_value() != bloom_false_positives.has_value()) {
-    return InvalidArgument("admission: bloom_keys and bloom_false_positives come together, got one of them");
+    return InvalidArgument("admission: got one of bloom_keys and bloom_false_positives, wanted both or neither");
   }
   if (bloom_keys && (*bloom_keys < 1 || *bloom_keys > int64_t{1} << 40 ||
                      !(*bloom_false_positives > 0 && *bloom_false_positives < 1))) {

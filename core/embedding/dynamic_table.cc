@@ -111,8 +111,8 @@ Result<int> DynamicTable::AddSlot(const std::string& name, float initial, bool p
     if (slot.dropped || slot.name != name) continue;
     if (slot.initial != initial && !provisional) {
       if (!slot.provisional) {
-        return FailedPrecondition(
-            StrCat("table '", options_.name, "': slot '", name, "' begins with ", slot.initial, ", wanted ", initial));
+        return FailedPrecondition(StrCat("table '", options_.name, "': slot '", name, "' has initial value ",
+                                         slot.initial, ", wanted ", initial));
       }
       // Rows that are older than the optimizer and still hold the old initial value get the new one as well.
       const RowView view = admitted_->slot(static_cast<int>(i));

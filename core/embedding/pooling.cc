@@ -328,7 +328,7 @@ Status CheckSplits(std::span<const int64_t> splits, int64_t ids) {
 
 Status CheckPooling(const Pooling& lookup) {
   if (!IsFloatingPoint(lookup.dtype)) {
-    return InvalidArgument(StrCat("rows are ", DTypeName(lookup.dtype), "; they have to be floating point"));
+    return InvalidArgument(StrCat("rows are ", DTypeName(lookup.dtype), ", wanted floating point"));
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckSplits(lookup.splits, lookup.ids()));
   const auto rows =

@@ -247,9 +247,9 @@ Status StringKeys::Restore(std::string_view bytes, int64_t key) {
   }
   if (put) return OkStatus();
   return InvalidArgument(StrCat("string keys: '", bytes, "' can't have the key ", key,
-                                entry != KeyIndex::kAbsent ? ": it has another one"
-                                : salt < kMostSalt         ? ": another string has it"
-                                                           : ": it is none of its fingerprints"));
+                                entry != KeyIndex::kAbsent ? ": it has another key"
+                                : salt < kMostSalt         ? ": another string has this key"
+                                                           : ": this is not a fingerprint of the string"));
 }
 
 void StringKeys::Remove(std::span<const int64_t> keys) {

@@ -126,8 +126,8 @@ Status CheckTimes(std::string_view name, const Splits& splits, int width, const 
   for (size_t r = 0; r < splits.recv.size(); ++r) {
     for (int64_t i = 0; i < splits.recv[r]; ++i, items += width) {
       if (items[1] >= 0 && items[1] <= kMost) continue;
-      return DataLoss(StrCat("'", name, "': rank ", r, " says that it has looked up key ", items[0], " ", items[1],
-                             " times, wanted 0 to ", kMost));
+      return DataLoss(StrCat("'", name, "': rank ", r, " reports ", items[1], " lookups of key ", items[0],
+                             ", wanted 0 to ", kMost));
     }
   }
   return OkStatus();
@@ -251,9 +251,9 @@ Status CheckLookup(int size, const LookupRows& lookup) {
 Status CheckGradient(int size, const LookupGradient& lookup) {
   LOCKSTEP_RETURN_IF_ERROR(CheckSplits(size, lookup.send, lookup.recv));
   if (!IsFloatingPoint(lookup.dtype)) {
-    return InvalidArgument(StrCat("gradients of ", DTypeName(lookup.dtype), "; they have to be floating point"));
+    return InvalidArgument(StrCat("gradients of ", DTypeName(lookup.dtype), ", wanted floating point"));
   }
-  if (lookup.distinct && lookup.run > 0) return InvalidArgument("gradients of distinct ids have to lie together");
+  if (lookup.distinct && lookup.run > 0) return InvalidArgument("gradients of distinct ids have to be contiguous");
   return CheckPlaces(lookup);
 }
 

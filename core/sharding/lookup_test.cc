@@ -428,7 +428,7 @@ TEST(Gradient, OfRunsIsReadWhereItIs) {
               communicator.rank() == 1 ? std::vector<float>({8, 10, 8, 10, 8, 10, 8, 10}) : std::vector<float>());
     one.distinct = true;
     one.count = 2;
-    EXPECT_THAT(Exchange(communicator, {&one, 1}).message(), HasSubstr("have to lie together"));
+    EXPECT_THAT(Exchange(communicator, {&one, 1}).message(), HasSubstr("have to be contiguous"));
   });
 }
 

@@ -182,10 +182,10 @@ class RestoreShardsKernel : public CollectiveKernel {
   Status CheckBase(const Arguments& arguments, size_t t) const {
     const std::optional<int64_t> held = arguments.tracked[t]->checkpoint_id();
     if (!arguments.checkpoint_id || arguments.previous == held) return OkStatus();
-    return FailedPrecondition(absl::StrCat("table '", tables_[t].name, "': it builds on checkpoint number ",
+    return FailedPrecondition(absl::StrCat("table '", tables_[t].name, "': it builds on checkpoint id ",
                                            arguments.previous.value_or(TableLayout::kNoCheckpoint),
-                                           ", and the table holds number ", held.value_or(TableLayout::kNoCheckpoint),
-                                           ": one between them is missing, or was replaced"));
+                                           ", but the table holds id ", held.value_or(TableLayout::kNoCheckpoint),
+                                           ": a checkpoint between them is missing, or was replaced"));
   }
 
   // changed: the local rows that were restored, or null: all.

@@ -257,7 +257,7 @@ Status SaveJob::FinishFile() {
 }
 
 Status SaveJob::Commit(Communicator& communicator) {
-  const SharedNumber mine = {"the sign whether its file has tensors", wrote_ ? 1 : 0, 0, 1};
+  const SharedNumber mine = {"the flag whether its file has tensors", wrote_ ? 1 : 0, 0, 1};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> wrote, GatherNumbers(communicator, name_, {&mine, 1}));
   return communicator.rank() == 0 ? MergeAndMove(wrote) : OkStatus();
 }

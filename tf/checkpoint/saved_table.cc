@@ -61,7 +61,8 @@ Result<std::vector<SavedTable>> SavedTablesOf(tf::OpKernelConstruction* construc
   std::vector<SavedTable> tables;
   for (size_t t = 0; t < count; ++t) {
     if (shapes[t].dims() == 0 || blocks[t] <= 0) {
-      return InvalidArgument(absl::StrCat("table '", names[t], "': a table has rows, in blocks"));
+      return InvalidArgument(absl::StrCat("table '", names[t], "': shape ", shapes[t].DebugString(), " in blocks of ",
+                                          blocks[t], ", wanted rows in blocks of 1 or more"));
     }
     tables.push_back({names[t], dtypes[t], shapes[t],
                       Placement(shapes[t].dim_size(0), blocks[t], static_cast<int>(first_ranks[t]))});

@@ -110,9 +110,9 @@ Status TableReader::CheckBase() {
   LOCKSTEP_ASSIGN_OR_RETURN(const tf::Tensor ids, Read(layout_.Of("link"), tf::DT_INT64, {2}));
   const std::optional<int64_t> previous = IdOf(ids.flat<int64_t>()(1)), held = table_->checkpoint_id();
   if (previous == held) return OkStatus();
-  return FailedPrecondition(absl::StrCat(
-      "it builds on checkpoint number ", previous.value_or(TableLayout::kNoCheckpoint), ", and the table holds number ",
-      held.value_or(TableLayout::kNoCheckpoint), ": one between them is missing, or was replaced"));
+  return FailedPrecondition(absl::StrCat("it builds on checkpoint id ", previous.value_or(TableLayout::kNoCheckpoint),
+                                         ", but the table holds id ", held.value_or(TableLayout::kNoCheckpoint),
+                                         ": a checkpoint between them is missing, or was replaced"));
 }
 
 Status TableReader::ComparePlacements() {
@@ -282,7 +282,7 @@ Result<bool> TableReader::Concerns(bool admitted, int64_t begin, int64_t end) {
   // Rows without a writer would be left out without any message.
   if (writers < 1 || offsets(0) != 0 || offsets(writers) < end ||
       !std::is_sorted(offsets.data(), offsets.data() + offsets.size())) {
-    return DataLoss(absl::StrCat("tensor '", name, "' does not tell which worker wrote each of the ", end, " rows"));
+    return DataLoss(absl::StrCat("tensor '", name, "' does not record which worker wrote each of the ", end, " rows"));
   }
   const int step = StepOfWriters(writers);
   for (int writer = rank_ % step; writer < writers; writer += step) {

@@ -125,8 +125,7 @@ Status TableWriter::Write(Snapshot* snapshot) {
   if (written_[0] != share_.admitted.count(share_.rank) || written_[1] != share_.candidates.count(share_.rank)) {
     return FailedPrecondition(absl::StrCat("table '", table_->name(), "': ", written_[0], " keys and ", written_[1],
                                            " candidates to save, wanted ", share_.admitted.count(share_.rank), " and ",
-                                           share_.candidates.count(share_.rank),
-                                           ", the numbers at the beginning of the save"));
+                                           share_.candidates.count(share_.rank), ", as counted when the save began"));
   }
   if (table_->strings() != nullptr) {
     const auto add = [this](const std::string& name, const std::vector<std::string>& strings) {

@@ -165,7 +165,7 @@ ReduceOp ReduceOpOf(tf::OpKernelConstruction* construction) {
   const tf::DataType type = construction->input_type(0);
   if (op == ReduceOp::kMean && !tf::DataTypeIsFloating(type)) {
     construction->SetStatus(absl::InvalidArgumentError(
-        absl::StrCat("'", construction->def().name(), "': a mean over ranks is of floating-point tensors, got ",
+        absl::StrCat("'", construction->def().name(), "': a mean over ranks needs floating-point tensors, got ",
                      tf::DataTypeString(type), "; reduce the sum, or cast first")));
   }
   return op;

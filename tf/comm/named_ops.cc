@@ -340,8 +340,9 @@ class NamedAllToAllKernel : public NamedKernel {
       };
       splits.dtype() == tf::DT_INT32 ? fill(splits.vec<int32_t>()) : fill(splits.vec<int64_t>());
     } else if (!request->shape.empty() && request->rows() % ranks != 0) {
-      request->refusal = InvalidArgument(absl::StrCat("alltoall '", request->name, "': ", request->rows(),
-                                                      " rows are no multiple of ", ranks, " ranks, and no splits"));
+      request->refusal =
+          InvalidArgument(absl::StrCat("alltoall '", request->name, "': got ", request->rows(),
+                                       " rows and no splits, wanted splits or a multiple of ", ranks, " rows"));
     } else {
       request->splits.assign(ranks, request->rows() / ranks);
     }

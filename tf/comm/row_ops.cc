@@ -43,7 +43,7 @@ struct Rows {
 Result<Rows> AsRows(const tf::Tensor& input, std::string_view op, const std::string& collective,
                     const std::string& node) {
   if (input.dims() < 1) {
-    return InvalidArgument(absl::StrCat(op, " '", node, "': got a scalar, wants a tensor with a dimension of rows"));
+    return InvalidArgument(absl::StrCat(op, " '", node, "': got a scalar, wanted a tensor with a dimension of rows"));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const DType dtype, ToDType(input.dtype()));
   tf::TensorShape row = input.shape();
@@ -56,20 +56,20 @@ Result<Rows> AsRows(const tf::Tensor& input, std::string_view op, const std::str
 // Returns `counts` as one number of rows for each rank, which add up to `rows`.
 Result<std::vector<int64_t>> RowCounts(const tf::Tensor& counts, int ranks, int64_t rows, std::string_view what) {
   if (counts.dims() != 1 || counts.dim_size(0) != ranks) {
-    return InvalidArgument(absl::StrCat(what, " has shape ", counts.shape().DebugString(), ", wants [", ranks,
-                                        "]: a number of rows for each rank"));
+    return InvalidArgument(absl::StrCat(what, " has shape ", counts.shape().DebugString(), ", wanted [", ranks,
+                                        "], the number of rows for each rank"));
   }
   const auto flat = counts.flat<int64_t>();
   std::vector<int64_t> result(flat.data(), flat.data() + flat.size());
   const auto negative = std::find_if(result.begin(), result.end(), [](int64_t c) { return c < 0; });
   if (negative != result.end()) {
-    return InvalidArgument(absl::StrCat(what, " is [", absl::StrJoin(result, ","), "], wants numbers of at least 0"));
+    return InvalidArgument(absl::StrCat(what, " is [", absl::StrJoin(result, ","), "], wanted numbers of at least 0"));
   }
   // Each is compared with the total before they are added, so that the sum cannot overflow.
   const bool in_range = std::all_of(result.begin(), result.end(), [rows](int64_t c) { return c <= rows; });
   if (!in_range || std::accumulate(result.begin(), result.end(), int64_t{0}) != rows) {
-    return InvalidArgument(
-        absl::StrCat(what, " is [", absl::StrJoin(result, ","), "], wants numbers that add up to the ", rows, " rows"));
+    return InvalidArgument(absl::StrCat(what, " is [", absl::StrJoin(result, ","),
+                                        "], wanted numbers that add up to the ", rows, " rows"));
   }
   return result;
 }

@@ -79,10 +79,10 @@ def wrong_numbers_of_rows_are_refused_on_all_ranks():
         return tf.constant(wrong if context.rank == 1 else right, tf.int64)
 
     for wrong, message in (
-        ([3, 3], r"is \[3,3\], wants numbers that add up to the 4 rows"),
-        ([-1, 5], r"is \[-1,5\], wants numbers of at least 0"),
-        ([4], r"has shape \[1\], wants \[2\]: a number of rows for each rank"),
-        ([[2, 2]], r"has shape \[1,2\], wants \[2\]"),
+        ([3, 3], r"is \[3,3\], wanted numbers that add up to the 4 rows"),
+        ([-1, 5], r"is \[-1,5\], wanted numbers of at least 0"),
+        ([4], r"has shape \[1\], wanted \[2\], the number of rows for each rank"),
+        ([[2, 2]], r"has shape \[1,2\], wanted \[2\]"),
     ):
         with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank 1: .*alltoall '.*': splits {message}"):
             ops.lockstep_all_to_all(rows, given(wrong))

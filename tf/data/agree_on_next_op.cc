@@ -43,8 +43,8 @@ class AgreeOnNextKernel : public CollectiveKernel {
       proceed->scalar<bool>()() = agreed[0];
       last->scalar<bool>()() = !agreed[1];
       if (agreed[0]) return OkStatus();
-      return OutOfRange(absl::StrCat("End of sequence: rank ", communicator.rank(), mine[0] ? " still has" : " has no",
-                                     " batch, and the ranks end together"));
+      return OutOfRange(absl::StrCat("End of sequence: rank ", communicator.rank(),
+                                     mine[0] ? " still has a" : " has no", " batch, and the ranks end together"));
     });
   }
 

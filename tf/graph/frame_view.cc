@@ -122,7 +122,7 @@ Status FrameView::Sort() {
   }
   if (static_cast<int>(order_.size()) == count) return OkStatus();
   const auto stuck = std::find_if(waits.begin(), waits.end(), [](int w) { return w > 0; });
-  return Internal(absl::StrCat("the graph has a circle outside of its loops, at or before node '",
+  return Internal(absl::StrCat("the graph has a cycle outside of its loops, at or before node '",
                                nodes_[stuck - waits.begin()][0]->name(), "'"));
 }
 

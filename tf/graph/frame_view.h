@@ -110,7 +110,7 @@ class FrameView {
     Level level{};                             // see SetLevels
   };
 
-  // Returns the view of a frame. INTERNAL if the graph has a circle outside of its loops.
+  // Returns the view of a frame. INTERNAL if the graph has a cycle outside of its loops.
   static Result<FrameView> Of(const tensorflow::Graph& graph, const Frames& frames, const std::string& frame);
 
   // Returns the vertices in the order in which the graph lists their nodes, which may differ between ranks.

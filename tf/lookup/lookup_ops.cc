@@ -350,7 +350,7 @@ class CombineKernel : public CollectiveKernel {
   Result<LookupRows> Lookup(tf::OpKernelContext* context, const RoutedInputs& in, int output) const {
     const tf::Tensor& rows = in.values;
     if (rows.dims() < 1) {
-      return InvalidArgument(absl::StrCat("combine '", name(), "': got a scalar, wants rows [M, ...]"));
+      return InvalidArgument(absl::StrCat("combine '", name(), "': got a scalar, wanted rows [M, ...]"));
     }
     tf::TensorShape row = rows.shape();
     row.RemoveDim(0);
@@ -418,7 +418,7 @@ class CombineGradientKernel : public CollectiveKernel {
     if (slice != kNoSlice) {
       if (given.dims() < 2 || slice >= given.dim_size(1)) {
         return InvalidArgument(
-            absl::StrCat("got shape ", given.DebugString(), ", wants more than ", slice, " slices in dimension 1"));
+            absl::StrCat("got shape ", given.DebugString(), ", wanted more than ", slice, " slices in dimension 1"));
       }
       row.RemoveDim(1);
     }
@@ -426,7 +426,7 @@ class CombineGradientKernel : public CollectiveKernel {
     // a transposed gradient. The dimensions after the ids' are the row's.
     for (int i = 0; i < ids.dims(); ++i) {
       if (row.dims() == 0 || row.dim_size(0) != ids.dim_size(i)) {
-        return InvalidArgument(absl::StrCat("got shape ", given.DebugString(), ", wants ", ids.DebugString(),
+        return InvalidArgument(absl::StrCat("got shape ", given.DebugString(), ", wanted ", ids.DebugString(),
                                             " and the row's dimensions"));
       }
       row.RemoveDim(0);

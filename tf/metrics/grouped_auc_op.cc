@@ -25,7 +25,7 @@ class GroupedAucKernel : public tf::OpKernel {
                 absl::InvalidArgumentError(
                     absl::StrCat("gauc '", name(), "': got labels of shape ", labels.shape().DebugString(),
                                  ", predictions ", predictions.shape().DebugString(), " and groups ",
-                                 groups.shape().DebugString(), ", wanted one of each a sample")));
+                                 groups.shape().DebugString(), ", wanted one of each per sample")));
     Result<GroupedAuc> sum = ComputeGroupedAuc({labels.NumElements(), labels.flat<bool>().data(),
                                                 predictions.flat<double>().data(), groups.flat<int64_t>().data()});
     OP_REQUIRES_OK(context, ToTensorFlow(sum.status().WithPrefix(absl::StrCat("gauc '", name(), "': "))));

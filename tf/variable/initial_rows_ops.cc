@@ -190,7 +190,7 @@ class InitialRowsKernel : public tf::OpKernel {
     const tf::Tensor &key = context->input(0), &counter = context->input(1);
     if (key.NumElements() != 1 || counter.NumElements() != 2) {
       return InvalidArgument(absl::StrCat("got a key of shape ", key.shape().DebugString(), " and a counter of shape ",
-                                          counter.shape().DebugString(), ", wanted [1] and [2], as of Philox"));
+                                          counter.shape().DebugString(), ", wanted [1] and [2], as Philox has"));
     }
     if (context->num_inputs() - kOperands != static_cast<int>(steps_.size())) {
       return InvalidArgument(absl::StrCat("got ", context->num_inputs() - kOperands, " operands for ", steps_.size(),

@@ -37,9 +37,10 @@ class ReadRowsKernel : public tf::OpKernel {
  public:
   explicit ReadRowsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("dtype", &dtype_));
-    OP_REQUIRES(construction, tf::DataTypeCanUseMemcpy(dtype_),
-                absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': rows of type ",
-                                                        tf::DataTypeString(dtype_), " are no plain memory")));
+    OP_REQUIRES(
+        construction, tf::DataTypeCanUseMemcpy(dtype_),
+        absl::InvalidArgumentError(absl::StrCat("'", construction->def().name(), "': rows are ",
+                                                tf::DataTypeString(dtype_), ", wanted elements of fixed size")));
   }
 
   void Compute(tf::OpKernelContext* context) override {

@@ -67,7 +67,7 @@ class TableKernel : public CollectiveKernel {
     const tf::Tensor& in = call.context->input(0);
     if (in.dims() < 1 || in.dim_size(0) != InRows(communicator)) {
       return InvalidArgument(absl::StrCat(type_string(), " '", name(), "': got shape ", in.shape().DebugString(),
-                                          ", wants ", InRows(communicator), " rows: the table has ", placement_.rows,
+                                          ", wanted ", InRows(communicator), " rows: the table has ", placement_.rows,
                                           " on ", communicator.size(), " ranks"));
     }
     tf::TensorShape shape = in.shape();

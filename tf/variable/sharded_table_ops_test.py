@@ -43,10 +43,10 @@ def each_rank_gets_the_sums_of_its_rows():
 
 def wrong_numbers_of_rows_are_refused_on_all_ranks():
     table = np.zeros([7 - context.rank, 3], np.float32)  # of rank 1 a row less
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"rank 1: .*got shape \[6,3\], wants 7 rows"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"rank 1: .*got shape \[6,3\], wanted 7 rows"):
         ops.lockstep_reduce_table(table, num_rows=7)
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match=r"rank 0: .*got shape \[5,3\], wants 4 rows: the table has 7"
+        tf.errors.InvalidArgumentError, match=r"rank 0: .*got shape \[5,3\], wanted 4 rows: the table has 7"
     ):
         ops.lockstep_gather_table(np.zeros([5 - 2 * context.rank, 3], np.float32), num_rows=7)
     with pytest.raises(tf.errors.InvalidArgumentError, match="the rows begin on rank 2; the job has 2 ranks"):

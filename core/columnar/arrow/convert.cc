@@ -352,7 +352,7 @@ Status FromArrow(const arrow::Status& status) {
 Result<ColumnType> TypeFromArrow(const arrow::DataType& type) {
   ColumnType result;
   const arrow::DataType* level = &Storage(type);
-  const auto no_form = [&] { return Unimplemented("type " + type.ToString() + " has no form as a tensor"); };
+  const auto no_form = [&] { return Unimplemented("type " + type.ToString() + " cannot be read as a tensor"); };
   while (true) {
     if (level->id() == arrow::Type::LIST || level->id() == arrow::Type::LARGE_LIST) {
       // In a tensor, dimensions inside a fixed one cannot be ragged.

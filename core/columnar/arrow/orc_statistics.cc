@@ -257,7 +257,7 @@ Status OrcStatistics::ReadStripes(std::string_view metadata) {
       LOCKSTEP_ASSIGN_OR_RETURN(Column column, ReadColumn(part->bytes));
       columns.push_back(column);
     }
-    if (of_stripe.damaged()) return Damaged("those of a stripe");
+    if (of_stripe.damaged()) return Damaged("an entry of a stripe");
   }
   return fields.damaged() ? Damaged("the list of stripes") : OkStatus();
 }
@@ -280,9 +280,9 @@ Result<OrcStatistics::Column> OrcStatistics::ReadColumn(std::string_view message
       if (place == 43 || place == 81) column.length = part->Signed();
       if (place == 51) column.trues = part->bytes.empty() ? part->value : ProtoFields(part->bytes).NextPacked();
     }
-    if (parts.damaged()) return Damaged("those of a column");
+    if (parts.damaged()) return Damaged("an entry of a column");
   }
-  if (fields.damaged()) return Damaged("those of a column");
+  if (fields.damaged()) return Damaged("an entry of a column");
   return column;
 }
 

@@ -30,7 +30,7 @@ class Words {
     size_t number = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
     if (error == std::errc() && end == word.data() + word.size()) return number;
-    return InvalidArgument("filters: '" + std::string(word) + "' is no number");
+    return InvalidArgument("filters: '" + std::string(word) + "' is not a number");
   }
 
  private:
@@ -51,11 +51,11 @@ Result<FilterTerm> ParseTerm(Words& words) {
   while (term.values.size() < values) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string_view word, words.Next());
     const size_t kind = word.empty() ? kKinds.npos : kKinds.find(word[0]);
-    if (kind == kKinds.npos) return InvalidArgument("filters: '" + std::string(word) + "' is no value");
+    if (kind == kKinds.npos) return InvalidArgument("filters: '" + std::string(word) + "' is not a value");
     term.values.push_back({static_cast<FilterValue::Kind>(kind), std::string(word.substr(1))});
   }
   if (term.op < FilterTerm::Op::kIn && (values != 1 || term.values[0].kind == FilterValue::Kind::kNull)) {
-    return InvalidArgument("filters: " + term.ToString() + ": wanted one value, and no null");
+    return InvalidArgument("filters: " + term.ToString() + ": wanted one value that is not null");
   }
   return term;
 }

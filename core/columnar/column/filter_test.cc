@@ -27,12 +27,12 @@ TEST(FilterTest, WordsAreConjunctionsOfTerms) {
 TEST(FilterTest, WordsThatAreNoFilterAreRefused) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"0", "a", ">="}, "end in the middle"},
-      {{"x"}, "'x' is no number"},
+      {{"x"}, "'x' is not a number"},
       {{"1", "a", "==", "1", "i3"}, "conjunction 1 is out of order"},
       {{"0", "a", "~", "1", "i3"}, "unknown op '~'"},
-      {{"0", "a", "==", "1", "q3"}, "'q3' is no value"},
+      {{"0", "a", "==", "1", "q3"}, "'q3' is not a value"},
       {{"0", "a", "==", "2", "i3", "i4"}, "('a', '==', 3, 4): wanted one value"},
-      {{"0", "a", "<", "1", "n"}, "('a', '<', None): wanted one value, and no null"},
+      {{"0", "a", "<", "1", "n"}, "('a', '<', None): wanted one value that is not null"},
   };
   for (const auto& [words, message] : cases) {
     const auto filter = ParseFilter(words);

@@ -223,7 +223,7 @@ Status Combine(Communicator& communicator, const std::string& name, const Plan& 
 Status CheckArguments(std::string_view name, DType dtype, std::span<const int64_t> counts, const void* in,
                       const void* out) {
   if (!IsFloatingPoint(dtype)) {
-    return InvalidArgument(StrCat("adasum '", name, "' of ", DTypeName(dtype), "; it is for floating-point types"));
+    return InvalidArgument(StrCat("adasum '", name, "' of ", DTypeName(dtype), ", wanted a floating-point type"));
   }
   const auto negative = std::find_if(counts.begin(), counts.end(), [](int64_t count) { return count < 0; });
   if (negative != counts.end()) {

@@ -245,7 +245,7 @@ TEST_P(AdasumTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
       const DType dtype = static_cast<DType>(d);
       if (IsFloatingPoint(dtype)) continue;
       const Status status = AdasumAllReduce(c, "bad", dtype, std::vector<int64_t>{1}, x, x);
-      const std::string wanted = StrCat("adasum 'bad' of ", DTypeName(dtype), "; it is for floating-point types");
+      const std::string wanted = StrCat("adasum 'bad' of ", DTypeName(dtype), ", wanted a floating-point type");
       if (status != InvalidArgument(wanted)) return status.ToString();
     }
     for (const StatusCode got : {code(DType::kFloat32, {2, -1}, x, x), code(DType::kFloat32, {2}, nullptr, x),

@@ -32,7 +32,7 @@ Status CheckCounts(std::string_view call, std::string_view name, int ranks, std:
       return InvalidArgument(StrCat(call, " '", name, "': count ", counts[rank], " for rank ", rank));
   }
   if (in == nullptr && item_bytes > 0 && SumOf(counts) > 0) {
-    return InvalidArgument(StrCat(call, " '", name, "': no memory of ", SumOf(counts), " items to send"));
+    return InvalidArgument(StrCat(call, " '", name, "': no memory was given for ", SumOf(counts), " items to send"));
   }
   return OkStatus();
 }

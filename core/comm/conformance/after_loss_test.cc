@@ -86,7 +86,7 @@ TEST_P(AfterLossTest, ARankThatIsInNoCollectiveEndsAndSaysWhoWasLost) {
     EXPECT_EQ(ends.outcomes[rank].exit_code, 1) << ends.outcomes[rank].report;
     EXPECT_NE(ends.said.find(StrCat("lockstep: rank ", rank, " (process ")), std::string::npos) << ends.said;
   }
-  EXPECT_NE(ends.said.find(StrCat(" ends, outside of a collective, ", kEnd_s, " s after the loss of another: ")),
+  EXPECT_NE(ends.said.find(StrCat(" exits outside of a collective, ", kEnd_s, " s after the loss of a peer: ")),
             std::string::npos);
   EXPECT_NE(ends.said.find(StrCat("rank ", last(), " (process ")), std::string::npos) << ends.said;
   EXPECT_NE(ends.said.find(" died: "), std::string::npos) << ends.said;

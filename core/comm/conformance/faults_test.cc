@@ -231,7 +231,7 @@ TEST_P(StopsTest, AStoppedRankIsNamedWhateverTheOthersDo) {
       const Status status = operation.run(c, memory);
       const bool good = status.code() == StatusCode::kUnavailable &&
                         Contains(status, {StrCat("rank ", victim, " (process "), ") has been stopped for 0.5 s",
-                                          StrCat("is waited for in ", operation.name, " 'x'")});
+                                          StrCat("waited for it in ", operation.name, " 'x'")});
       return good ? ExpectBroken(c, status) : Unexpected(status);
     };
     jobs.push_back(std::make_unique<Job>(GetParam(), part, impatient));

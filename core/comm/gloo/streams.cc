@@ -222,7 +222,7 @@ Status Streams::Lost(int peer, const std::string& words) {
     }
   }
   return Unavailable(StrCat("rank ", options_.ranks[index()], ": the connection to rank ", rank, " ended (", words,
-                            "), and it is waited for in ", Operation()));
+                            ") while rank ", options_.ranks[index()], " waited for it in ", Operation()));
 }
 
 Status Streams::Connect(const std::vector<std::string>& theirs, const Digest& key, const Deadline& deadline) {

@@ -435,7 +435,7 @@ TEST(StreamsTest, ALastMessageThatNobodyTakesIsAnErrorOfTheEndAndOfNoOperation) 
   });
   const Status status = with.streams->Flush(kSoon_s);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_NE(status.message().find("it is waited for in end of the job"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("waited for it in end of the job"), std::string::npos) << status.message();
   closes.join();
 }
 

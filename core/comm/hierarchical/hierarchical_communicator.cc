@@ -186,11 +186,12 @@ Status HierarchicalCommunicator::AskFate(int rank) {
   const Status verdict = watch_->verdict();
   if (!verdict.ok()) return verdict;
   if (watch_->fate(rank) == Watch::Fate::kLeft) {
-    return Unavailable(StrCat("rank ", rank, " left the job, and is waited for", Behind(": ", watch_->farewell(rank))));
+    return Unavailable(StrCat("rank ", rank, " left the job while rank ", rank_, " waited for it",
+                              Behind(": ", watch_->farewell(rank))));
   }
   // Without rank 0 there are no reports about the others; most of them end because rank 0 left.
   if (rank_ != 0 && watch_->fate(0) == Watch::Fate::kLeft) {
-    return Unavailable(StrCat("rank 0 left the job, and after it the connection to rank ", rank, " ended"));
+    return Unavailable(StrCat("rank 0 left the job, then the connection to rank ", rank, " ended"));
   }
   return OkStatus();
 }

@@ -90,7 +90,7 @@ Result<Communicator*> BackgroundLane::Connected() {
     if (communicator_ != nullptr) return communicator_.get();
   }
   if (place_.socket.valid() && listen(place_.socket.get(), SOMAXCONN) != 0) {
-    return ErrnoStatus(StrCat("rank 0 cannot listen at '", options_.rendezvous, "' for saves beside training"), errno);
+    return ErrnoStatus(StrCat("rank 0 cannot listen at '", options_.rendezvous, "' for background saves"), errno);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> made, CreateCommunicator(options_));
   // A fork may have a copy of the socket, so closing it is not enough.

@@ -33,8 +33,8 @@ void AfterLoss::Tick() {
   pollfd stderr_entry = {STDERR_FILENO, POLLOUT, 0};
   if (poll(&stderr_entry, 1, kReader_ms) <= 0) std::_Exit(1);
   // Writes the text in one piece, and not by stdio, whose locks the program's threads may hold.
-  const std::string text = StrCat("lockstep: ", who_, " ends, outside of a collective, ", *seconds_,
-                                  " s after the loss of another: ", why_.message(), "\n");
+  const std::string text = StrCat("lockstep: ", who_, " exits outside of a collective, ", *seconds_,
+                                  " s after the loss of a peer: ", why_.message(), "\n");
   [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, text.data(), text.size());
   std::_Exit(1);
 }

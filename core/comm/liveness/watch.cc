@@ -307,7 +307,7 @@ class Watch::Impl {
 
   void LookForSilence(Link& link) {
     if (link.over || clock_s_ - link.heard_s <= options_.silence_s) return;
-    Lose(link, Unavailable(StrCat(Place(link.rank()), " is silent for ", options_.silence_s,
+    Lose(link, Unavailable(StrCat(Place(link.rank()), " has been silent for ", options_.silence_s,
                                   " s: cut off from the network, or frozen")));
   }
 

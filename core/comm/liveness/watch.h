@@ -53,7 +53,7 @@ struct WatchOptions {
 // The events that end the job:
 //
 //   a connection that ends without a farewell   UNAVAILABLE "... died ..."            at once
-//   nothing for silence_s                       UNAVAILABLE "... is silent for ..."   cut off, or frozen
+//   nothing for silence_s                       UNAVAILABLE "... has been silent ..."   cut off, or frozen
 //   a rank's error message (ReportError)        its code and text, with its name      at once
 //   data that the other end did not send        DATA_LOSS                             forged, repeated or damaged
 // The first event that this rank learns is its verdict; there is at most one. All ranks learn rank 0's observations

@@ -44,8 +44,8 @@ TEST_P(WatchVictimTest, AFrozenRankIsGivenUpByAllWhenItsTimeIsOver) {
       testing::FreezeNow();
     }
     std::string error =
-        ExpectEnd(scene, StatusCode::kUnavailable, StrCat(scene.places[victim], " is silent for ", kSilence_s, " s"),
-                  kSilence_s + kAtOnce_s);
+        ExpectEnd(scene, StatusCode::kUnavailable,
+                  StrCat(scene.places[victim], " has been silent for ", kSilence_s, " s"), kSilence_s + kAtOnce_s);
     // When it freezes, its last beat is a beat and a turn old, or older on a busy machine.
     if (scene.board->SinceFault() < kSilence_s / 2) error += "it was given up too early\n";
     return error;
@@ -227,7 +227,7 @@ TEST(WatchTest, AShortCutOfTheNetworkIsSurvivedAndALongOneIsSeenAtBothEnds) {
   cable.Cut(true);
   zero.AwaitFate(1, kWatchDeadline_s);
   one.AwaitFate(0, kWatchDeadline_s);
-  const std::string silent = StrCat(" is silent for ", kSilence_s, " s: cut off from the network, or frozen");
+  const std::string silent = StrCat(" has been silent for ", kSilence_s, " s: cut off from the network, or frozen");
   EXPECT_EQ(zero.verdict().ToString(), Unavailable(places[1] + silent).ToString());
   EXPECT_EQ(one.verdict().ToString(), Unavailable(places[0] + silent).ToString());
 }

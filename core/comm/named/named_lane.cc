@@ -30,8 +30,8 @@ auto OfPeers(const Communicator& communicator, const Of& of) {
 }
 
 Status ForkStatus(const NamedRequest& request) {
-  return FailedPrecondition(StrCat(Describe(request), ": this process is a fork of the one that met the other ranks, ",
-                                   "and takes no part in their exchanges"));
+  return FailedPrecondition(StrCat(Describe(request), ": this process is a fork of the one that joined the job, ",
+                                   "and a fork cannot take part in its collectives"));
 }
 
 }  // namespace
@@ -151,9 +151,9 @@ std::vector<Status> NamedLane::Refuse(const std::vector<NamedWork>& works) const
                                            " bytes, wanted at most ", kMostNameBytes));
       if (!request.group.empty()) groups.try_emplace(request.group, refusals[i]);
     } else if (is_join ? std::exchange(joins, true) : names_.count(request.name) > 0) {
-      refuse("this rank waits for one of that name already");
+      refuse("this rank already waits for one of this name");
     } else if (!is_join && works.size() > 1 && !names.insert(request.name).second) {
-      refuse("asked for twice at once");
+      refuse("requested twice at once");
     }
   }
   // A group fails as a whole.

@@ -74,7 +74,7 @@ TEST_P(NamedLaneErrorsTest, RefusesANameThatIsWaitedFor) {
     if (lane.rank() != 0) return;
     std::future<Outcome> first = Ask(lane, Request(NamedKind::kBarrier, "x", {}), kNothing);
     const Status status = Ask(lane, Request(NamedKind::kBarrier, "x", {}), kNothing).get().status;
-    EXPECT_EQ(status, InvalidArgument("barrier 'x': this rank waits for one of that name already"));
+    EXPECT_EQ(status, InvalidArgument("barrier 'x': this rank already waits for one of this name"));
     lane.Leave();
     EXPECT_EQ(first.get().status.code(), StatusCode::kCancelled);
   });
@@ -90,12 +90,12 @@ TEST_P(NamedLaneErrorsTest, RefusesGroupsWhole) {
         EXPECT_TRUE(Contains(status, text)) << status.ToString();
       }
     };
-    refused({Barrier("x"), Barrier("y"), Barrier("x")}, "barrier 'x': asked for twice at once");
+    refused({Barrier("x"), Barrier("y"), Barrier("x")}, "barrier 'x': requested twice at once");
     refused({Barrier("x"), Barrier(std::string(kMostNameBytes + 1, 'n'))},
             "a name of 65537 bytes, wanted at most 65536");
     if (lane.rank() == 0) {
       std::future<Outcome> first = Ask(lane, Barrier("x"), kNothing);
-      refused({Barrier("y"), Barrier("x")}, "barrier 'x': this rank waits for one of that name already");
+      refused({Barrier("y"), Barrier("x")}, "barrier 'x': this rank already waits for one of this name");
       EXPECT_EQ(Await(lane, Barrier("meanwhile")), OkStatus());
       EXPECT_EQ(first.get().status, OkStatus());
     } else {

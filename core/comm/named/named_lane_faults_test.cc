@@ -157,7 +157,7 @@ TEST_P(NamedLaneFaultsTest, SeesARankFallSilentWhileNobodyAsksForAnything) {
         [&](std::unique_ptr<NamedLane> lane) -> std::string {
           if (lane->rank() == victim) testing::FreezeNow();
           const Status broken = AwaitBreak(*lane, *heard);
-          const bool named = Contains(broken, StrCat("rank ", victim, " ")) && Contains(broken, " is silent for");
+          const bool named = Contains(broken, StrCat("rank ", victim, " ")) && Contains(broken, " has been silent for");
           return broken.code() == StatusCode::kUnavailable && named ? "" : broken.ToString();
         },
         {victim}, [](ContextOptions& options) { options.silence_timeout_s = kSanitized ? 5 : 2.5; });

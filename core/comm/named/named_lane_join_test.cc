@@ -46,7 +46,7 @@ TEST_P(NamedLaneJoinPairTest, LetsARankGiveUpItsJoin) {
     if (lane.rank() == 1) {
       lane.CancelJoin("there is none");
       std::future<Outcome> joined = Ask(lane, Join(), kNothing);
-      EXPECT_EQ(Await(lane, Join()), InvalidArgument("join: this rank waits for one of that name already"));
+      EXPECT_EQ(Await(lane, Join()), InvalidArgument("join: this rank already waits for one of this name"));
       lane.CancelJoin("interrupted");
       EXPECT_EQ(joined.get().status, Cancelled("rank 1: interrupted"));
       is_back.set_value();
@@ -98,8 +98,8 @@ TEST_P(NamedLaneJoinPairTest, TellsWhoMissedNumbersByAJoinThatWasGivenUp) {
     };
     if (lane.rank() == 0) {
       EXPECT_EQ(Await(lane, Barrier("joins")),
-                FailedPrecondition("barrier 'joins': rank 1 has joined, and can take part in sums and the like alone "
-                                   "(allreduce)"));
+                FailedPrecondition("barrier 'joins': rank 1 has joined; only allreduce is allowed until all "
+                                   "ranks have joined"));
       for (int i = 0; i < 2; ++i) EXPECT_EQ(numbered().As<float>(), std::vector<float>{1});
       were_made.set_value();
       is_back.get_future().wait();
@@ -111,7 +111,7 @@ TEST_P(NamedLaneJoinPairTest, TellsWhoMissedNumbersByAJoinThatWasGivenUp) {
       is_back.set_value();
       for (int i = 0; i < 2; ++i) {
         EXPECT_EQ(numbered().status,
-                  FailedPrecondition(StrCat("allreduce 'allreduce.", i, "': it was done while the rank had joined")));
+                  FailedPrecondition(StrCat("allreduce 'allreduce.", i, "': it ran while this rank had joined")));
       }
     }
     EXPECT_EQ(numbered().As<float>(), std::vector<float>{2});

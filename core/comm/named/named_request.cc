@@ -253,7 +253,7 @@ Status CheckArguments(const NamedRequest& request, int ranks) {
       return refuse("adasum of ", DTypeName(request.dtype), ", wanted an allreduce of floating-point numbers");
     }
     if (request.dtype == DType::kBool && request.reduction == NamedReduction::kMean) {
-      return refuse("the mean of bool, wanted a type of numbers, or another reduction");
+      return refuse("mean of bool, wanted a numeric type or another reduction");
     }
   }
   if (request.kind != NamedKind::kAllToAll) return OkStatus();

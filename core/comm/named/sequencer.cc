@@ -200,8 +200,8 @@ void Sequencer::FailIfInconsistent(const std::string& group_name) {
   for (int rank = 0; rank < options_.ranks; ++rank) {
     if (group.brought[rank] <= group.wanted[rank]) continue;
     return FailWhole(
-        any, FailedPrecondition(StrCat("group '", group_name, "': rank ", rank, " asks for ", group.brought[rank],
-                                       " tensors in it, and says that they are ", group.wanted[rank])));
+        any, FailedPrecondition(StrCat("group '", group_name, "': rank ", rank, " requested ", group.brought[rank],
+                                       " tensors, wanted the ", group.wanted[rank], " that it announced")));
   }
   for (int rank = 0; rank < options_.ranks; ++rank) {
     if (!HasJoined(rank) && (group.brought[rank] == 0 || group.brought[rank] < group.wanted[rank])) return;
@@ -264,7 +264,7 @@ void Sequencer::Ready(const std::vector<std::string>& names, const Status& error
       Failure failure = {error, std::vector<uint32_t>(options_.ranks, 0)};
       for (int rank = 0; rank < options_.ranks; ++rank) failure.left[rank] = pending.made[rank] ? 0 : 1;
       if (error.ok())
-        failure.why = FailedPrecondition(StrCat(Describe(entry.request), ": it was done while the rank had joined"));
+        failure.why = FailedPrecondition(StrCat(Describe(entry.request), ": it ran while this rank had joined"));
       if (std::count(failure.left.begin(), failure.left.end(), 1) > 0) failed_numbers_[name] = std::move(failure);
     }
     wire_bytes += WireBytes(entry);
@@ -328,12 +328,12 @@ Status Sequencer::CheckComplete(const Pending& pending) const {
   }
   return FailedPrecondition(StrCat(NamedKindName(request.kind), " '", request.name, "': ", RankText(joined),
                                    joined.size() > 1 ? " have" : " has",
-                                   " joined, and can take part in sums and the like alone (allreduce)"));
+                                   " joined; only allreduce is allowed until all ranks have joined"));
 }
 
 Status Sequencer::Join(int rank, NamedRequest request) {
   if (joins_[rank] != kNoTicket || request.ticket == kNoTicket) {
-    return DataLoss(StrCat("rank ", rank, " joined again, before all have"));
+    return DataLoss(StrCat("rank ", rank, " joined again before all ranks have joined"));
   }
   joins_[rank] = request.ticket;
   last_joined_ = rank;

@@ -143,7 +143,7 @@ TEST(SequencerGroups, AreTheSameOnAllRanks) {
   ends.Expect(5, StatusCode::kFailedPrecondition, "rank 0 has 2 of 2, among them 'a', 'b'; rank 1 has 3 of 3");
   add(0, {"a", "b", "c"}, 2);
   ends.Expect(3, StatusCode::kFailedPrecondition,
-              "group 'g': rank 0 asks for 3 tensors in it, and says that they are 2");
+              "group 'g': rank 0 requested 3 tensors, wanted the 2 that it announced");
   // A member of two groups ends both.
   add(0, {"a", "b"}, 2);
   add(0, {"c", "d"}, 2, "h");

@@ -172,7 +172,7 @@ TEST(Sequencer, LetsJoinedRanksTakePartInSumsAlone) {
   std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 2u);
   EXPECT_EQ(batches[0].error.message(),
-            "allgather 'gather': rank 1 has joined, and can take part in sums and the like alone (allreduce)");
+            "allgather 'gather': rank 1 has joined; only allreduce is allowed until all ranks have joined");
   EXPECT_EQ(batches[1].error, OkStatus());
   EXPECT_EQ(batches[1].entries[0].tickets, (std::vector<uint64_t>{1, NamedBatch::kNoTicket}));
 

@@ -142,7 +142,7 @@ Result<std::string> AddressOf(std::string_view wanted) {
   if (found == nullptr) found = FindNetwork(all, wanted);
   if (found != nullptr) return NumericAddress(found->address);
   return InvalidArgument(StrCat("interface '", wanted,
-                                "' is no interface, address or network (such as 10.0.0.0/8) of this machine, whose "
+                                "' is not an interface, address or network (such as 10.0.0.0/8) of this machine; its "
                                 "interfaces are ",
                                 Describe(all)));
 }

@@ -201,7 +201,7 @@ class Host {
       const std::string name = options_.name ? options_.name(rank, came ? left->second.hello.note : "") : "";
       if (came) {
         text += StrCat("; ", name.empty() ? StrCat("rank ", rank, " (process ", left->second.hello.pid, ")") : name,
-                       " came and died, or gave up");
+                       " came, then died or gave up");
       } else if (!name.empty()) {
         text += StrCat("; ", name, " is still on its way");
       }
@@ -369,7 +369,7 @@ class Guest {
       Result<UniqueFd> socket = wire::Connect(options_.address, patience, "rank 0", options_.ended);
       if (socket.status().code() == StatusCode::kDeadlineExceeded) {
         const Status status =
-            went ? Unavailable(StrCat(socket.status().message(), "; it was there, and died or gave up"))
+            went ? Unavailable(StrCat(socket.status().message(), "; it was there, then died or gave up"))
                  : socket.status();
         return status.WithPrefix(StrCat("rank ", options_.rank, ": rendezvous: "));
       }

@@ -320,7 +320,7 @@ TEST(RendezvousTest, ARankThatCameAndDiedIsNamedWithItsPlace) {
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_EQ(status.message(),
             StrCat("ranks 1, 2 and 3 of 4 did not come to the rendezvous at '", host.address,
-                   "' within 3 s; rank 2 of 'gone' came and died, or gave up; rank 3 on a host is still on its way"));
+                   "' within 3 s; rank 2 of 'gone' came, then died or gave up; rank 3 on a host is still on its way"));
 }
 
 // Long before the time for a rank that never came (here rank 3) is over.
@@ -339,7 +339,7 @@ TEST(RendezvousTest, ARankThatCameAndDiedEndsTheMeetingSoonForAllWhoWait) {
   for (const Status& status : statuses) {
     EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_EQ(status.message(), StrCat("rank 2 of 4 went away from the rendezvous at '", all[0].address,
-                                       "' and did not come back within 5 s; rank 2 of 'gone' came and died, or gave "
+                                       "' and did not come back within 5 s; rank 2 of 'gone' came, then died or gave "
                                        "up"));
   }
 }
@@ -397,7 +397,7 @@ TEST(RendezvousTest, AGuestDoesNotWaitForARankZeroThatDied) {
   EXPECT_LT(since.Elapsed(), 20);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
   EXPECT_NE(status.message().find("rank 0 is missing"), std::string::npos) << status.ToString();
-  EXPECT_NE(status.message().find("it was there, and died or gave up"), std::string::npos) << status.ToString();
+  EXPECT_NE(status.message().find("it was there, then died or gave up"), std::string::npos) << status.ToString();
 }
 
 TEST(RendezvousTest, AGuestLooksAtTheWholeVersion) {

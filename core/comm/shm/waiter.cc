@@ -187,8 +187,9 @@ std::string Waiter::HostSuffix() const { return names_.host.empty() ? "" : StrCa
 Status Waiter::JudgeMissing(int peer, bool look_for_deaths) {
   const RankState state = segment_->block(peer).flag.state.load(std::memory_order_acquire);
   if (state == RankState::kLeft) {
-    return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job, and is waited for in ",
-                              Operation(), HostSuffix(), Behind(": ", segment_->block(peer).end_reason.text)));
+    return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " left the job while rank ",
+                              NameOf(rank_), " waited for it in ", Operation(), HostSuffix(),
+                              Behind(": ", segment_->block(peer).end_reason.text)));
   }
   // The error text of a failed rank tells more than its end.
   if (state != RankState::kRunning || !look_for_deaths) return OkStatus();
@@ -199,14 +200,16 @@ Status Waiter::JudgeMissing(int peer, bool look_for_deaths) {
     case Peers::Fate::kAlive: {
       const std::string stopped = StoppedTooLong(peer);
       if (stopped.empty()) return OkStatus();
-      return Unavailable(StrCat("rank ", NameOf(rank_), ": ", stopped, ", and is waited for in ", Operation()));
+      return Unavailable(StrCat("rank ", NameOf(rank_), ": ", stopped, " while rank ", NameOf(rank_),
+                                " waited for it in ", Operation()));
     }
     case Peers::Fate::kDied:
       return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " (process ", peers_.pid(peer),
-                                OnHost(), ") died, and is waited for in ", Operation()));
+                                OnHost(), ") died while rank ", NameOf(rank_), " waited for it in ", Operation()));
     case Peers::Fate::kDisconnected:
       return Unavailable(StrCat("rank ", NameOf(rank_), ": rank ", NameOf(peer), " (process ", peers_.pid(peer),
-                                OnHost(), ") closed its connection, and is waited for in ", Operation()));
+                                OnHost(), ") closed its connection while rank ", NameOf(rank_), " waited for it in ",
+                                Operation()));
   }
   return OkStatus();
 }
@@ -239,7 +242,7 @@ std::string Waiter::StoppedTooLong(int peer) {
   }
   if (!stop.seconds || *stop.seconds < *policy_.stopped_timeout_s) return "";
   return StrCat("rank ", NameOf(peer), " (process ", peers_.pid(peer), OnHost(), ") has been stopped for ",
-                *policy_.stopped_timeout_s, " s (by SIGSTOP or Ctrl-Z; stopped_timeout_s is how long that may last)");
+                *policy_.stopped_timeout_s, " s (by SIGSTOP or Ctrl-Z; the limit is stopped_timeout_s)");
 }
 
 std::string Waiter::Operation() const { return StrCat(CallKindName(kind_), " '", name_, "'"); }

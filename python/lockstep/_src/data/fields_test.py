@@ -148,7 +148,7 @@ def test_names_are_found_whatever_their_case_where_this_is_asked_for(path):
         (["none"], "has no column 'none': it has id, List, nested, pair, twin, TWIN, odd$"),
         (["ID"], "has no column 'ID'"),
         ([Field("none", default_value=3)], "a field with a default_value that no file has needs a dtype"),
-        (["odd"], "a.parquet' column 'odd': type struct<x: int64> has no form as a tensor"),
+        (["odd"], "a.parquet' column 'odd': type struct<x: int64> cannot be read as a tensor"),
     ],
     ids=["absent", "other case", "default without a dtype", "unreadable"],
 )

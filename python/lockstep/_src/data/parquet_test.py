@@ -202,7 +202,7 @@ def test_an_unreadable_column_that_is_not_selected_does_no_harm(tmp_path):
     assert _columns(ParquetDataset(path)) == {"a": [1, 2]}
     with pytest.raises(tf.errors.UnimplementedError) as error:
         ParquetDataset(path, fields=["money"])
-    assert f"file '{path}' column 'money': type decimal128(5, 2) has no form as a tensor" in str(error.value)
+    assert f"file '{path}' column 'money': type decimal128(5, 2) cannot be read as a tensor" in str(error.value)
 
 
 # Nulls.

@@ -159,7 +159,7 @@ def test_gauc_refuses_shapes_that_do_not_fit():
         with pytest.raises(TypeError, match="indicators are float32, wanted integers"):
             metrics.gauc(labels, labels, labels)
     samples = (np.zeros(2, np.int64), np.zeros(2, np.float32))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="wanted one of each a sample"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="wanted one of each per sample"):
         stream(metrics.gauc, [(*samples, np.zeros(3, np.int64))])
     with pytest.raises(tf.errors.InvalidArgumentError, match="sample 1 is NaN"):
         stream(metrics.gauc, [(samples[0], np.array([0, np.nan], np.float32))])

@@ -63,7 +63,7 @@ def folder(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_gone, r"(?s)other data: file '\S*/1.parquet' is not among the files any more \(3 files then, 2 files now\)"),
+        (_gone, r"(?s)other data: file '\S*/1.parquet' is no longer among the files \(3 files then, 2 files now\)"),
         (_new, r"other data: file '\S*/5.parquet' was not among the files \(3 files then, 4 files now\)"),
         (_rewritten, r"other data: file '\S*/1.parquet' has been rewritten"),
     ],

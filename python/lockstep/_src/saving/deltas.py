@@ -157,8 +157,8 @@ class _History:
                 raise tf.errors.DataLossError(
                     None,
                     None,
-                    f"{found[0].prefix} builds on checkpoint number {found[0].previous}, and the increment before it, "
-                    f"{prefix}, has number {increment.version}",
+                    f"{found[0].prefix} builds on checkpoint id {found[0].previous}, but the increment before it, "
+                    f"{prefix}, has id {increment.version}",
                 )
             found.insert(0, increment)
             if increment.previous == self._record.version:

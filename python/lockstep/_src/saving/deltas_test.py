@@ -403,7 +403,7 @@ def test_missing_damaged_and_exchanged_increments_are_named(trained, tmp_path):
     Path(data).write_bytes(content)
     for file in glob.glob(f"{glob.escape(second)}.*"):
         shutil.copy(file.replace(second, third), file)
-    with pytest.raises(tf.errors.DataLossError, match=f"{third} builds on checkpoint number .*{second}, has number"):
+    with pytest.raises(tf.errors.DataLossError, match=f"{third} builds on checkpoint id .*{second}, has id"):
         of(third)
     os.remove(f"{second}.index")
     with pytest.raises(tf.errors.DataLossError, match=f"{second} is missing or damaged"):

@@ -229,8 +229,8 @@ def _check_follows(before: str, prefix: str) -> None:
         raise tf.errors.FailedPreconditionError(
             None,
             None,
-            f"{prefix} builds on checkpoint number {own[1]}, and the one before it, {before}, has number "
-            f"{built_on[0]}: one between them is missing, or was replaced",
+            f"{prefix} builds on checkpoint id {own[1]}, but the one before it, {before}, has id "
+            f"{built_on[0]}: a checkpoint between them is missing, or was replaced",
         )
 
 

@@ -170,7 +170,7 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
         tf.errors.DataLossError, match="model.ckpt-2-to-4.index is missing: number 1 of 2 that build on"
     ):
         broken(lambda prefix: os.remove(f"{prefix}4.index"))
-    with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*builds on checkpoint number"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*builds on checkpoint id"):
         broken(lambda prefix: move(f"{prefix}7", f"{prefix}4"))
     with pytest.raises(tf.errors.OpError, match="model.ckpt-2-to-7"):
         broken(lambda prefix: damage(f"{prefix}7"))
@@ -187,7 +187,7 @@ def test_missing_replaced_and_damaged_links_are_named(tmp_path):
     with pytest.raises(ValueError, match="chain.json is damaged and does not list.*checksum"):
         broken(shorten)
     # Another full checkpoint replaces the one on which they build.
-    with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*and the table holds number"):
+    with pytest.raises(tf.errors.FailedPreconditionError, match="model.ckpt-2-to-4.*but the table holds id"):
         other, _ = saved(tmp_path / "other", [2])
 
         def replace(prefix):

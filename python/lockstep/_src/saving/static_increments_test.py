@@ -189,7 +189,7 @@ _IDS = np.array([2, ROWS], np.int64)
         ({"user_changed_ids": _IDS.astype(np.int32)}, "user-changed-ids' is int32"),
         ({"user_changed_ids": np.zeros(ROWS + 1, np.int64)}, "user-changed-ids' has 51 ids in the .* at most 50"),
         ({"user_changed_ids": None}, "user' not found"),
-        ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint number 6"),
+        ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint id 6"),
     ],
 )  # fmt: skip
 def test_increments_that_do_not_fit_are_named(session, tmp_path, tensors, message):
@@ -287,7 +287,7 @@ _REPLICATED = [
     ({"float32_changed_ids": np.array([[2], [3]])}, "float32-changed-ids' is int64.2,1. in the checkpoint"),
     ({"float32_changed_ids": np.zeros(ROWS + 1, np.int64)}, "float32-changed-ids' has 51 ids in the .* at most 50"),
     ({"float32_changed_ids": None}, "variable 'float32': tensor 'float32' not found"),
-    ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint number 6, and the one before it"),
+    ({"lockstep_link": np.array([5, 6], np.int64)}, "builds on checkpoint id 6, but the one before it"),
 ]
 
 

@@ -250,7 +250,7 @@ def threads():
     asking = [threading.Thread(target=ask) for _ in range(2)]
     for thread in asking:
         thread.start()
-    assert "'twice': this rank waits for one of that name already" in outcomes.get(timeout=60)
+    assert "'twice': this rank already waits for one of this name" in outcomes.get(timeout=60)
     hvd.allreduce(1.0, op=hvd.Sum, name="go")
     assert outcomes.get(timeout=60) == hvd.size()
     for thread in asking:
