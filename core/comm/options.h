@@ -45,9 +45,9 @@ inline constexpr int kMaxRanksPerHost = 16;
 // stopped_timeout_s ends a job if a rank's process is stopped (SIGSTOP, Ctrl-Z) while a rank of its host waits for it.
 // A process held by a debugger does not count, and neither do stops of all ranks at once.
 //
-// silence_timeout_s ends a job of several hosts if one of them is cut off or frozen, whatever its ranks do meanwhile. A
-// stopped process of any host counts as silent, too. It has to be longer than the network failures that the job should
-// survive, and the same on all ranks.
+// silence_timeout_s ends a job of several hosts if one of them is cut off or frozen, even if its ranks are outside of
+// collectives. A stopped process of any host counts as silent, too. It has to be longer than the network failures that
+// the job should survive, and the same on all ranks.
 //
 // end_after_loss_s is for a rank that runs no collective and so gets no error. Its process ends that long after another
 // rank of a job on several hosts was lost (liveness/after_loss.h). It is for programs that have nothing left to do

@@ -28,8 +28,8 @@ namespace lockstep {
 // counts as much as the other two together. For R = 1 the result is the tensor itself. The result is not divided by R.
 //
 // Each tensor of a list has its own dot products and coefficients, and its result depends only on its own elements on
-// all ranks. A list's results equal those of its tensors one by one, bit for bit, so the fusion of tensors may differ
-// from step to step. All ranks get the same bits, in every run of the same build.
+// all ranks. A list's results equal the results of its tensors one by one, bit for bit, so the fusion of tensors may
+// differ from step to step. All ranks get the same bits, in every run of the same build.
 //
 // Dot products, norms and coefficients are computed in double. Between the rounds, elements stay in their type, except
 // that float16 and bfloat16 are kept in float and rounded once at the end. If a tensor is zero, or its squared norm is

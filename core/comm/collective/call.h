@@ -11,8 +11,8 @@
 #include "core/comm/collective/call_kind.h"
 #include "core/comm/collective/communicator.h"
 
-// The comparison of calls, the same for every backend. Each rank describes its call by a fingerprint and sees those of
-// all ranks. So all ranks come to the same result: they agree, they disagree, or a rank declined.
+// The comparison of calls, the same for every backend. Each rank describes its call by a fingerprint and sees the
+// fingerprints of all ranks. So all ranks come to the same result: they agree, they disagree, or a rank declined.
 namespace lockstep {
 
 // A rank's call in the form that ranks compare. The members are views: name and counts have to outlive it. Members that

@@ -146,8 +146,8 @@ class Communicator {
   // Replaces this rank's next collective if it cannot take part (its arguments are bad). Every rank's matching
   // collective returns `why`, with this rank's number before it, and the communicator stays usable. It returns `why`
   // with the same text here as well. Several ranks may decline the same collective; the lowest rank's reason is
-  // returned. `name` is that of the replaced collective; it is not compared. INVALID_ARGUMENT, without an exchange, if
-  // `why` is OK.
+  // returned. `name` is the replaced collective's; it is not compared. INVALID_ARGUMENT, without an exchange, if `why`
+  // is OK.
   virtual Status Decline(std::string_view name, const Status& why) = 0;
 
   // Ends all present and future collectives of this rank with CANCELLED and the text of `why` (with its code before it,
@@ -162,9 +162,8 @@ class Communicator {
   void Leave() { Leave({}); }
 
   // Returns a connected socket to `rank` for communication outside of collectives (named/control_links.h). The
-  // communicator itself sends nothing over it. Returns no value for this rank, and if there is no socket. The
-  // communicator owns it. It has one user. If the implementation learns in another way that `rank` is lost, it ends its
-  // link.
+  // communicator itself sends nothing over it. Returns no value for this rank, or without a socket. The communicator
+  // owns it. It has one user. If the implementation learns in another way that `rank` is lost, it ends its link.
   virtual std::optional<int> Link(int rank) const = 0;
   // Returns the key for proofs of what is sent over that link, known only to the ranks of the job. No value if the link
   // stays inside of the machine, where the kernel transfers it.

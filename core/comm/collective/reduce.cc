@@ -35,8 +35,7 @@ struct Bool {
 template <typename T>
 using Wrapping = std::make_unsigned_t<std::common_type_t<T, int>>;
 
-// The type for a type's sums and products: those of a signed and an unsigned integer have the same bits, so both share
-// one loop.
+// The type for a type's sums and products: signed and unsigned results have the same bits, so both share one loop.
 template <typename E>
 struct ArithmeticOf {
   using Type = E;

@@ -26,7 +26,7 @@ namespace {
 
 // The time after a loss in which a program has to reach a collective that reports it: not too short for a busy machine.
 constexpr double kEnd_s = 1;
-// The time that a rank computes alone: far longer than the watch needs to notice a loss.
+// The time that a rank computes without a collective: far longer than the watch needs to notice a loss.
 constexpr auto kAlone = std::chrono::milliseconds(kSanitized ? 6000 : 3000);
 
 // The ends of a job's ranks, and their output on stderr.

@@ -19,8 +19,8 @@
 
 // Folder conformance/: tests and benchmarks of whole jobs, which check Communicator's contract on every backend.
 //
-// These tests have no failures: the results equal those of the naive oracle, bit for bit, for random sequences of
-// calls. All ranks draw the sequence from the same seed, and each can compute the others' data.
+// These tests have no failures: the results equal the naive oracle's, bit for bit, for random sequences of calls. All
+// ranks draw the sequence from the same seed, and each can compute the others' data.
 
 namespace lockstep {
 namespace {

@@ -411,7 +411,7 @@ TEST_P(FaultsTest, NothingStaysInTheFolderOfSharedMemory) {
   const std::vector<std::string> before = testing::SharedMemoryFiles();
   Job job(GetParam(), [&, victim = last()](Communicator& c) -> std::string {
     const auto buffer = c.AllocateShared(1 << 20);
-    // Even while the job runs there is no file that a death could leave behind.
+    // Even while the job runs, no file exists that a death could leave behind.
     if (testing::SharedMemoryFiles() != before) return "a file in /dev/shm";
     // No rank dies before all have checked.
     if (Status s = c.Barrier("looked"); !s.ok()) return Unexpected(s);

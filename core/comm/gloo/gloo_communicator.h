@@ -22,13 +22,13 @@ namespace lockstep::gloo {
 // (hierarchical/hierarchical_communicator.h) combines it with shared memory, and detects lost ranks. This class ends
 // its waits when Break is called, or when a connection ends.
 //
-// docs/algorithms.md has the steps and bytes of each. The size alone selects one of three ways for contributions:
+// docs/algorithms.md has the steps and bytes of each. Only the size selects one of three ways for contributions:
 //
 //   beside the head   with the message that begins the call, up to Calls::kMostBytes; one message delay
 //   by message        in a second message; two message delays
 //   by memory         in pieces, from memory to memory
 //
-// There is no shared memory here, and there are no links.
+// It has neither shared memory nor links.
 class GlooCommunicator final : public Communicator {
  public:
   explicit GlooCommunicator(std::unique_ptr<Streams> streams);

@@ -44,8 +44,8 @@ class Introductions {
   // Returns "10.0.0.7:40123" or "[fd00::7]:40123".
   const std::string& address() const { return address_; }
 
-  // Returns the sockets to all others, [n]; that of `index` is invalid. They are non-blocking, closed on exec, without
-  // delay, with keepalive.
+  // Returns the sockets to all others, [n]; the one at `index` is invalid. They are non-blocking, closed on exec,
+  // without delay, with keepalive.
   //   ranks      the ranks' names in messages, [n]
   //   addresses  the address of each, [n]; this rank's and those of callers are not used
   //   ended      called some times per second; its first error is returned. May be null

@@ -177,8 +177,9 @@ Result<std::unique_ptr<Streams>> Streams::Listen(StreamsOptions options) {
   return streams;
 }
 
-// A device has an address at which its pairs listen until they have adopted a socket. They never accept a connection,
-// so it is the loopback, where no other machine can connect. The other address is for a machine whose loopback is down.
+// A device has an address at which its pairs listen until they have adopted a socket. They never accept a connection.
+// Therefore it is the loopback, where no other machine can connect. The other address is for a machine whose loopback
+// is down.
 Status Streams::StartEngine() {
   std::string words;
   for (const std::string& address : {std::string("127.0.0.1"), options_.address}) {
@@ -377,7 +378,7 @@ Status Streams::Flush(double seconds) {
     }
   }
   // It is not enough that the kernel has the data: if input is unread, the kernel drops data that the peer has not
-  // received. There is no notification of this, hence the polling.
+  // received. The kernel does not notify of this, hence the polling.
   for (int peer = 0; peer < size(); ++peer) {
     if (peers_[peer] == nullptr) continue;
     while (!engine_->pair(peer).Acknowledged() && !deadline.Passed() && !broken()) {

@@ -46,7 +46,8 @@ struct StreamsOptions {
 // Gloo sends only after the receiver has declared itself ready. Two windows for messages of each peer are always ready,
 // so a message of up to kWindowBytes needs one message delay and no answer. Larger data goes from memory to memory: one
 // delay for the receiver's notice and one for the data. This costs nothing if the message before it takes as long to
-// send. Messages of a pair arrive in order, and so does memory; between the two there is no order.
+// send. The messages of a pair arrive in order, and its memory arrives in order. Between the two, any order is
+// possible.
 //
 // Peers are authenticated before Gloo has the connection (introductions.h). Each message is sealed (core/base/seal.h):
 // one that was changed in its first kCoveredBytes, repeated, left out or sent by others ends the streams with

@@ -189,7 +189,7 @@ Status HierarchicalCommunicator::AskFate(int rank) {
     return Unavailable(StrCat("rank ", rank, " left the job while rank ", rank_, " waited for it",
                               Behind(": ", watch_->farewell(rank))));
   }
-  // Without rank 0 there are no reports about the others; most of them end because rank 0 left.
+  // Without rank 0 nothing reports about the others; most of them end because rank 0 left.
   if (rank_ != 0 && watch_->fate(0) == Watch::Fate::kLeft) {
     return Unavailable(StrCat("rank 0 left the job, then the connection to rank ", rank, " ended"));
   }

@@ -50,8 +50,8 @@ struct Place {
 // with them. If no host has more than one rank, a call is just one of Gloo's.
 //
 // A sum is taken over the ranks of each host, in their order, and then over the hosts in theirs. It is always taken in
-// the same way, so every rank and every run gets the same bits. But if hosts have several ranks, these differ from
-// those of a sum in rank order, and 16-bit floats are rounded once on each host.
+// the same way, so every rank and every run gets the same bits. But if hosts have several ranks, these differ from the
+// bits of a sum in rank order, and 16-bit floats are rounded once on each host.
 //
 // The watch detects lost ranks (liveness/watch.h): its verdict ends the waits of both backends, and an end of one
 // backend is reported to it.
@@ -136,8 +136,8 @@ class HierarchicalCommunicator final : public Communicator {
   // Returns the end, or OK; called at the start of a call.
   Status CheckUsable() LOCKSTEP_REQUIRES(calling_);
 
-  // Makes steps 1 to 3. Each rank passes the same number of values; returns those of all, by rank. None is negative or
-  // impossibly large: at most kMostPeerBytes of the call's items.
+  // Makes steps 1 to 3. Each rank passes the same number of values; returns the values of all, by rank. None is
+  // negative or impossibly large: at most kMostPeerBytes of the call's items.
   Result<std::vector<int64_t>> Agree(const Call& call, std::span<const int64_t> mine = {}) LOCKSTEP_REQUIRES(calling_);
   // Returns memory for items from other hosts, of which the numbers from each are known, [H]. Other numbers end the
   // job, because their sender has announced different ones.

@@ -28,8 +28,8 @@
 #include "core/testing/job.h"
 #include "core/testing/ranks.h"
 
-// Messages, bytes, connections and memory of jobs on several hosts, as functions of hosts and ranks. The formulas are
-// those of docs/algorithms.md; a change of one changes both.
+// Messages, bytes, connections and memory of jobs on several hosts, as functions of hosts and ranks. docs/algorithms.md
+// has the formulas; a change of one changes both.
 //
 // Letters: H hosts with L ranks each, R = H L ranks, N the bytes of one rank's tensor.
 
@@ -47,8 +47,8 @@ static_assert(gloo::Calls::kMostBytes == kFirstBytes);
 // Gloo announces each message with as many bytes, twice, and the receiver its memory for it.
 constexpr int64_t kAnnouncementBytes = 48;
 
-// The messages between one rank and those of other hosts, by the page's formulas. Ranks follow their hosts: rank r is
-// the (r mod L)-th one of host r / L.
+// The messages between one rank and the ranks of other hosts, by the page's formulas. Ranks follow their hosts: rank r
+// is the (r mod L)-th one of host r / L.
 class Traffic {
  public:
   Traffic(int hosts, int ranks, int rank) : hosts_(hosts), ranks_(ranks), rank_(rank) {}
@@ -99,7 +99,7 @@ class Traffic {
   int host() const { return rank_ / ranks_; }
   bool leads() const { return rank_ % ranks_ == 0; }
 
-  // The leaders tell each other some numbers of each rank. Without several ranks on a host there is no agreement.
+  // The leaders tell each other some numbers of each rank. With one rank on each host they do not.
   void Agree(int64_t numbers) {
     if (ranks_ > 1 && leads()) Exchange(8 * numbers * ranks_);
   }
@@ -335,7 +335,7 @@ TEST_P(TrafficTest, ConnectionsAndSharedMemoryAreThoseOfTheFormulas) {
     const int inherited = Sockets(PortOf(options)).local;
     return PlayPart(options, [=](Communicator& c) -> std::string {
       const Sockets sockets(PortOf(options));
-      // Rank 0 watches all, and has a link to each; the others have both to rank 0 alone.
+      // Rank 0 watches all, and has a link to each; the others have both to rank 0 only.
       const int wanted[] = {hosts - 1, c.rank() == 0 ? 2 * (c.size() - 1) : 2, ranks - 1};
       const int got[] = {static_cast<int>(sockets.across.size()), sockets.to_rendezvous, sockets.local - inherited};
       std::string errors;
@@ -387,7 +387,7 @@ TEST(MemoryOfARankTest, WindowsTakeMemoryWhenMessagesFillThem) {
         if (const Status status = c.Barrier("small"); !status.ok()) return status.ToString();
       }
       const int64_t small = PrivateBytes() - before;
-      // Large messages of others arrive in this rank's memory, whatever it does.
+      // Large messages of others arrive in this rank's memory at any time.
       ++*read;
       if (!testing::AwaitCount(*read, hosts)) return "not all ranks have read";
       for (int i = 0; i < 2; ++i) {

@@ -15,8 +15,8 @@
 namespace lockstep {
 
 // Work beside the steps of training, such as writing a checkpoint: one piece after another, on a thread of low
-// priority, with a communicator of its own. So its collectives have no place in the order of those of the steps. All
-// ranks post the same work in the same order.
+// priority, with a communicator of its own. So its collectives have no place in the order of the steps' collectives.
+// All ranks post the same work in the same order.
 //
 //   lane.Post([](Communicator& communicator) { return Write(communicator); });   // returns at once
 //   ...
@@ -53,8 +53,8 @@ class BackgroundLane {
   // call that returned one; no value if work still waits or runs. The error of a connection is the error of all work.
   std::optional<Status> Await(double seconds);
 
-  // Leaves the job (Communicator::Leave): work that runs, or waits for the ranks to connect, ends with CANCELLED, and
-  // so does later work.
+  // Leaves the job (Communicator::Leave): work that runs, or waits for the ranks to connect, ends with CANCELLED. Later
+  // work also does.
   void Leave(std::string_view how);
   // Does the same with Communicator::Abort.
   void Abort(const Status& why);

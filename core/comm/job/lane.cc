@@ -4,7 +4,7 @@
 #include <utility>
 
 // The thread takes the whole queue at a time and runs it without the lock. If it finds nothing, it spins on `news`
-// alone, without touching the mutex that posters need, and then sleeps on the condition variable.
+// only, without touching the mutex that posters need, and then sleeps on the condition variable.
 //
 // `news` counts changes of queue and closed. Posters raise it (release) inside the lock. The thread reads it (acquire)
 // before it checks the queue, and spins until it differs from that value: a change after the check cannot be missed. It

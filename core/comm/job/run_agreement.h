@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// The lists of collectives that are known to be equal on all ranks: those of the graphs that they ran.
+// The lists of collectives that are known to be equal on all ranks: the lists of the graphs that they ran.
 //
 // A rank that runs a list for the first time exchanges it with its peers. The exchange is a collective, so a list is
 // known on all ranks or on none. So ranks that run the same graphs agree on whether an exchange is needed, even if they

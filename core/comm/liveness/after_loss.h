@@ -17,10 +17,10 @@ namespace lockstep {
 //   watch: after_loss.Lost(why);          // another rank died
 //   watch: after_loss.Tick();             // many times; 5 s later the process has ended
 //
-// A program that got the error of a collective may have caught it, and decides itself: it is not ended, whatever else
-// is lost. This is known for the whole process, which may have several communicators that see the same death. A program
-// that has left the job is not ended either. If ranks are threads of one process, the first one to end it ends them
-// all.
+// A program that got the error of a collective may have caught it, and decides itself: it is not ended, even if others
+// are lost. This is known for the whole process, which may have several communicators that see the same death. A
+// program that has left the job is not ended either. If ranks are threads of one process, the first one to end it ends
+// them all.
 //
 // One thread calls Lost and Tick; any thread calls the others.
 class AfterLoss {

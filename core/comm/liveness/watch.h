@@ -96,9 +96,9 @@ class Watch {
   // an effect, and none after a verdict or Leave. Does not wait: the thread sends. Text beyond 2 KiB is cut off.
   void ReportError(const Status& why);
 
-  // Leaves in good order: tells all that this rank leaves, so that the ends of its connections are no verdict. Returns
-  // when the others' machines have the message (and an earlier ReportError too), or after 2 s. From a callback it does
-  // not wait. `how` is its farewell message; text beyond 2 KiB is cut off.
+  // Leaves in good order: tells all that this rank leaves, so that the ends of its connections cause no verdict.
+  // Returns when the others' machines have the message (and an earlier ReportError too), or after 2 s. From a callback
+  // it does not wait. `how` is its farewell message; text beyond 2 KiB is cut off.
   void Leave(std::string_view how = {});
 
   // Returns the fate of `rank`. For this rank: kLost after ReportError, or if the others have given it up.

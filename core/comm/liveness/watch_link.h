@@ -32,8 +32,8 @@ class Link {
   bool flushed() const { return output_.empty(); }
   bool Acknowledged() const;
 
-  // Returns the next message; no value means that there is none yet. After an error there are no more messages:
-  // UNAVAILABLE tells how the connection ended, DATA_LOSS means that the peer did not send this data.
+  // Returns the next message; no value means that there is none yet. No message follows an error: UNAVAILABLE tells how
+  // the connection ended, DATA_LOSS means that the peer did not send this data.
   Result<std::optional<Message>> Receive();
 
   void Close();

@@ -34,10 +34,10 @@ class ControlLinks {
   // The size of one packet: small enough for any socket's buffer.
   static constexpr size_t kPieceBytes = size_t{64} << 10;
 
-  // sockets: for each rank, a connected socket; no value: there is no link to it. deaths: for each rank, a descriptor
-  // that becomes readable when its process ends. Without a value, only the end of the socket is seen. That is not
-  // enough if a child of the peer has inherited the socket and keeps it open. The caller keeps all of them, and they
-  // have to outlive this.
+  // sockets: for each rank, a connected socket; no value: this rank has no link to it. deaths: for each rank, a
+  // descriptor that becomes readable when its process ends. Without a value, only the end of the socket is seen. That
+  // is not enough if a child of the peer has inherited the socket and keeps it open. The caller keeps all of them, and
+  // they have to outlive this.
   // keys: for each rank, the key of the seals, the same at both ends; no value: messages have none. self: this rank.
   explicit ControlLinks(const std::vector<std::optional<int>>& sockets,
                         const std::vector<std::optional<int>>& deaths = {},

@@ -13,8 +13,8 @@ struct NamedBatch {
 
   // One request of all ranks.
   struct Entry {
-    // The values that the ranks agree on. For each rank's own values (rows, splits), those of the lowest rank. Its
-    // ticket has no meaning.
+    // The values that the ranks agree on. For each rank's own values (rows, splits), the lowest rank's. Its ticket has
+    // no meaning.
     NamedRequest request;
     // By rank; kNoTicket for a rank that has not made this request. In a batch without an error, such a rank has joined
     // and takes part with zeros.
@@ -38,12 +38,12 @@ struct NamedBatch {
 
 // Whether one exchange can serve both requests. How each kind treats several tensors is in named_exchange.cc.
 bool CanTravelTogether(const NamedRequest& a, const NamedRequest& b);
-// The approximate bytes of an entry's tensors: those of the rank with the most rows.
+// The approximate bytes of an entry's tensors on the rank with the most rows.
 int64_t TensorBytes(const NamedBatch::Entry& entry);
 // The approximate bytes of an entry in a message.
 int64_t WireBytes(const NamedBatch::Entry& entry);
 
-// Writes a batch to a message, and reads it. `ranks` is R. Reading marks the reader as damaged if the bytes are no
+// Writes a batch to a message, and reads it. `ranks` is R. Reading marks the reader as damaged if the bytes are not a
 // batch of R ranks, if a size is impossible, or if one exchange cannot serve all entries.
 void Write(const NamedBatch& batch, ByteWriter& writer);
 NamedBatch ReadNamedBatch(ByteReader& reader, int ranks);

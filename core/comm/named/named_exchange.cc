@@ -43,7 +43,7 @@ ReduceOp OpOf(const NamedRequest& request) {
 }
 
 // The type in which the reduction is computed. A mean fits into the type of its values, but the sum before it may not.
-// There is no type wider than 64 bits; there the sum wraps around, as any sum does.
+// No type is wider than 64 bits; a sum of 64-bit values wraps around, as any sum does.
 DType ComputedIn(const NamedRequest& request) {
   if (request.reduction != NamedReduction::kMean) return request.dtype;
   switch (request.dtype) {
@@ -337,7 +337,7 @@ Status NamedExchange::Gather(std::span<Part> parts) {
       to += bytes;
     }
   }
-  // If there is no memory for the result, the exchange continues without it; the error is returned then.
+  // Without memory for the result, the exchange continues without it; the error is returned then.
   const Status& no_memory = parts.front().status;
   const Allocate allocate = [&](std::span<const int64_t> counts) -> Result<void*> {
     // The memory has the sizes that rank 0 gave.

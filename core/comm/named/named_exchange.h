@@ -43,9 +43,9 @@ class NamedExchange {
  public:
   explicit NamedExchange(Communicator& communicator) : communicator_(communicator) {}
 
-  // works: those of this rank, one for each entry of the batch; null if this rank has joined and contributes zeros.
-  // Calls `done` of all of them. A returned error comes from the communicator, which is broken then, or says that ranks
-  // do different things. The batch must have no error.
+  // works: this rank's, one for each entry of the batch; null if this rank has joined and contributes zeros. Calls
+  // `done` of all of them. A returned error comes from the communicator, which is broken then, or says that ranks do
+  // different things. The batch must have no error.
   // `cause_of` returns the error that all waiting callers get in its place.
   Status Run(const NamedBatch& batch, std::span<NamedWork* const> works,
              const std::function<Status(const Status&)>& cause_of);
@@ -78,8 +78,8 @@ class NamedExchange {
   Status Broadcast(std::span<Part> parts);
   Status Barrier(std::span<Part> parts);
   Status Join(std::span<Part> parts);
-  // Returns at least so many bytes, which are kept for the next time, in shared memory if there is room. Null if there
-  // is no memory at all: then DeclineNoMemory takes the place of the exchange, and all ranks get its error.
+  // Returns at least so many bytes, which are kept for the next time, in shared memory if there is room. Null without
+  // any memory: then DeclineNoMemory takes the place of the exchange, and all ranks get its error.
   char* Scratch(int64_t bytes);
   Status DeclineNoMemory();
 

@@ -33,16 +33,16 @@ struct NamedLaneOptions {
   // The seconds after which such a request ends with DEADLINE_EXCEEDED on the ranks that made it; no value: it waits
   // without a limit.
   std::optional<double> stall_timeout_s = {};
-  // The name of this lane among those of the process, for messages: "process set 2 (ranks 1 and 3 of the job)"; empty
-  // if it is the only one. Lanes with different labels do not connect to each other. Rank numbers in messages are those
-  // of the lane.
+  // The name of this lane among the process's lanes, for messages: "process set 2 (ranks 1 and 3 of the job)"; empty if
+  // it is the only one. Lanes with different labels do not connect to each other. Rank numbers in messages are the
+  // lane's.
   std::string label;
   // Receives the warnings, on rank 0; called on the lane's thread.
   std::function<void(const std::string&)> warn = [](const std::string&) {};
 };
 
-// Collectives that are matched by name, in whatever order each rank requests them: the lane of Horovod's operations.
-// (The other lane, job/lane.h, is for ranks that know their order; it needs no messages about it.)
+// Collectives that are matched by name, in any order on each rank: the lane of Horovod's operations. (The other lane,
+// job/lane.h, is for ranks that know their order; it needs no messages about it.)
 //
 //   rank 1                                  rank 0
 //   Submit ─── request, control link ───► Submit ──► Sequencer: complete? do ranks agree?
@@ -51,10 +51,10 @@ struct NamedLaneOptions {
 //     ▼                                          ▼
 //   NamedExchange ◄──── communicator ────► NamedExchange
 //
-// Requests go to rank 0 from the thread that makes them. There the sequencer collects them: those of rank 0's own
-// callers, and those that arrive over the links. If a request makes its name complete while the lane is idle, the
-// thread that handles it tells all ranks what to do. Requests that become complete during an exchange are collected,
-// and go together afterwards; there is no timer. Nothing is sent while no rank requests anything.
+// Requests go to rank 0 from the thread that makes them. There the sequencer collects them, from rank 0's own callers
+// and from the links. If a request makes its name complete while the lane is idle, the thread that handles it tells all
+// ranks what to do. Requests that become complete during an exchange are collected, and go together afterwards, without
+// a timer. Nothing is sent while no rank requests anything.
 //
 // One thread at a time drives the lane: it listens to the peers and runs the exchanges. A caller whose request is the
 // only one drives for as long as a small exchange takes, because each change of threads costs more than that.
@@ -72,7 +72,8 @@ struct NamedLaneOptions {
 class NamedLane {
  public:
   // Connects to the other ranks like Context::Create, and returns its errors; RESOURCE_EXHAUSTED also if no further
-  // thread can be started. The communicator belongs to this lane alone; its purpose is that of a lane with this label.
+  // thread can be started. The communicator belongs to this lane only; its purpose is the purpose of a lane with this
+  // label.
   static Result<std::unique_ptr<NamedLane>> Create(ContextOptions context, const NamedLaneOptions& options);
   // Like Leave; waits until the current batch has ended, with CANCELLED. Not within a function that a request calls.
   ~NamedLane();
@@ -89,16 +90,16 @@ class NamedLane {
   int64_t shared_bytes() const { return shared_bytes_; }
 
   // Requests `works`. Waits at most 0.1 ms for the peers' requests, and as long as a small exchange takes. Errors that
-  // this rank can see alone (negative counts, too many splits, an impossible root, a type without such a reduction) are
-  // sent to all ranks, which get them as their error. If this rank already waits for a request of that name, the error
-  // is only its own: that work's `done` gets INVALID_ARGUMENT here, and so do all members of its group in this call.
-  // The same holds for a name that is too long. The lane sets the tickets, and returns them for Cancel. A request of
-  // kind kJoin needs no name.
+  // this rank can see by itself (negative counts, too many splits, an impossible root, a type without such a reduction)
+  // are sent to all ranks, which get them as their error. If this rank already waits for a request of that name, the
+  // error is only its own: that work's `done` gets INVALID_ARGUMENT here. All members of its group in this call also
+  // get it. The same holds for a name that is too long. The lane sets the tickets, and returns them for Cancel. A
+  // request of kind kJoin needs no name.
   std::vector<uint64_t> Submit(std::vector<NamedWork> works);
   uint64_t Submit(NamedWork work);
 
   // This rank no longer wants to wait. If some rank has not made the request yet, the ranks that made it get CANCELLED
-  // with `why`, and so does its group. A join ends only for this rank, which takes part again. Otherwise the request
+  // with `why`. Its group also gets it. A join ends only for this rank, which takes part again. Otherwise the request
   // continues. Does nothing for a ticket that has ended.
   void Cancel(uint64_t ticket, const std::string& why);
   // The same for the join that this rank waits in; does nothing without one.

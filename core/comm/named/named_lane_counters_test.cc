@@ -45,7 +45,7 @@ TEST_P(NamedLaneCountersTest, ARequestWaitsForTheRankThatAsksLast) {
   });
 }
 
-// A rank's own file has the wait and the exchange of a request, as those of the ordered lane.
+// A rank's own file has the wait and the exchange of a request, as the files of the ordered lane do.
 TEST_P(NamedLaneCountersTest, TheTimelineHasTheWaitForTheLastRank) {
   std::string folder = (std::filesystem::temp_directory_path() / "named_timeline_XXXXXX").string();
   folder = mkdtemp(folder.data());

@@ -82,8 +82,8 @@ void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
   links_.Wake();
 }
 
-// A Wake that a driving caller consumes is not lost: that caller wakes the thread at its end if there is something to
-// do.
+// A Wake that a driving caller consumes is not lost: before it returns, that caller wakes the thread if there is
+// something to do.
 bool NamedLane::WaitForWork() {
   for (double end = Now() + kWorkWait_s, left = kWorkWait_s; driven_ || !HasWork(); left = end - Now()) {
     if (left <= 0 && !driven_) return false;

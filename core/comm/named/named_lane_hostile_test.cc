@@ -35,7 +35,8 @@ NamedRequest Sum(std::vector<int64_t> shape) {
   return request;
 }
 
-// The result of a sum of four numbers that a lane requests. The other one of the two ranks, `forged_peer`, is no lane.
+// The result of a sum of four numbers that a lane requests. The other one of the two ranks, `forged_peer`, is not a
+// lane.
 Status RunWithForgedPeer(int forged_peer, const ForgedMessage& forged) {
   const std::string address = testing::FreeLocalAddress();
   std::promise<Status> outcome;

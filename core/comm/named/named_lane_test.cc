@@ -57,7 +57,7 @@ class Calls {
   std::vector<Call> calls_;
 };
 
-// All ranks get the expected numbers, in whatever order each rank makes its requests.
+// All ranks get the expected numbers; each rank makes its requests in any order.
 TEST_P(NamedLaneTest, DoesWhatIsAskedForInAnyOrder) {
   const int ranks = GetParam().size;
   RunRanks(GetParam(), [&](NamedLane& lane) {
@@ -115,7 +115,7 @@ TEST_P(NamedLaneTest, ReducesEveryTypeInEveryWay) {
                                                             {NamedReduction::kMin, ReduceOp::kMin},
                                                             {NamedReduction::kMax, ReduceOp::kMax},
                                                             {NamedReduction::kProduct, ReduceOp::kProduct}};
-  // Packed with others; and alone, large enough to go through memory that the ranks share.
+  // Packed with others; and by itself, large enough to go through memory that the ranks share.
   constexpr int64_t kCounts[] = {7, 7, 20'000};
   RunRanks(GetParam(), [&](NamedLane& lane) {
     for (int d = 0; d < kDTypeCount; ++d) {

@@ -38,7 +38,7 @@ std::string Of(const Cancellation& cancellation);
 // The kind of a message; 0 for an empty one.
 char KindOf(std::string_view message);
 
-// Nothing if it is no message of that kind.
+// Nothing if it is not a message of that kind.
 std::optional<std::vector<NamedRequest>> ReadRequests(std::string_view message);
 std::optional<std::vector<NamedBatch>> ReadBatches(std::string_view message, int ranks);
 std::optional<Cancellation> ReadCancellation(std::string_view message);

@@ -172,7 +172,7 @@ int64_t NamedRequest::WireBytes() const {
 
 int64_t NamedRequest::RowElements() const { return shape.empty() ? 1 : Product(shape.begin() + 1, shape.end()); }
 
-// Empty dimensions count as one, because the size of a row is also computed if there are no rows.
+// Empty dimensions count as one, because the size of a row is also computed for zero rows.
 bool HasPossibleSize(const NamedRequest& request, int64_t rows) {
   if (!HasData(request.kind)) return true;
   int64_t bytes = DTypeSize(request.dtype);

@@ -15,10 +15,11 @@ namespace lockstep {
 enum class NamedKind : uint8_t { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kBroadcast, kBarrier, kJoin };
 inline constexpr int kNamedKindCount = 7;
 
-// Whether data is sent in addition to the request. A kind without data has no shape either, whatever a request says.
+// Whether data is sent in addition to the request. A kind without data has no shape either; a shape in the request is
+// ignored.
 constexpr bool HasData(NamedKind kind) { return kind != NamedKind::kBarrier && kind != NamedKind::kJoin; }
 
-// How the values of the ranks become one: those of ReduceOp, and the adaptive sum of whole tensors. The mean of
+// How the values of the ranks become one: the ways of ReduceOp, and the adaptive sum of whole tensors. The mean of
 // integers is their sum, divided by the number of ranks and rounded toward zero. Only in types of 64 bits can that sum
 // overflow; there it wraps around.
 enum class NamedReduction : uint8_t { kSum, kMean, kMin, kMax, kProduct, kAdasum };
@@ -29,8 +30,7 @@ std::string_view NamedKindName(NamedKind kind);
 std::string_view NamedReductionName(NamedReduction reduction);
 
 // A rank's request to all ranks of its job to do something together, without its data. Requests of different ranks with
-// the same name belong together, in whatever order they are made. The kind decides which fields count; the others keep
-// their defaults.
+// the same name belong together, in any order. The kind decides which fields count; the others keep their defaults.
 //
 //   kind            shape                     agree on
 //   kAllReduce      any                       dtype, reduction, scales, shape
@@ -59,13 +59,13 @@ struct NamedRequest {
   // For an all-to-all: the number of rows for each rank, [R].
   std::vector<int64_t> splits;
   // Requests of a group are done together, all or none: `group` is its name and `group_size` the number of its
-  // requests. If it is empty, the request is alone.
+  // requests. If it is empty, the request has no group.
   std::string group;
   uint32_t group_size = 1;
   // If it is not OK, this rank cannot take part because its arguments are bad. All ranks get this error.
   Status refusal;
 
-  // The elements of `shape`, and those of one row (without the first dimension).
+  // The elements of `shape`, and the elements of one row (without the first dimension).
   int64_t Elements() const;
   int64_t RowElements() const;
   // The first dimension; 1 for a scalar.
@@ -85,7 +85,7 @@ bool HasPossibleSize(const NamedRequest& request, int64_t rows);
 // "[2,3]"
 std::string ShapeText(const std::vector<int64_t>& shape);
 
-// Appends to a message, and reads from one. Reading marks the reader as damaged if the bytes are no request: unknown
+// Appends to a message, and reads from one. Reading marks the reader as damaged if the bytes are not a request: unknown
 // kinds, types or codes, negative dimensions, tensors of more than kMostTensorBytes.
 void Write(const NamedRequest& request, ByteWriter& writer);
 NamedRequest ReadNamedRequest(ByteReader& reader);
@@ -96,12 +96,12 @@ std::string Describe(const NamedRequest& request);
 // The longest name of a request or a group.
 inline constexpr size_t kMostNameBytes = size_t{64} << 10;
 
-// INVALID_ARGUMENT if a request is wrong whatever the other ranks request. Examples: a scalar that has to be divided
-// into rows, negative splits or too many of them, an impossible root, a type without such a reduction.
+// INVALID_ARGUMENT if a request is wrong regardless of the other ranks' requests. Examples: a scalar that has to be
+// divided into rows, negative splits or too many of them, an impossible root, a type without such a reduction.
 Status CheckArguments(const NamedRequest& request, int ranks);
 
 // FAILED_PRECONDITION if ranks use the same name but do not agree. The message has the name, the difference, and which
-// ranks have which value. `requests` has those of the ranks that made one, null for the others, [R].
+// ranks have which value. `requests` has each rank's request, or null for a rank without one, [R].
 Status CheckAgreement(const std::vector<const NamedRequest*>& requests);
 
 }  // namespace lockstep

@@ -11,14 +11,14 @@ namespace lockstep {
 
 struct SequencerOptions {
   int ranks = 1;
-  // Tensors that are ready at the same time are exchanged together up to so many bytes; 0: each alone.
+  // Tensors that are ready at the same time are exchanged together up to so many bytes; 0: each by itself.
   int64_t fusion_bytes = int64_t{64} << 20;
 };
 
 // Puts the requests of all ranks into one order; rank 0 does this for its job. It collects requests until each rank has
 // made the request of a name, checks that they agree, and returns what to do, in the order in which the requests became
-// complete. Requests that are complete at the same time and of one kind go into one batch. There is no timer in it, so
-// requests are collected while batches run.
+// complete. Requests that are complete at the same time and of one kind go into one batch. It has no timer, so requests
+// are collected while batches run.
 //
 //   LOCKSTEP_RETURN_IF_ERROR(sequencer.Add(rank, request, now));  // for each request that arrives
 //   for (const NamedBatch& batch : sequencer.Take()) ...;         // when there is nothing more to add
@@ -59,7 +59,7 @@ class Sequencer {
   double WaitingSince() const;
 
   // Gives up a request that some ranks wait for, and its group: the next Take returns a batch with `why` for it. Does
-  // nothing if there is no request of that name.
+  // nothing without a request of that name.
   void Fail(const std::string& name, const Status& why);
   // The same for the request, or the join, of a rank with this ticket; does nothing if it is complete or has ended. A
   // rank whose join is given up takes part again.
@@ -101,7 +101,7 @@ class Sequencer {
   void Ready(const std::vector<std::string>& names, const Status& error);
   // The error of a request whose name or group has failed already; OK for other requests.
   Status TakeEarlierFailure(int rank, const NamedRequest& request);
-  // An answer to one rank alone.
+  // An answer to one rank only.
   void Answer(int rank, NamedRequest request, const Status& error);
   // The error that prevents a complete request; OK if there is none.
   Status CheckComplete(const Pending& pending) const;

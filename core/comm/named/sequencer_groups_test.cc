@@ -187,7 +187,7 @@ std::vector<std::vector<NamedRequest>> RandomMembers(int ranks, int groups, std:
   return members;
 }
 
-// Each member ends once, whatever goes wrong and in whatever order they come. Nothing is left when all have come.
+// Each member ends once, for any fault and any order in which they come. Nothing is left when all have come.
 TEST(SequencerGroups, EndEveryMemberOnce) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);

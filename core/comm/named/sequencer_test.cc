@@ -46,8 +46,8 @@ TEST(NamedRequest, SurvivesTheWire) {
   ByteReader reader(bytes);
   EXPECT_EQ(ReadNamedRequest(reader), request);
   EXPECT_TRUE(reader.Complete());
-  // Cut off anywhere, it is no request. With any byte changed, it may be another request, but nothing reads beyond its
-  // end.
+  // Cut off anywhere, it is not a request. With any byte changed, it may be another request, but nothing reads beyond
+  // its end.
   for (size_t length = 0; length < bytes.size(); ++length) {
     ByteReader cut(std::string_view(bytes).substr(0, length));
     ReadNamedRequest(cut);

@@ -40,7 +40,7 @@ std::string DescribeRequest(const NamedRequest& request) {
 Status Timeline::Start(const std::string& path, bool mark_cycles) {
   const MutexLock lock(mutex_);
   LOCKSTEP_RETURN_IF_ERROR(StopLocked());
-  // Without the buffers of stdio, which a fork would write a second time at its end.
+  // Without the buffers of stdio, which a fork would write a second time when it exits.
   file_ = UniqueFd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file_.valid()) return InvalidArgument(StrCat("timeline ", path, ": ", strerror(errno)));
   mark_cycles_ = mark_cycles;

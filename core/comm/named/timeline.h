@@ -48,7 +48,7 @@ class Timeline {
   void Requested(const NamedRequest& request, int rank);
   // They were put into the order.
   void Ordered(const NamedBatch& batch);
-  // Its exchange begins, and has ended. If there was no exchange, only `End` is called.
+  // Its exchange begins, and has ended. Without an exchange, only `End` is called.
   void Begin(const NamedBatch& batch);
   void End(const NamedBatch& batch);
   // Something is put into the order.

@@ -44,7 +44,7 @@ Result<std::vector<Own>> OwnAddresses() {
   return all;
 }
 
-// Null if the text is no numeric address.
+// Null if the text is not a numeric address.
 std::optional<sockaddr_storage> ParseNumeric(const std::string& text) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;

@@ -144,7 +144,7 @@ class Host {
     return result;
   }
 
-  // Uses the caller's listener; it does not block when there are no callers.
+  // Uses the caller's listener; it does not block without callers.
   static Result<UniqueFd> Borrow(int listener) {
     UniqueFd own(fcntl(listener, F_DUPFD_CLOEXEC, 0));
     if (!own.valid() || fcntl(own.get(), F_SETFL, O_NONBLOCK) != 0) {
@@ -301,8 +301,8 @@ class Host {
     }
   }
 
-  // The guest's proof covers the host's nonce, so it is valid only for this connection: a recorded one is worthless.
-  // False: disconnect.
+  // The guest's proof covers the host's nonce. Therefore it is valid only for this connection: a recorded one is
+  // worthless. False: disconnect.
   bool CheckProof(Connection& connection) {
     const std::string_view input = connection.input;
     if (!input.starts_with(wire::kMagic)) return false;

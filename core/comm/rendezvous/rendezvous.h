@@ -84,8 +84,8 @@ struct RendezvousResult {
 // ranks that were here and have not come back; it also means that rank 0 cannot listen there, or has left.
 // FAILED_PRECONDITION: another process is this rank already, or the secrets or sizes differ. INVALID_ARGUMENT:
 // `address` cannot be parsed or resolved, or the note is too long, or all notes together are. DATA_LOSS: the received
-// data is not what was sent. The host returns an error only if the job cannot start; a guest also if it alone was
-// refused.
+// data is not what was sent. The host returns an error only if the job cannot start; a guest also if only this guest
+// was refused.
 Result<RendezvousResult> JoinRendezvous(const RendezvousOptions& options);
 
 }  // namespace lockstep

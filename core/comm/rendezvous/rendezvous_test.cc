@@ -78,7 +78,7 @@ TEST(RendezvousTest, GuestsMayComeBeforeRankZeroListens) {
   ExpectMet(guest, 2);
 }
 
-// Ports are numbers: a service name such as "http" is no port.
+// Ports are numbers: a service name such as "http" is not a port.
 TEST(RendezvousTest, AddressesOfBothKindsAndNamesAreUnderstood) {
   const std::string port = FreeLocalAddress().substr(std::string("127.0.0.1").size());
   ExpectMet(JoinAll(WholeJob(2, "localhost" + port))[1], 2);

@@ -24,7 +24,7 @@
 //   notes, addresses  | number 4 | strings |
 //
 // Pure functions for the bytes and a few for the sockets; without state, thread-safe. Errors of transfers are
-// UNAVAILABLE (the connection is gone), DEADLINE_EXCEEDED, and DATA_LOSS if the received bytes are no frame of ours.
+// UNAVAILABLE (the connection is gone), DEADLINE_EXCEEDED, and DATA_LOSS if the received bytes are not a frame of ours.
 // Descriptors in arguments stay the caller's.
 namespace lockstep::wire {
 
@@ -88,14 +88,15 @@ std::optional<Answer> DecodeAnswer(std::string_view bytes);
 // detect a frame that is sent twice.
 enum class Direction : char { kToHost = 'h', kToGuest = 'g' };
 std::string MakeFrame(const Digest& key, Direction direction, std::string_view body);
-// The tag alone. If a long body goes to many guests, its digest is computed once.
+// Only the tag. If a long body goes to many guests, its digest is computed once.
 Digest MakeTag(const Digest& key, Direction direction, const Digest& body_digest);
 constexpr uint32_t MaxBodyBytes(Direction direction) {
   return direction == Direction::kToHost ? kMaxHelloBytes : kMaxAnswerBytes;
 }
 
 // Looks for a frame at the start of `bytes`, which may be longer, or only a part of a frame. Null: more bytes are
-// needed. An error: this is no frame of ours. A length that is too large is refused as soon as its 4 bytes are there.
+// needed. An error: this is not a frame of ours. A length that is too large is refused as soon as its 4 bytes are
+// there.
 Result<std::optional<std::string>> ParseFrame(const Digest& key, Direction direction, std::string_view bytes);
 
 // Whether an awaited event cannot come any more: OK, or the reason. Called some times a second; null means never.
@@ -132,8 +133,8 @@ Result<UniqueFd> Connect(const std::string& address, const Deadline& deadline, s
 
 // The callers since the last time, in the order in which they came, set up for short messages; at most kMostCallers of
 // them. So a loop that serves a port has time for its current callers and its deadline, however many more come. A
-// caller that has disconnected already is left out, but counts. Never waits; empty if there are no callers, or if the
-// process has no descriptor left. `listener` does not block.
+// caller that has disconnected already is left out, but counts. Never waits; empty without callers, or if the process
+// has no descriptor left. `listener` does not block.
 inline constexpr int kMostCallers = 16;
 std::vector<UniqueFd> AcceptCallers(int listener);
 

@@ -44,7 +44,7 @@ int Fuzz(const uint8_t* data, size_t size) {
     Require(size < 4 + wire::kMaxHelloBytes + wire::kTagBytes,
             "the parser never waits for more than the longest frame");
   }
-  // If it is sent back to its sender, it is no frame.
+  // If it is sent back to its sender, it is not a frame.
   Require(!(frame.ok() && frame->has_value()) || !wire::ParseFrame(kKey, wire::Direction::kToGuest, bytes).ok(),
           "a frame has one direction");
   return 0;

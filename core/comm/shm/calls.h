@@ -25,7 +25,7 @@ namespace lockstep::shm {
 // begins its next call: meanwhile the peers write the data of the other parity.
 //
 // A disagreement costs as much as an agreement: one announcement and one wait on all ranks. After it the ranks are in
-// step again, whatever they wanted to call. Thread-compatible.
+// step again, regardless of their calls. Thread-compatible.
 class Calls {
  public:
   Calls(std::shared_ptr<Segment> segment, int rank, Waiter& waiter);
@@ -46,8 +46,8 @@ class Calls {
   // FAILED_PRECONDITION with the calls of all ranks. A broken rank returns its first error without an exchange.
   Status Begin(const Call& call, const void* payload, int64_t payload_bytes);
 
-  // Takes part by declining. Returns this reason or that of a lower rank, never OK. `why` is not OK; a text that is too
-  // long for a record is cut off. `verbatim`: it already names its rank.
+  // Takes part by declining. Returns this reason or a lower rank's, never OK. `why` is not OK; a text that is too long
+  // for a record is cut off. `verbatim`: it already names its rank.
   Status Decline(std::string_view name, const Status& why, bool verbatim);
 
   // Return a rank's data of the last call that was begun.

@@ -6,7 +6,7 @@
 
 // Both copies work on cache lines of the target: four loads of 16 bytes, of any alignment, and four aligned stores that
 // fill a line. A non-temporal store is fast only if it fills a line: otherwise the line has to be merged with memory.
-// Every x86-64 processor has SSE2, so there is no choice at run time.
+// Every x86-64 processor has SSE2, so nothing is chosen at run time.
 
 namespace lockstep::shm {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kLine = 64;
 
 // Copies whole cache lines of `to` by `store`, and the parts before the first and after the last line by memcpy. A
-// short range is copied by memcpy alone. Head and tail are plain stores, so a line that two copies share is never
+// short range is copied only by memcpy. Head and tail are plain stores, so a line that two copies share is never
 // written past the cache.
 template <typename Store>
 [[gnu::always_inline]] inline void CopyLines(void* to, const void* from, int64_t bytes, Store store) {
@@ -40,7 +40,7 @@ template <typename Store>
 
 void CopyStreaming(void* to, const void* from, int64_t bytes) {
   CopyLines(to, from, bytes, [](__m128i* target, __m128i value) { _mm_stream_si128(target, value); });
-  // These stores are not ordered with later ones, such as that of the flag for "done".
+  // These stores are not ordered with later ones, such as the store of the flag for "done".
   _mm_sfence();
 }
 

@@ -82,8 +82,8 @@ struct Announcement {
   alignas(8) unsigned char payload[kInlineBytes];
 };
 
-// The data that a rank's peers read while they wait, alone in its cache line: only a sleeper's registration is written
-// there for another reason, and takes the line from their caches.
+// The data that a rank's peers read while they wait, in a cache line of its own: only a sleeper's registration is
+// written there for another reason, and takes the line from their caches.
 struct alignas(kCacheLineBytes) FlagLine {
   std::atomic<uint32_t> progress;  // number of announcements so far; the futex that peers sleep on
   std::atomic<uint32_t> sleepers;  // peers that sleep on it

@@ -27,7 +27,7 @@ struct Introduction {
   Digest proof;
 };
 
-// The proof names caller and callee, so it is not valid for another rank or in another rank's name.
+// The proof names caller and callee. Therefore it is not valid for another rank or in another rank's name.
 Introduction Introduce(int from, int to, const Digest& key) {
   return {from, HmacSha256(AsBytes(key), StrCat("lockstep mesh:", from, ">", to))};
 }

@@ -40,7 +40,7 @@ void Peers::Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid) {
   entries_[rank] = Entry{std::move(socket), std::move(pidfd), std::move(stat), pid};
 }
 
-// "123 (name) T ...": the name may contain any characters. The open file belongs to this process alone, even if its
+// "123 (name) T ...": the name may contain any characters. The open file belongs to this process only, even if its
 // number is reused: after its end there is nothing to read.
 bool Peers::IsStopped(int rank) const {
   char buffer[128];

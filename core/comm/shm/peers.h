@@ -33,8 +33,8 @@ class Peers {
   // Adds a peer. `pidfd` may be invalid and `pid` 0 if the process cannot be seen. This rank's own entry stays empty.
   void Add(int rank, UniqueFd socket, UniqueFd pidfd, pid_t pid);
 
-  // Returns the peer's state by one system call, so do not call it in every turn of a loop. It normally does not wait.
-  // But if the connection is closed, it waits up to a second for the process to end, which is the usual reason.
+  // Returns the peer's state by one system call: do not call it in every turn of a loop. It normally does not wait. But
+  // if the connection is closed, it waits up to a second for the process to end, which is the usual reason.
   Fate Look(int rank) const;
   // Returns whether its process is stopped at this moment: state T of its /proc/<pid>/stat. False for a process held by
   // a debugger (state t), because its user is watching it. False also if the state cannot be seen: in another process

@@ -66,7 +66,7 @@ Places PlacesOf(const Announcement& announcement) {
 
 }  // namespace
 
-// Checks, and chooses the way. Small data comes first: its time is that of moving a few cache lines.
+// Checks, and chooses the way. Small data comes first: its time goes to the move of a few cache lines.
 Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count, const void* in,
                                   void* out) {
   const int64_t bytes = count * DTypeSize(dtype);
@@ -101,7 +101,7 @@ Status ShmCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtyp
   });
 }
 
-// Every rank reads all slots and reduces everything. There is no second wait: this rank reads the slots before it
+// Every rank reads all slots and reduces everything. This needs no second wait: this rank reads the slots before it
 // begins its next call, and for that the peers fill the slots of the other parity.
 Status ShmCommunicator::AllReduceInSlot(const Call& call, ReduceFunction reduce, const void* in, void* out) {
   const int64_t bytes = call.count * DTypeSize(call.dtype);

@@ -19,9 +19,9 @@ Status OutOf(const char* what, int64_t bytes) {
 
 }  // namespace
 
-// It has no name, but its mode is that of a file that no other user may open: a process that sees this process's
-// descriptors still has to run as its user. F_SEAL_SEAL comes last, so that the other seals cannot be changed. All
-// processes that have it may write to it.
+// It has no name, but a mode with which no other user may open it: a process that sees this process's descriptors still
+// has to run as its user. F_SEAL_SEAL comes last, so that the other seals cannot be changed. All processes that have it
+// may write to it.
 Result<UniqueFd> Segment::Make(const Layout& layout) {
   UniqueFd fd(memfd_create("lockstep", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   const int64_t bytes = layout.TotalBytes();

@@ -25,7 +25,7 @@ class Segment {
  public:
   // Makes new memory of zeros, of the layout's size. RESOURCE_EXHAUSTED without enough memory or descriptors.
   static Result<UniqueFd> Make(const Layout& layout);
-  // Maps the memory. RESOURCE_EXHAUSTED without enough address space. INTERNAL if the size of `fd` is not that of
+  // Maps the memory. RESOURCE_EXHAUSTED without enough address space. INTERNAL if the size of `fd` is not the size of
   // `layout`, which means that the ranks disagree on it.
   static Result<std::shared_ptr<Segment>> Map(const UniqueFd& fd, const Layout& layout);
   ~Segment();

@@ -80,7 +80,7 @@ class ShmCommunicator final : public Communicator {
   // Set the name that errors use for the following calls, and the additional time that they wait.
   void SetNameInErrors(std::optional<CallKind> kind) { waiter_->SetNameInErrors(kind); }
   void set_patience(double seconds) { waiter_->set_patience(seconds); }
-  // Sets whether peers that are waited for are late themselves, or only wait for other hosts.
+  // Sets whether missing peers are late themselves, or only wait for other hosts.
   void set_peers_are_late(bool value) { waiter_->set_peers_are_late(value); }
   // Ends all calls; `error` is returned from then on. If it is already broken, it has no effect.
   void Break(const Status& error) { waiter_->End(error); }

@@ -93,7 +93,7 @@ Status Waiter::WaitFrom(int first, uint32_t step, LaneCounters* counters) {
 
 // The first judgement comes before the first sleep, so that a known end does not cost 50 ms. It does not check for
 // deaths: that takes a system call and pays only when nothing has happened during a whole sleep. So a wait that ends
-// well makes no other system calls than those of its sleep.
+// well makes only the system calls of its sleep.
 Status Waiter::SleepUntil(int peer, uint32_t step, const Deadline& deadline) {
   bool look_for_deaths = false;
   while (!Reached(peer, step)) {
@@ -155,7 +155,7 @@ Status Waiter::Judge(uint32_t step, bool look_for_deaths, const Deadline& deadli
   // The rank's own observations have priority over reports of others.
   for (int peer : missing) {
     Status status = JudgeMissing(peer, look_for_deaths);
-    // (A rank may have done the step and died between the two checks: then it is no reason.)
+    // (A rank may have done the step and died between the two checks: then its death is not a reason.)
     if (!status.ok() && !Reached(peer, step)) return status;
   }
   // A rank that aborted or failed ends the job, whether or not it has done this step.

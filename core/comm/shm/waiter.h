@@ -29,7 +29,7 @@ struct WaitPolicy {
   int yields = 0;     // if not: how often to yield the core to the other ranks
 };
 
-// Announces a rank's progress, waits for that of its peers, and knows how a wait can fail.
+// Announces a rank's progress, waits for its peers' progress, and knows how a wait can fail.
 //
 //   waiter.SetOperation(CallKind::kBarrier, "epoch");  // its name in errors
 //   ... write data for the peers ...
@@ -113,8 +113,8 @@ class Waiter {
   // Returns the first error, which every later call returns; OK while there is none.
   Status BrokenStatus() const;
 
-  // Ends the waits of this rank, and those of the peers, with CANCELLED and `why`. Has no effect if the rank is already
-  // broken. Any thread; a wait here notices it at its next check, within 50 ms.
+  // Ends the waits of this rank and of the peers with CANCELLED and `why`. Has no effect if the rank is already broken.
+  // Any thread; a wait here notices it at its next check, within 50 ms.
   void Abort(const Status& why);
   // Does the same for an end that was seen elsewhere, with its own code.
   void End(const Status& error);
@@ -147,7 +147,7 @@ class Waiter {
     bool briefly;
     int64_t begin_ns;
   };
-  // Ends when the peer arrives. Checks at least a few times, whatever the policy.
+  // Ends when the peer arrives. Checks at least a few times, with any policy.
   Spun Spin(int peer, uint32_t step) const;
   // Sleeps until the peer announces something, `seconds` (less than 1) have passed, or for no reason. Returns true if
   // its time passed, false if it was woken.
