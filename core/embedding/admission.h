@@ -19,7 +19,7 @@ namespace lockstep {
 //   counting Bloom  a fixed number of counters for all keys together; a key that shares its counters with others may be
 //                   admitted early, never late
 //
-// A batch is counted as a whole before it is judged. So all places of a key in it get the same result, whatever the
+// A batch is counted as a whole before it is judged. So all places of a key in it get the same result, with any
 // threads.
 struct AdmissionOptions {
   // The number of times that a key has to be seen. 0 and 1 admit every key at once.
@@ -32,7 +32,7 @@ struct AdmissionOptions {
   bool counts() const { return min_frequency > 1; }
   bool bloom() const { return counts() && bloom_keys.has_value(); }
   // Returns INVALID_ARGUMENT for a negative frequency or one above 2^32 - 1, and for a filter size that is out of range
-  // or alone.
+  // or without the other one.
   Status Validate() const;
 };
 

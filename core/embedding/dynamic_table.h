@@ -65,7 +65,7 @@ struct RestoreOptions {
 };
 
 // The rows of a resolved batch of keys. While this object lives, no other key can get these rows: Evict does not remove
-// their keys. If a key is removed all the same (Remove), its row is not reused, so an update by this batch has no
+// their keys. If a key is removed nevertheless (Remove), its row is not reused, so an update by this batch has no
 // effect at worst. Movable; the table outlives it. Thread-compatible.
 class ResolvedKeys {
  public:
@@ -196,8 +196,8 @@ class DynamicTable {
   // the order of this table's. Values that a part lacks are reset to their initial values. INVALID_ARGUMENT for a part
   // of another shape.
   Status Restore(const TableRows& part, const RestoreOptions& options);
-  // Does the same for the counters of a Bloom filter; those of several workers may be given one after another. Does
-  // nothing in a table without a filter.
+  // Does the same for the counters of a Bloom filter; the counters of several workers may be given one after another.
+  // Does nothing in a table without a filter.
   Status RestoreFilter(std::span<const uint8_t> counters);
 
   // Return and restore the progress of eviction, so that a restored table continues where the saved one was.

@@ -37,7 +37,7 @@ std::vector<float> Initial(const DynamicTableOptions& options, int64_t key) {
   return row;
 }
 
-// A table's expected behaviour, with maps and loops alone: admission by exact count, eviction by age, Adagrad.
+// A table's expected behaviour, with only maps and loops: admission by exact count, eviction by age, Adagrad.
 class Model {
  public:
   explicit Model(const DynamicTableOptions& options) : options_(options) {}

@@ -10,7 +10,7 @@ namespace lockstep {
 // Selects the keys that a table removes during training, in bounded work. A call of DynamicTable::Evict examines
 // `keys_per_call` keys and continues where the last call ended, in the order of the keys' hashes. So a sweep through
 // the table takes size / keys_per_call steps, and the keys of a call do not depend on threads. Every condition that is
-// set removes keys. Candidates (keys that are counted until they are admitted) are removed by age alone.
+// set removes keys. Candidates (keys that are counted until they are admitted) are removed only by age.
 //
 // Every call keeps the budget: it removes the excess number of keys from the coldest eighth of the examined keys, and
 // of further keys if needed. So evicted keys are among the coldest, but not always the coldest of all. This is the

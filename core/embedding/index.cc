@@ -140,7 +140,7 @@ std::shared_ptr<Pages> KeyIndex::LevelOf(int code) {
   return level;
 }
 
-// Copies in the order of the buckets, which is nearly that of the new array. Searches continue in the old array, which
+// Copies in the order of the buckets, which is nearly the new array's order. Searches continue in the old array, which
 // no thread changes any more: the mutex is held until the new array has taken its place.
 //
 // A level's memory is allocated as shards move in and released as they move out. So two levels together never take much

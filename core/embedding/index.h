@@ -21,8 +21,8 @@ namespace lockstep {
 //
 //   index    64 shards, by the first 6 bits of a key's hash; each has its array of buckets and grows alone
 //   array    8, 12, 16, 24, ... buckets. A key's home is the bucket in proportion to its hash. So, except for keys that
-//            overflowed, the buckets of an array are in the order of the hashes, whatever its length. Arrays of one
-//            length lie side by side in large pages, because all shards grow at about the same time
+//            overflowed, the buckets of an array of any length are in the order of the hashes. Arrays of one length lie
+//            side by side in large pages, because all shards grow at about the same time
 //   bucket   one cache line of 5 entries:
 //
 //              state   4 bytes   which entries are taken (5 bits) | how many keys passed by (8) | removals (19)

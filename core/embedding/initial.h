@@ -10,7 +10,7 @@
 namespace lockstep {
 
 // Returns sixteen random bytes that are a function of a counter of sixteen bytes and a key of eight: Philox4x32-10
-// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). There is no state: any thread can ask for any
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). It has no state: any thread can ask for any
 // number of the sequence at any time.
 struct PhiloxBlock {
   uint32_t word[4];
@@ -40,7 +40,7 @@ struct InitialOptions {
 // The initial values of a table's rows, a function of only seed, table and key. They are the same bit for bit in any
 // order, on any thread, number of workers and processor. Element i of a row comes from word i % 4 of the Philox block
 // of counter (key, i / 4, 0); the Philox key is made of seed and table. (Python's tables/sharded/initial_values.py
-// promises the same for static tables, by other means, because it can draw a whole table.)
+// promises the same for static tables. It can draw a whole table and does so by other means.)
 //
 // Normal values invert the distribution (Wichura's AS 241, PPND7: seven digits), from 31 bits and a sign. So they lie
 // within 6.3 standard deviations, and truncation needs no second draw. Thread-safe.

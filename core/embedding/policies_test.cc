@@ -67,7 +67,7 @@ TEST(Evaluation, LeavesNoTrace) {
   const std::vector<float> before = Read(*table, {1, 2, 3});
   EXPECT_EQ(Read(*table, {1, 2, 3}), before);
   EXPECT_EQ(table->total_count(), 2);
-  // An unseen key reads the default row, whatever the initial values of its own row.
+  // An unseen key reads the default row, regardless of the initial values of its own row.
   EXPECT_EQ(std::vector<float>(before.begin() + 2 * kDim, before.end()), std::vector<float>(kDim, -7));
   See(*table, {3}, {});
   EXPECT_EQ(Read(*table, {3}), Initial({3}));
@@ -198,7 +198,7 @@ TEST(Eviction, ByFrequencyLearnsNewKeys) {
   EXPECT_EQ(after[0], before[0] + 50);
 }
 
-// The rows of a batch in use stay, whatever the budget. If such a key is removed, no other key gets its row.
+// The rows of a batch in use stay, regardless of the budget. If such a key is removed, no other key gets its row.
 TEST(Eviction, LeavesRowsInUse) {
   DynamicTableOptions options = Options();
   options.eviction.max_keys = 0;

@@ -1,5 +1,6 @@
-// Rows are handled in blocks of elements whose sums stay in registers: those of an example while its ids are visited,
-// and on the way back those of a row while its examples are. The loops are compiled for each instruction set.
+// Rows are handled in blocks of elements whose sums stay in registers. Forward, an example's sums stay there while its
+// ids are visited; backward, a row's sums stay there while its examples are visited. The loops are compiled for each
+// instruction set.
 //
 // PoolRows divides examples among the threads, and PoolGradients distinct rows: each thread looks for its own rows
 // among all ids of a lookup.
@@ -295,7 +296,7 @@ ParallelFor ThreadsFor(std::span<const Task> tasks, const ParallelFor& parallel)
   return elements < kElementsWorthThreads ? RunInline : parallel;
 }
 
-// Calls work(number of the task, begin, end) for ranges of examples that make up those of all tasks, in parallel.
+// Calls work(number of the task, begin, end) for ranges that make up the examples of all tasks, in parallel.
 template <typename Task, typename Work>
 void ForEachExample(std::span<const Task> tasks, const ParallelFor& parallel, const Work& work) {
   std::vector<int64_t> items;

@@ -27,11 +27,11 @@
 //   mean       sum of w          number of ids
 //   sqrtn      sqrt(sum of w w)  sqrt(number of ids)
 //
-// A denominator of 0 gives a row of zeros, and so does an example without ids. The definitions are those of
+// A denominator of 0, or an example without ids, gives a row of zeros. The definitions follow
 // tf.nn.embedding_lookup_sparse. 16-bit rows are added in float32 and rounded once.
 //
-// Terms are added in the order of the ids, one after another. So results have the same bits whatever the threads and
-// the instruction set. They differ from TensorFlow's only by the order of additions.
+// Terms are added in the order of the ids, one after another. So results have the same bits with any threads and any
+// instruction set. They differ from TensorFlow's only by the order of additions.
 //
 // All functions take several lookups and divide the work of all among the threads. They only touch their arguments,
 // which have to pass CheckPooling before. Thread-safe.

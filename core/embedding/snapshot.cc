@@ -67,7 +67,7 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
   if (next_ < last) {
     const int64_t end = std::min(last, next_ + rows);
     if (part != nullptr) store.Reserve(end - next_, part);
-    // An update waits for the gate, so it is held for some microseconds only.
+    // An update waits for the gate, which is held for some microseconds only.
     const int64_t block = std::max<int64_t>(1, kGateBytes / store.bytes_of_row());
     while (next_ < end) {
       const ReaderLock gate(table_.gate_);
@@ -80,7 +80,7 @@ bool Snapshot::ReadStore(RowStore& store, int64_t rows, TableRows* part) {
   // Freed after the gate is open again: no update waits for it.
   std::unique_ptr<RowSnapshot> ended;
   {
-    // All rows have been read, and no thread is copying one with the gate held alone.
+    // All rows have been read, and no thread is copying one with the gate held exclusively.
     const WriterLock gate(table_.gate_);
     store.TakeCopies(part);
     ended = store.EndSnapshot();
@@ -115,7 +115,7 @@ Status Snapshot::Commit() {
 }
 
 Snapshot::~Snapshot() {
-  // Rows that have not been read are marked all the same, because the mark has one meaning for all rows.
+  // Rows that have not been read are marked too, because the mark has one meaning for all rows.
   while (Next(1 << 16, nullptr)) {
   }
   if (committed_) return;

@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// A table at one moment, read piece by piece while training continues. Keys, rows, slots, counts and filter are those
-// of the moment at which the snapshot began.
+// A table at one moment, read piece by piece while training continues. Keys, rows, slots, counts and filter are as they
+// were when the snapshot began.
 //
 //   LOCKSTEP_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Begin(table, Snapshot::Kind::kFull));
 //   Write(snapshot->removed()), Write(snapshot->filter());
@@ -24,7 +24,7 @@ namespace lockstep {
 // filter are copied, and changes are counted. If training changes a row that has not been read, the changing thread
 // copies it aside first (core/snapshot/row_snapshot.h), and it comes with the next part. So a part takes memory for the
 // requested rows and for the rows copied aside since the last part. This is less than the table in any case, and little
-// if parts are read steadily. Without memory for a copy the snapshot is lost (status()), and the change goes on.
+// if parts are read steadily. Without memory for a copy the snapshot is lost (status()), and the change continues.
 //
 // An incremental snapshot, kChanges, has the keys that were seen, updated or inserted since the last snapshot of either
 // kind, or since the table was made, and the keys that were removed. It builds on that snapshot: remove removed() from
@@ -66,8 +66,8 @@ class Snapshot {
   int64_t admitted_count() const { return admitted_count_; }
   int64_t candidate_count() const { return candidate_count_; }
 
-  // Returns RESOURCE_EXHAUSTED if there was no memory to copy a row before it changed: the parts are not to be used. To
-  // be asked after the last part.
+  // Returns RESOURCE_EXHAUSTED if memory was missing to copy a row before it changed: do not use the parts. To be asked
+  // after the last part.
   const Status& status() const { return status_; }
   // Declares that the data is safe: the next incremental snapshot may build on it. FAILED_PRECONDITION if parts are
   // unread; or status().
@@ -78,7 +78,7 @@ class Snapshot {
   enum class Reads : uint8_t { kAdmitted, kCandidates, kNothing };
 
   explicit Snapshot(DynamicTable& table) : table_(table) {}
-  // Reads rows of one kind, from next_ on; returns false if there are no more.
+  // Reads rows of one kind, from next_ on; returns false after the last.
   bool ReadStore(RowStore& store, int64_t rows, TableRows* part);
 
   DynamicTable& table_;

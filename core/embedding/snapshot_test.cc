@@ -50,8 +50,8 @@ void Put(const TableRows& rows, int64_t dim, Contents* contents) {
   }
 }
 
-// Threads insert, update, evict and remove keys while the snapshot is read. It is what a copy of the table at its begin
-// is, in all bits, and the memory of its copies does not grow with the number of steps.
+// Threads insert, update, evict and remove keys while the snapshot is read. It equals a copy of the table from the
+// snapshot's start, in all bits, and the memory of its copies does not grow with the number of steps.
 TEST(Snapshot, HasTheRowsOfItsBeginWhileThreadsChangeAllOfThem) {
   constexpr int64_t kDim = 5, kKeys = 4000;
   DynamicTableOptions options = Options(kDim);

@@ -13,7 +13,7 @@ namespace lockstep {
 namespace {
 
 constexpr int64_t kGrain = 1024;
-// A sequence of fingerprints never gets this long, so a key with a larger salt is no fingerprint of the string.
+// A sequence of fingerprints never gets this long, so a key with a larger salt is not a fingerprint of the string.
 constexpr uint64_t kMostSalt = 1 << 16;
 constexpr int64_t kMostBytes = 0xFFFFFFFF;
 

@@ -33,8 +33,8 @@ namespace lockstep {
 // A snapshot of the table needs the strings as they were when it began, and reads them later. From BeginSnapshot to
 // EndSnapshot, strings that are removed stay in memory, and BytesInSnapshot reads them.
 //
-// Keys that a Bloom filter has not admitted are not in the table, so Evict never returns them. Their strings (those of
-// kNoRow) are removed after the step, or they would stay for ever.
+// Keys that a Bloom filter has not admitted are not in the table, so Evict never returns them. Their strings (with
+// kNoRow) are removed after the step, or they would stay forever.
 //
 // Bytes lie in blocks that never move. A block is freed when all of its strings are removed; until then other strings
 // take their places. A string takes its bytes, rounded up to a multiple of 8 or by an eighth, and about 45 bytes more.
@@ -59,8 +59,8 @@ class StringKeys {
   // Reads the bytes of a key; returns false for a missing key.
   bool Bytes(int64_t key, std::string* bytes) const;
   // A snapshot lasts until EndSnapshot, or until the next one begins. During it, BytesInSnapshot returns the string
-  // that had the key when the snapshot began, whatever was removed and added since. For a key that had no string then,
-  // it does as Bytes.
+  // that had the key when the snapshot began, regardless of removals and additions since. For a key that had no string
+  // then, it does as Bytes.
   void BeginSnapshot();
   bool BytesInSnapshot(int64_t key, std::string* bytes) const;
   void EndSnapshot();

@@ -4,8 +4,8 @@
 
 namespace lockstep {
 
-// Returns a rule that replaces each row by its "gradient", for rows that were computed elsewhere. This is no optimizer,
-// and no operation names it. It lies here because it is made from a formula as well (kernel.h). So
+// Returns a rule that replaces each row by its "gradient", for rows that were computed elsewhere. This is not an
+// optimizer, and no operation names it. It lies here because it is made from a formula as well (kernel.h). So
 // DynamicTable::WriteRows rounds 16-bit rows as updates do.
 //
 // Row numbers must be distinct, because values of equal numbers would be summed.

@@ -182,7 +182,7 @@ class Distinct {
     }
   }
 
-  // HashRow is of no use here: within a part, its high bits are all the same.
+  // HashRow is of no use here: within a part, its high bits are equal.
   static uint32_t HashAgain(uint32_t number) { return (number ^ number >> 15) * 0x85EBCA6Bu; }
 
   // Marks in the two arrays below, which are read for each position.

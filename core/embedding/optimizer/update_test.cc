@@ -324,8 +324,8 @@ TEST_P(UpdateTest, ZeroGradientsMoveTheOtherRows) {
   for (size_t i = 0; i < weights.size(); ++i) ASSERT_NEAR(table.weights[i], weights[i], 4e-6);
 }
 
-// Updates tables of all rules, dimensions and sizes at once, some with all of their rows; the oracle updates them
-// alone.
+// Updates tables of all rules, dimensions and sizes at once, some with all of their rows; the oracle updates them one
+// by one.
 TEST_P(UpdateTest, SeveralTablesAreUpdatedAsOneByOne) {
   testing::Pool pool(3);
   for (const int64_t most : {5, 30000}) {
