@@ -47,7 +47,7 @@ std::vector<Table> Tables(int count, int size) {
   return tables;
 }
 
-// The numbers of a training, the same on all ranks: each rank can compute those of the others. `at` names the number.
+// The numbers of a training, the same on all ranks: each rank can compute the others' numbers. `at` names the number.
 float Number(std::initializer_list<int64_t> at) {
   uint64_t bits = 11;
   for (const int64_t part : at) bits = MixBits(bits ^ static_cast<uint64_t>(part));
@@ -112,8 +112,8 @@ class Oracle {
   const Rows& whole(int t) const { return whole_[t]; }
 
   // Sums a row's gradients as the ranks do. First each rank sums its own, in the order of its ids. With two stages,
-  // each relay rank adds those of its host, in the order of the ranks. The owner's update adds these sums in the order
-  // of their ranks.
+  // each relay rank adds the sums of its host, in the order of the ranks. The owner's update adds these sums in the
+  // order of their ranks.
   void Step(int step) {
     for (int t = 0; t < static_cast<int>(tables_.size()); ++t) {
       std::map<std::pair<int, int64_t>, std::vector<float>> sums;  // of (relay) rank and row
@@ -362,7 +362,7 @@ struct Counted {
   int64_t calls, sent_bytes, received_bytes, sent_messages;
 };
 
-// The formulas are those of lookup.h and of docs/algorithms.md. Only their bytes grow with the number of tables.
+// lookup.h and docs/algorithms.md have the formulas. Only their bytes grow with the number of tables.
 TEST_P(HostsTest, ExchangesAndMessagesDoNotGrowWithTheNumberOfTables) {
   const JobShape& shape = GetParam();
   const int64_t hosts = static_cast<int64_t>(shape.Hosts().size());

@@ -18,7 +18,7 @@ TEST(IdTable, NumbersIdsInOrderOfAppearance) {
       std::map<int64_t, int32_t> expected;
       for (int64_t i = 0; i < capacity; ++i) {
         // Multiples of a power of two, half of them negative, which a weak hash would pile up. With the range of 3
-        // nearly all of them are duplicates, with that of 2^62 none.
+        // nearly all of them are duplicates, with the range of 2^62 none.
         const int64_t id = (static_cast<int64_t>(random() % range) & ~int64_t{0xf}) - (i % 2 == 0 ? 0 : range / 2 + 16);
         const auto next = static_cast<int32_t>(expected.size());
         const int32_t number = table.FindOrInsert(id);

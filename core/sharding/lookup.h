@@ -23,11 +23,11 @@
 // local rows. So an owner gets the M rows that all ranks ask of it, in rank order. Combine sends the rows back the way
 // the ids came and puts one at the position of each id. The gradient of combine goes the way of the ids again: a rank
 // sums its gradients per distinct id, in the order of the ids, and the owner gets M gradients in rank order. So a
-// sparse update that adds in order sums every row in rank order, whatever the ranks' speed.
+// sparse update that adds in order sums every row in rank order, at any speed of the ranks.
 //
-// Each step takes a list of lookups and makes one exchange for all of them. The part that a rank can do and check alone
-// is a function of its own. If it fails, the caller declines the exchange (comm/collective/communicator.h), so that the
-// peers get the error.
+// Each step takes a list of lookups and makes one exchange for all of them. The part that a rank can do and check by
+// itself is a function of its own. If it fails, the caller declines the exchange (comm/collective/communicator.h), so
+// that the peers get the error.
 //
 //   step       alone           with the peers       bytes sent by a rank     bytes received
 //   route      PlanRoute       ExchangeRoute        8 U                      8 M
@@ -65,7 +65,7 @@
 // All exchanging functions are collectives: every rank calls them with the same number of lookups, in the same order,
 // with the same row sizes, even if it has no ids for some. They return the communicator's errors; their outputs are
 // then undefined. The other functions run on any thread, concurrently, and touch only their arguments. The structs own
-// nothing unless they say so: their memory outlives the call, and spans of a route stay with the caller.
+// nothing unless stated: their memory outlives the call, and spans of a route stay with the caller.
 namespace lockstep {
 
 // The number of rows of one lookup that this rank asks of each rank, and serves to each: both of length R. The two
@@ -96,8 +96,8 @@ struct LookupIds {
 
 // The part of route that a rank computes without its peers. Owns its vectors: 8 bytes for each distinct id.
 struct RoutePlan {
-  // The values that are sent, with the owner's row numbers. Owner r's part begins after those of the owners before it,
-  // at sum(send[0..r)).
+  // The values that are sent, with the owner's row numbers. Owner r's part begins after the parts of the owners before
+  // it, at sum(send[0..r)).
   std::vector<std::vector<int64_t>> local_rows;  // for each lookup: [U * width], by owner
   std::vector<std::vector<int64_t>> send;        // for each lookup: [R]
   std::vector<int> widths;                       // for each lookup: int64 values per item, 2 for counted keys, else 1
@@ -140,7 +140,7 @@ struct LookupRows {
 };
 
 // Returns INVALID_ARGUMENT if the arguments do not fit together. Splits are [R] and not negative, and there are as many
-// rows as the route serves. All places of `inverse` are those of distinct ids; if rows of distinct ids are wanted, the
+// rows as the route serves. All places of `inverse` are places of distinct ids; if rows of distinct ids are wanted, the
 // count is their number instead.
 Status CheckRows(int size, std::span<const LookupRows> lookups);
 
@@ -160,7 +160,7 @@ struct LookupGradient {
   void* out;                      // [M, width]: by local row of the route, in rank order
   bool distinct = false;          // whether there is one gradient for each distinct id, as in LookupRows
   // Gradients of ids may lie in runs of `run` gradients each. The next run begins `stride` elements after the begin of
-  // this one. A run of 0 means that all gradients lie together, as those of distinct ids always do.
+  // this one. A run of 0 means that all gradients are contiguous, as gradients of distinct ids always are.
   int64_t run = 0;
   int64_t stride = 0;
 };
@@ -178,8 +178,8 @@ struct GradientSums {
 // order of the ids, in float32 for 16-bit types, so the sums have the same bits in every run.
 Result<GradientSums> SumGradients(Communicator& communicator, std::span<const LookupGradient> lookups);
 
-// Sends the sums to the owners in one exchange for all lookups. `lookups` and `sums` are those of SumGradients. `out`
-// has one row for each rank that asked for a local row, not their sum: the optimizer's update adds them in this order.
+// Sends the sums to the owners in one exchange for all lookups. `lookups` and `sums` are as in SumGradients. `out` has
+// one row for each rank that asked for a local row, not their sum: the optimizer's update adds them in this order.
 Status ExchangeGradients(Communicator& communicator, std::string_view name, std::span<const LookupGradient> lookups,
                          const GradientSums& sums);
 

@@ -377,7 +377,7 @@ TEST(Gradient, OfDistinctIdsIsSentAsItIs) {
     ASSERT_EQ(Exchange(communicator, lookups), OkStatus());
     EXPECT_EQ(served[0], communicator.rank() == 0 ? std::vector<float>({1, 2}) : std::vector<float>({10, 20}));
     EXPECT_EQ(served[1], communicator.rank() == 0 ? std::vector<float>({100, 200}) : std::vector<float>());
-    // One lookup alone is sent without being packed.
+    // A single lookup is sent without being packed.
     served[0].assign(served[0].size(), -1);
     ASSERT_EQ(Exchange(communicator, std::span(lookups).first(1)), OkStatus());
     EXPECT_EQ(served[0], communicator.rank() == 0 ? std::vector<float>({1, 2}) : std::vector<float>({10, 20}));

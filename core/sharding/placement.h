@@ -27,7 +27,7 @@ struct RowRange {
 //   whole       one block of all rows: rank `first` has the whole table.
 //
 // In checkpoints the placement is another, contiguous: a rank holds the range ContiguousRange, and the ranges follow
-// one another, that of rank `first` first. A rank holds the same number of rows in both, LocalRows; it may be 0. Both
+// one another, rank `first`'s range first. A rank holds the same number of rows in both, LocalRows; it may be 0. Both
 // list a rank's rows in ascending order.
 //
 //   11 rows on 3 ranks    by rows       whole on rank 1    contiguous, by rows
@@ -91,8 +91,9 @@ struct Placement {
 //                it. String keys have no remainder.
 //   kOneRank     rank `rank` owns all keys.
 //
-// A string key is placed by its first fingerprint, whatever its int64 key in the table. If strings share a fingerprint
-// (a chance of 3 % with a billion strings), all but one of them have a key that is not their first fingerprint.
+// A string key is placed by its first fingerprint, regardless of its int64 key in the table. If strings share a
+// fingerprint (a chance of 3 % with a billion strings), all but one of them have a key that is not their first
+// fingerprint.
 struct KeyPlacement {
   enum class Kind : uint8_t { kHash, kRemainder, kOneRank };
 

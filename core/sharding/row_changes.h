@@ -9,10 +9,10 @@
 
 namespace lockstep {
 
-// Finds the rows of a rank's share of a table that differ from those of the last checkpoint, whatever has changed them:
-// an optimizer, an assignment, a program's array. It compares fingerprints of 64 bits, which take 8 bytes for each row.
-// (A changed row goes unnoticed with a chance of 2^-64. Marks by those who change rows would take less memory, but
-// TensorFlow's own operations make none.)
+// Finds the rows of a rank's share of a table that differ from the last checkpoint's rows, for any cause: an optimizer,
+// an assignment, a program's array. It compares fingerprints of 64 bits, which take 8 bytes for each row. (A changed
+// row goes unnoticed with a chance of 2^-64. Marks by those who change rows would take less memory, but TensorFlow's
+// own operations make none.)
 //
 //   RowChanges rows(base, count, row_bytes, parallel);      the checkpoint's rows
 //   ... training
@@ -30,10 +30,10 @@ class RowChanges {
   // rows: [count, row_bytes], less than 2^32 of them.
   RowChanges(const char* rows, int64_t count, int64_t row_bytes, const ParallelFor& parallel);
 
-  // Adds those of the rows `part` that differ to `changes`, in ascending order. rows: [part.count(), row_bytes], as
-  // they are now.
+  // Appends to `changes` which of the rows `part` differ, in ascending order. rows: [part.count(), row_bytes], as they
+  // are now.
   void Find(RowRange part, const char* rows, std::vector<Change>* changes) const;
-  // Takes the rows as those of the last checkpoint.
+  // Takes the rows as the last checkpoint's rows.
   void Accept(std::span<const Change> changes);
   // The same for the rows `part`. rows: [part.count(), row_bytes].
   void Accept(RowRange part, const char* rows);

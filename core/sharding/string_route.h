@@ -16,7 +16,7 @@
 // Route (lookup.h) for tables with string keys. Two strings may have the same fingerprint, so a fingerprint cannot be
 // sent instead of a string. The strings themselves are sent, each distinct one of a rank once, and the owner assigns
 // keys by their bytes (core/embedding/string_keys.h). The result is a route like any other: Combine and
-// ExchangeGradients move its rows and gradients together with those of other tables.
+// ExchangeGradients move its rows and gradients together with other tables' rows and gradients.
 //
 //   step       alone                       with the peers     bytes sent by a rank
 //   route      PlanStrings, PackStrings    ExchangeStrings    8 R + 8 U + the bytes of the U distinct strings
@@ -42,7 +42,7 @@ struct StringLookup {
   KeyPlacement placement = {};               // by hash or on one rank
 };
 
-// The part of one lookup that a rank computes alone. The views refer to the lookup's bytes.
+// The part of one lookup that a rank computes by itself. The views refer to the lookup's bytes.
 struct StringPlan {
   std::vector<std::string_view> strings;  // [U], by owner; those of one owner in the order of their first appearance
   std::vector<uint32_t> times;            // [U]: how often each was looked up, 2^32 - 1 at most

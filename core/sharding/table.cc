@@ -9,7 +9,8 @@
 //
 // Every call walks through the table in steps: first all ranks' rows among the first `length` local rows, then the
 // next, and so on. A step's rows are packed by destination, exchanged, and placed. A call needs memory only for the
-// packed and the arrived rows. The number of steps follows from the table's size, so it is the same on all ranks.
+// packed and the arrived rows. The number of steps follows from the table's size and is therefore the same on all
+// ranks.
 #include "core/sharding/table.h"
 
 #include <algorithm>
@@ -110,7 +111,7 @@ Status RelayToContiguous(Communicator& communicator, std::string_view name, Move
   return communicator.Barrier(name);
 }
 
-// The steps are those of RelayToContiguous in the other direction: receivers there are senders here.
+// The steps of RelayToContiguous in the other direction: receivers there are senders here.
 Status RelayFromContiguous(Communicator& communicator, std::string_view name, MovedTable table, const FillRows& fill,
                            void* out, int64_t step_bytes) {
   const int size = communicator.size(), rank = communicator.rank();

@@ -64,7 +64,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// Compares both directions with the placements themselves. A round trip alone could hide two errors that cancel.
+// Compares both directions with the placements themselves. A round trip by itself could hide two errors that cancel.
 TEST(Table, IsRelaidBothWays) {
   for (const Case& c : Cases()) {
     testing::RunOnThreads(c.size, [&](Communicator& communicator) {

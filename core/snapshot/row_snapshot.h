@@ -35,8 +35,8 @@ namespace lockstep {
 // time for any number of rows. A copy goes to a block of about 1 MB that never moves. Nothing grows as a whole: a hash
 // table or a vector of all copies would make one training step much longer than the others.
 //
-// Without memory for a copy, the snapshot is lost and the change goes on: what is read is not to be used, and status()
-// tells so.
+// Without memory for a copy, the snapshot is lost and the change continues: status() is an error, and the rows that
+// were read are not to be used.
 //
 // Threads. BeforeChange may be called for any row at any time, and meanwhile one thread reads. A row changes only after
 // BeforeChange has returned for it. A thread that wants a row waits while another one copies it.
@@ -76,8 +76,8 @@ class RowSnapshot {
   // Does the same for rows that will be read again.
   void Peek(int64_t begin, int64_t end, void* out) { ReadRows(begin, end, out, /*again=*/true); }
 
-  // Calls visit(row) for those of the rows [begin, end) that were neither copied nor read, with the row for itself. A
-  // row that another thread is copying now comes with the copies.
+  // Calls visit(row) for each row in [begin, end) that was neither copied nor read, with the row for itself. A row that
+  // another thread is copying now comes with the copies.
   template <typename Visitor>
   void Visit(int64_t begin, int64_t end, const Visitor& visit) {
     end = std::min(end, count_);
@@ -102,7 +102,7 @@ class RowSnapshot {
 
   // Returns RESOURCE_EXHAUSTED if a row could not be copied before it changed. To be asked after the last read.
   Status status() const;
-  // Returns the bytes of a row: those of its columns.
+  // Returns the bytes of a row: the sum over its columns.
   int64_t row_bytes() const { return row_bytes_; }
   // Returns the memory of the copies.
   int64_t copied_bytes() const LOCKSTEP_EXCLUDES(mutex_);

@@ -91,7 +91,7 @@ TEST(RowSnapshot, HasNoRowsOfAnEmptyShard) {
   }
 }
 
-// Rows of several columns come whole, those of a predicate alone, and rows that are made later not at all.
+// Rows of several columns come whole, only the predicate's rows come, and rows that are made later do not.
 TEST(RowSnapshot, InAnyOrderHasEachRowOfItOnce) {
   Rows rows = Numbered();
   std::vector<int64_t> keys(kRows);
