@@ -20,7 +20,7 @@ class Checksums {
   // else.
   static Result<std::shared_ptr<Checksums>> Parse(const std::vector<std::string>& words);
 
-  // Returns whether there are no checksums, so that every file is accepted.
+  // Returns whether it is empty, so that every file is accepted.
   bool empty() const { return entries_.empty(); }
 
   // Returns INVALID_ARGUMENT with the name of a file that has no checksum, unless there are none at all.

@@ -188,9 +188,9 @@ std::shared_ptr<Decoder::Task> Decoder::Claim(size_t* column) {
   return nullptr;
 }
 
-// Schedules the next piece of the plan's ranges. Returns false if there is no room or no more range. A range may need
+// Schedules the next piece of the plan's ranges. Returns false without room or a further range. A range may need
 // several pieces, or none if the last piece reaches beyond it. range_ stays until pieces reach its end. The limit is
-// checked before a piece and not after it, so it is exceeded by at most one piece.
+// checked before a piece and not after it; at most one piece exceeds it.
 bool Decoder::ScheduleNext() {
   if (plan_ended_) return false;
   if (!range_) range_ = plan_.Next();

@@ -55,8 +55,8 @@ struct Piece {
 // Decoded pieces that are not yet taken count against a limit of rows. It bounds the memory to some 100 MB, besides
 // what the consumer holds. Only one thread calls Next; any thread may call Cancel.
 //
-// Errors: those of ParquetFile, and FAILED_PRECONDITION if a file's row groups differ from those that the Source read.
-// An error takes the place of its piece, so all pieces before it come out first. CANCELLED comes at once.
+// Errors: ParquetFile's, and FAILED_PRECONDITION if a file's row groups differ from those that the Source read. An
+// error takes the place of its piece, so all pieces before it come out first. CANCELLED comes at once.
 class Decoder {
  public:
   // Starts the threads. `plan` stands `position` rows after the beginning of the share, and `runs` are what it reads
@@ -90,7 +90,7 @@ class Decoder {
   std::shared_ptr<Stretch> NewStretch(const RowRange& range) const LOCKSTEP_REQUIRES(mutex_);
   std::shared_ptr<Task> NewTask(const std::shared_ptr<Stretch>& stretch, int64_t first_wanted) const
       LOCKSTEP_REQUIRES(mutex_);
-  // These use members that do not change or that they alone may touch:
+  // These use members that do not change or that only they may touch:
   Status Decode(Task& task, size_t column) LOCKSTEP_EXCLUDES(mutex_);
   Status Select(Task& task);
   Status DecodeField(Task& task, size_t field);
@@ -118,7 +118,7 @@ class Decoder {
   bool plan_ended_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   bool stopped_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   Status error_ LOCKSTEP_GUARDED_BY(mutex_);
-  // Of the files that the plan will touch again.
+  // Stretches of the files that the plan will touch again.
   std::map<int, std::shared_ptr<Stretch>> stretches_ LOCKSTEP_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Task>> tasks_ LOCKSTEP_GUARDED_BY(mutex_);  // in order, not taken yet
   int64_t rows_ahead_ LOCKSTEP_GUARDED_BY(mutex_) = 0;                   // of tasks_

@@ -205,7 +205,7 @@ std::optional<RowRange> RowPlan::NextOfBatches() {
     ++step_;
     step_offset_ = 0;
   }
-  // The file is done if this worker's next row lies after the file's last row group, or if there is no next row.
+  // The file is done if this worker's next row lies after the file's last row group, or if it has no next row.
   auto [next_begin, next_end] = StepRows(step_);
   int64_t file_end = segment_end;
   for (size_t i = segment_ + 1; i < segments_->size() && (*segments_)[i].file == segment.file; ++i) {

@@ -64,7 +64,7 @@ struct RowRange {
   friend bool operator==(const RowRange&, const RowRange&) = default;
 };
 
-// The sequence of row ranges that one worker reads. It depends only on the row groups' sizes and the options, so it is
+// The sequence of row ranges that one worker reads. It depends only on the row groups' sizes and the options, and is
 // the same on every machine. A file's ranges come in ascending order. Copies are cheap and continue where the original
 // stands. Thread-compatible.
 //
@@ -81,7 +81,7 @@ class RowPlan {
   // options (see Validate) and for a step of more than 2^63 rows, DATA_LOSS for files of more than 2^63 rows.
   static Result<RowPlan> Make(const std::vector<std::vector<int64_t>>& group_rows, const PlanOptions& options);
 
-  // Returns the number of rows of this worker, whatever part is already taken.
+  // Returns the number of rows of this worker, including the part that is already taken.
   int64_t total_rows() const { return total_rows_; }
 
   // Returns the next range, which is never empty, or nothing at the end.

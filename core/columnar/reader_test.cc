@@ -30,7 +30,7 @@ SourceOptions OptionsOf(std::vector<std::string> paths, int64_t batch_size, int6
   return options;
 }
 
-// Files in a folder that the test removes at its end.
+// Files in a folder that the test removes when it ends.
 class ReaderTest : public testing::Test {
  protected:
   void SetUp() override {

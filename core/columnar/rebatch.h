@@ -23,7 +23,7 @@ struct RebatchOptions {
   // are not drawn yet. So a row comes out at most that many rows before its place. At least 1.
   std::optional<int64_t> buffer_size = std::nullopt;
 
-  // The draws depend only on this seed: the same seed draws the same rows, whatever the sizes of the input batches.
+  // The draws depend only on this seed: the same seed draws the same rows, for input batches of any sizes.
   uint64_t seed = 0;
 };
 

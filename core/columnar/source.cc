@@ -148,7 +148,7 @@ Result<std::shared_ptr<const Source>> Source::Make(SourceOptions options) {
   // Each thread takes the next file. After a failure no further file is begun, but every file that was taken is
   // completed, so all files before a failed one have a result. `next` only assigns numbers and `failed` only saves
   // work, so no other memory depends on their order. Joining the threads hands over the results. This thread works too,
-  // alone if no thread can be started.
+  // by itself if no thread can be started.
   std::vector<std::optional<Result<File>>> results(paths.size());
   std::atomic<size_t> next = 0;
   std::atomic<bool> failed = false;

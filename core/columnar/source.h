@@ -26,7 +26,7 @@ struct SourceOptions {
 
   // The rows to read. Row groups that have no such row by their statistics are left out. Shares, turns of files
   // (PlanOptions) and positions count all rows of the other row groups. Not allowed with PartitionBy::kBatches, whose
-  // order is that of all rows.
+  // order is the order of all rows.
   Filter filter;
 
   // Leaves out what cannot be read, instead of failing:
@@ -34,7 +34,7 @@ struct SourceOptions {
   //   - the rest of a row group from the damaged piece on;
   //   - files whose format or footer is damaged, which then have no rows.
   //
-  // A missing file remains an error, and so does a file that lacks a column or has it in another type. Not
+  // A missing file remains an error. A file that lacks a column, or has it in another type, also remains one. Not
   // allowed with PartitionBy::kBatches.
   bool skip_corrupted = false;
 

@@ -63,8 +63,7 @@ class ArrowParquetFile : public ArrowFile {
       int64_t bytes = 0;
       for (const Field& field : fields) {
         const auto leaf = leaves.find(field.name);
-        // Sizes in the footer are those of encoded values, which may be far smaller. A missing column has no size
-        // there.
+        // Sizes in the footer count encoded values, which may be far smaller. A missing column has no size there.
         bytes += std::max<int64_t>(8, leaf == leaves.end() ? 0 : LeafBytes(leaf->second));
       }
       return std::max<int64_t>(1, bytes);

@@ -20,7 +20,7 @@ struct ProtoField {
   bool operator==(const ProtoField&) const = default;
 };
 
-// Walks through the fields of a message, in their order. Never reads beyond the bytes, whatever they are. Not
+// Walks through the fields of a message, in their order. Never reads beyond the bytes, even if they are malformed. Not
 // thread-safe; does not own the bytes.
 //
 //   ProtoFields fields(message);

@@ -1,5 +1,5 @@
 // Rows that a filter drops are removed before Arrow's arrays become columns. So a null in such a row, or a list of the
-// wrong length, is no error. If a filter keeps all rows of a piece, nothing is copied.
+// wrong length, is not an error. If a filter keeps all rows of a piece, nothing is copied.
 #include "core/columnar/arrow/stream.h"
 
 #include <arrow/array/concatenate.h>

@@ -99,7 +99,7 @@ class RowSelector {
 };
 
 // An open file. Every error's message begins with the file's name, and with the column's if there is one. No exception
-// of Arrow gets out, and nothing ends the process, whatever the file holds. Thread-safe.
+// of Arrow gets out, and no content of a file ends the process. Thread-safe.
 class ParquetFile {
  public:
   virtual ~ParquetFile() = default;

@@ -21,7 +21,7 @@
 // the interface's id tells whether they do.
 namespace lockstep::columnar {
 
-// The functions of the library for Arrow. The contracts are those of files.h.
+// The functions of the library for Arrow. files.h has the contracts.
 struct ArrowLibrary {
   // ArrowInterfaceId() of the sources of the library: the first member, because a library with another id may have
   // other members.

@@ -27,8 +27,7 @@ bool IsRemote(std::string_view name);
 // not know, and UNAVAILABLE if the file system cannot be reached.
 Result<std::shared_ptr<ParquetFile>> OpenParquetFile(const std::string& path);
 
-// Reads the whole file and passes its bytes to `use`, piece by piece. Errors are those of opening it and those of
-// reading.
+// Reads the whole file and passes its bytes to `use`, piece by piece. Returns the errors of opening and of reading it.
 Status ReadFile(const std::string& name, const std::function<void(std::string_view)>& use);
 
 // Does the same as ExpandPaths for one remote name: a file, a folder, or a pattern with * and [...] ('?' begins the
