@@ -34,7 +34,7 @@ namespace lockstep {
 // Dot products, norms and coefficients are computed in double. Between the rounds, elements stay in their type, except
 // that float16 and bfloat16 are kept in float and rounded once at the end. If a tensor is zero, or its squared norm is
 // below the smallest normal double, the other tensor comes out unchanged. An infinity or a NaN on one of several ranks
-// makes all elements of that tensor, and only of that tensor, NaN on all ranks.
+// makes all elements of only that tensor NaN on all ranks.
 //
 // counts_of_tensors: the elements of each tensor of the list, equal on all ranks; some may be 0. in, out: [sum of
 // counts_of_tensors], the tensors one after another. `in` may be `out`; it is best in a SharedBuffer of `communicator`,

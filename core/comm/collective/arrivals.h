@@ -28,7 +28,7 @@ namespace lockstep {
 Allocate Expecting(std::string_view exchange, std::span<const int64_t> wanted, void* memory);
 
 // Returns an error if a count is negative, or all items together exceed the memory of this machine. counts: [n].
-// ranks: the names of those that announce them, [n]; empty: 0 to n - 1.
+// ranks: the names of the announcing ranks, [n]; empty: 0 to n - 1.
 Status CheckAnnounced(std::string_view exchange, std::span<const int64_t> counts, int64_t item_bytes,
                       std::span<const int> ranks = {});
 
