@@ -13,7 +13,7 @@ namespace lockstep {
 //   PassCrashPoint("commit: index renamed");   // in the work
 //   CrashAt("commit: index renamed", 1);       // in the test's process, before the work
 //
-// Nothing else enables a crash point: there is no environment variable and no option for it.
+// Nothing else enables a crash point: neither an environment variable nor an option does.
 
 // Ends this process by SIGKILL, as the system would, if CrashAt asked for a crash at point `name`. Otherwise it costs a
 // load and a branch. Any thread.

@@ -8,7 +8,7 @@ namespace lockstep {
 // The element types that the core computes with or carries. Kernels dispatch on the type once, at their edge. A bool is
 // a byte: results are 0 or 1, and every input other than 0 is true.
 //
-// The values are indices into the table in dtype.cc and into that of the reductions (comm/collective/reduce.cc), which
+// The values are indices into the table in dtype.cc and into the reductions' table (comm/collective/reduce.cc), which
 // both follow this order. Ranks also compare the values with each other and read them in shared memory, so the ranks of
 // one job have to run the same build. A new type goes to the end, into both tables and kDTypeCount, and raises
 // kLayoutVersion (comm/shm/layout.h).

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Two readers take turns so that one of them always holds the mutex; the writer gets it all the same.
+// Two readers take turns so that one of them always holds the mutex; the writer still gets it.
 TEST(FairSharedMutex, WriterIsNotKeptOutByReaders) {
   FairSharedMutex mutex;
   std::atomic<bool> written{false};

@@ -6,7 +6,7 @@
 #include <shared_mutex>
 
 // Annotations of locks, for clang's thread safety analysis (`make lint`). They are attributes of clang and have no
-// effect on the program; other compilers do not see them. The names are those of clang's manual:
+// effect on the program; other compilers do not see them. The names come from clang's manual:
 // https://clang.llvm.org/docs/ThreadSafetyAnalysis.html
 #if defined(__clang__)
 #define LOCKSTEP_THREAD_ANNOTATION(x) __attribute__((x))
@@ -22,12 +22,12 @@
 #define LOCKSTEP_GUARDED_BY(mutex) LOCKSTEP_THREAD_ANNOTATION(guarded_by(mutex))
 #define LOCKSTEP_PT_GUARDED_BY(mutex) LOCKSTEP_THREAD_ANNOTATION(pt_guarded_by(mutex))
 
-// The caller holds the mutexes, alone or shared with other readers; the caller does not hold them.
+// The caller holds the mutexes, exclusively or shared with other readers; the caller does not hold them.
 #define LOCKSTEP_REQUIRES(...) LOCKSTEP_THREAD_ANNOTATION(requires_capability(__VA_ARGS__))
 #define LOCKSTEP_REQUIRES_SHARED(...) LOCKSTEP_THREAD_ANNOTATION(requires_shared_capability(__VA_ARGS__))
 #define LOCKSTEP_EXCLUDES(...) LOCKSTEP_THREAD_ANNOTATION(locks_excluded(__VA_ARGS__))
 
-// The function takes or releases the mutexes; without an argument, those of the object.
+// The function takes or releases the mutexes; without an argument, the object's.
 #define LOCKSTEP_ACQUIRE(...) LOCKSTEP_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define LOCKSTEP_ACQUIRE_SHARED(...) LOCKSTEP_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
 #define LOCKSTEP_TRY_ACQUIRE(...) LOCKSTEP_THREAD_ANNOTATION(try_acquire_capability(__VA_ARGS__))
@@ -93,7 +93,7 @@ class LOCKSTEP_CAPABILITY("mutex") SharedMutex {
   void lock_shared() LOCKSTEP_ACQUIRE_SHARED() { mutex_.lock_shared(); }
   void unlock_shared() LOCKSTEP_RELEASE_SHARED() { mutex_.unlock_shared(); }
 
-  // Tell the analysis that the caller holds the mutex (alone, shared); check nothing.
+  // Tell the analysis that the caller holds the mutex (exclusively, shared); check nothing.
   void AssertHeld() const LOCKSTEP_ASSERT_CAPABILITY(this) {}
   void AssertReaderHeld() const LOCKSTEP_ASSERT_SHARED_CAPABILITY(this) {}
 

@@ -6,7 +6,7 @@
 #include <string>
 
 // A message is padded to blocks of 64 bytes. Each block is mixed into a state of eight 32-bit words, which is the
-// digest in the end. All numbers are big-endian. The names a to h, w, s0, s1, t1 and t2 are those of the standard.
+// digest in the end. All numbers are big-endian. The names a to h, w, s0, s1, t1 and t2 are the standard's.
 
 namespace lockstep {
 namespace {

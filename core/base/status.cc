@@ -24,7 +24,7 @@ std::string_view StatusCodeName(StatusCode code) {
     case StatusCode::kDataLoss: return "DATA_LOSS";
   }
   // This return is behind the switch, not a default in it, so that the compiler warns of a code without a name. A
-  // number from a peer that is no valid code ends here.
+  // number from a peer that is not a valid code ends here.
   return "UNKNOWN";
 }
 

@@ -12,8 +12,8 @@ namespace lockstep {
 //   thread-compatible  calls of const methods may run at once; a call that changes the object needs the caller's order
 //   R, B, F, L, U, D   ranks, batch, features, ids of a feature, distinct ids, dimension of a row
 
-// The reason of a failed call. The names and meanings are those of absl::StatusCode. So the one converter to TensorFlow
-// (tf/bridge) is a switch, and callers classify errors by code, never by text. The core uses them for:
+// The reason of a failed call. The names and meanings are the same as absl::StatusCode's. So the one converter to
+// TensorFlow (tf/bridge) is a switch, and callers classify errors by code, never by text. The core uses them for:
 //
 //   CANCELLED            Abort or Leave, here or on a peer; a reader that is closed
 //   INVALID_ARGUMENT     an argument or option that is wrong on any rank and at any time

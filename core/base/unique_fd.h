@@ -12,7 +12,7 @@ namespace lockstep {
 //
 // System calls use -1 for "no descriptor": they return it, and poll ignores entries with it. UniqueFd keeps to that
 // convention, so it takes their results and serves their calls. Interfaces between parts of this project pass
-// std::optional<int> instead, without a value if there is no descriptor.
+// std::optional<int> instead, without a value for no descriptor.
 //
 //   UniqueFd fd(socket(...));                         // takes ownership of the result, -1 included
 //   if (!fd.valid()) return ErrnoStatus("socket", errno);
@@ -38,7 +38,7 @@ class UniqueFd {
   // Returns the descriptor for system calls, or kNone if there is none. It stays owned: do not close it or keep it
   // longer.
   int get() const { return fd_; }
-  // Returns the same for interfaces: no value if there is no descriptor.
+  // Returns the same for interfaces: no value without a descriptor.
   std::optional<int> borrowed() const { return valid() ? std::optional(fd_) : std::nullopt; }
   // Returns the descriptor and gives up its ownership: the caller closes it.
   [[nodiscard]] int Release() { return std::exchange(fd_, kNone); }

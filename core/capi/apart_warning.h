@@ -10,7 +10,7 @@ namespace lockstep {
 // The warning of a process whose job has several workers that train apart. It has not begun to join the others, and
 // already reads its share of the data, or makes a table. There is one warning in the life of a process.
 //
-// Datasets cannot say so themselves, since only Python knows the place of the process in its job. Therefore Python
+// Datasets cannot warn by themselves, since only Python knows the place of the process in its job. Therefore Python
 // leaves a text before (`SetText`), and the first element that a share gives shows it (`NoteRead`).
 //
 // Thread-safe, without locks: threads of tf.data call it for each element, and a process may fork meanwhile.

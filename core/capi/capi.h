@@ -55,7 +55,7 @@ typedef struct {
 // threads that ask for the rank meanwhile get LOCKSTEP_NO_CONTEXT. The options are not kept.
 //
 // FAILED_PRECONDITION if there is already a context, or if another thread made one meanwhile (this call's own context
-// then leaves the job again). Otherwise returns the errors of Context::Create. After an error there is no context, and
+// then leaves the job again). Otherwise returns the errors of Context::Create. After an error no context exists, and
 // init may be called again on all ranks.
 int lockstep_init(const LockstepContextOptions* options);
 

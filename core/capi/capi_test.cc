@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-// A job of one rank: there is no rendezvous, so it needs neither address nor secret.
+// A job of one rank: it has no rendezvous and needs neither address nor secret.
 LockstepContextOptions OptionsOf(int rank, int size) {
   return {.rank = rank,
           .size = size,
@@ -47,7 +47,7 @@ TEST(CapiTest, WithoutAContextTheErrorSaysHowToMakeOne) {
   EXPECT_STREQ(lockstep_last_error(), "");
 }
 
-// The process ends with an exit code or by a signal, whatever it does at that time.
+// The process ends with an exit code or by a signal, at any time.
 TEST(CapiTest, AProcessEndsWithinTheTimeThatItGivesItself) {
   if (LOCKSTEP_SANITIZED) GTEST_SKIP() << "the thread sanitizer has a thread of its own, and allows none in forks then";
   for (const int code : {3, -SIGINT}) {

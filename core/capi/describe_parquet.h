@@ -15,8 +15,8 @@ extern "C" {
 //      {"name": "odd", "error": "why it cannot be read"}, ...]}
 //
 // dtype is TensorFlow's name, or "null" for a column whose values are all null and have no type; ragged_rank is the
-// number of nested lists; shape is that of one innermost value ([] for a number). A column whose type cannot be read
-// does not affect the others. If the file cannot be read at all, returns:
+// number of nested lists; shape is the shape of one innermost value ([] for a number). A column whose type cannot be
+// read does not affect the others. If the file cannot be read at all, returns:
 //
 //   {"code": "NOT_FOUND", "error": message}
 //

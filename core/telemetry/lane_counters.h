@@ -65,7 +65,7 @@ class LaneCounters {
   int64_t collectives() const { return Read(collectives_); }
   int64_t sent_bytes() const { return Read(sent_bytes_); }
   int64_t received_bytes() const { return Read(received_bytes_); }
-  // Messages between this rank and those of other hosts, and their bytes. They differ from the bytes of calls: the
+  // Messages between this rank and ranks of other hosts, and their bytes. They differ from the bytes of calls: the
   // ranks of a host exchange through shared memory, and send for each other.
   int64_t sent_messages() const { return Read(sent_messages_); }
   int64_t sent_message_bytes() const { return Read(sent_message_bytes_); }

@@ -61,7 +61,7 @@ class Telemetry {
   void Record(const TraceEvent& event);
 
   // Returns all counters as an object of JSON: {"ns": now, "steps": 3, "lanes": [{"lane": "ordered", "rank": 0, ...}],
-  // "tables": [{"name": "user", ...}], "dropped_events": 0}. The keys are those of the counters' getters.
+  // "tables": [{"name": "user", ...}], "dropped_events": 0}. The keys are the names of the counters' getters.
   std::string Json() const;
 
  private:

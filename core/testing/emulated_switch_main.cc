@@ -132,7 +132,7 @@ class Sender {
     }
   }
 
-  // Reads some frames; returns false if there are no more.
+  // Reads some frames; returns false after the last.
   bool Take() {
     for (int taken = 0; taken < 16; ++taken) {
       if (queue_.size() >= kMostQueuedFrames) return false;

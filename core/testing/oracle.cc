@@ -29,8 +29,8 @@ struct Format {
 // Returns the format of float16 or bfloat16.
 Format FormatOf(DType dtype) { return dtype == DType::kFloat16 ? Format{10, 15} : Format{7, 127}; }
 
-// Decodes a number. An exponent of all ones is infinity or NaN. An exponent of zeros is a subnormal: its unit is that
-// of exponent 1, and it has no implicit leading bit.
+// Decodes a number. An exponent of all ones is infinity or NaN. An exponent of zeros is a subnormal: its unit is the
+// unit of exponent 1, and it has no implicit leading bit.
 double Decode16(uint16_t bits, Format format) {
   const int exponent_mask = 0x7fff >> format.fraction_bits;
   const int exponent = (bits >> format.fraction_bits) & exponent_mask;
@@ -43,8 +43,8 @@ double Decode16(uint16_t bits, Format format) {
   return sign * std::ldexp(exponent == 0 ? fraction : (1 << format.fraction_bits) + fraction, unit);
 }
 
-// The inverse, rounded. The unit of the last place is that of the value's own exponent, but not below that of the
-// smallest normal number. So the same formula gives subnormals.
+// The inverse, rounded. The unit of the last place follows from the value's own exponent, but is at least the unit of
+// the smallest normal number. So the same formula gives subnormals.
 uint16_t Encode16(double value, Format format) {
   const int sign = std::signbit(value) ? 0x8000 : 0;
   const int infinity = 0x7fff >> format.fraction_bits << format.fraction_bits;
@@ -56,7 +56,7 @@ uint16_t Encode16(double value, Format format) {
   const int unit = std::max(exponent - 1, 1 - format.bias) - format.fraction_bits;
   // In the default rounding mode: to nearest, ties to even.
   const int units = static_cast<int>(std::nearbyint(std::ldexp(std::fabs(value), -unit)));
-  // Normal numbers carry their implicit bit into the exponent field, and so does a fraction that was rounded up.
+  // Normal numbers carry their implicit bit into the exponent field; a fraction that was rounded up also does.
   const int bits = ((unit + format.fraction_bits + format.bias - 1) << format.fraction_bits) + units;
   return static_cast<uint16_t>(sign | std::min(bits, infinity));
 }
@@ -125,8 +125,8 @@ double ApplyFloat(std::string_view op, DType dtype, double a, double b) {
   return b > a ? b : a;
 }
 
-// Computes sums and products as unsigned numbers, because overflow of signed ones is undefined. The order is that of
-// int64_t, which holds the values of all types except uint64.
+// Computes sums and products as unsigned numbers, because overflow of signed ones is undefined. The order is int64_t's,
+// which holds the values of all types except uint64.
 int64_t ApplyInt(std::string_view op, DType dtype, int64_t a, int64_t b) {
   if (op == "sum") return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   if (op == "product") return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));

@@ -24,7 +24,7 @@ namespace lockstep::testing {
 std::string RandomTensor(DType dtype, int64_t count, uint64_t seed);
 
 // Returns out[i] = tensors[0][i] op tensors[1][i] op ..., in that order. `op` is "sum", "mean", "min", "max" or
-// "product". There is at least one tensor, and all have one length. The rules are those of ReduceFunction
+// "product". There is at least one tensor, and all have one length. The rules are ReduceFunction's
 // (comm/collective/reduce.h): 16-bit formats accumulate in float and are rounded once, integers wrap, and NaN wins. For
 // bool, sum and max are "or", product and min are "and".
 std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std::string>& tensors);

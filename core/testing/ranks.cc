@@ -124,8 +124,8 @@ void DieNow() {
 void FreezeNow() { kill(getpid(), SIGSTOP); }
 
 // The kernel's own choice would be one of the ports that it gives to outgoing connections, from 32768 on. One of those,
-// of a test that runs beside this one, could take the port before a rank listens. The ports here are taken by servers
-// alone. Each process begins elsewhere among them. The socket never listens, so the port is free once it is closed.
+// of a test that runs beside this one, could take the port before a rank listens. Only servers take the ports here.
+// Each process begins elsewhere among them. The socket never listens, so the port is free once it is closed.
 std::string FreeLocalAddress() {
   constexpr unsigned kFirst = 10000, kPorts = 22000;
   static unsigned next = std::random_device()();

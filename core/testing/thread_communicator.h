@@ -64,10 +64,10 @@ struct ThreadBoard {
 // need neither processes nor shared memory, run under a debugger, and are checked by sanitizers.
 //
 // These parts of Communicator's contract are missing:
-// - there are no deadlines: a rank that never comes hangs the test;
-// - reductions are sums, whatever `op` is, and only of float and double;
+// - it has no deadlines: a rank that never comes hangs the test;
+// - reductions are sums for any `op`, and only of float and double;
 // - ranks are checked only for different kinds, names and (in AllGatherV and AllToAllV) types of calls;
-// - there are no shared buffers and no links, and arguments are not checked;
+// - it has neither shared buffers nor links, and does not check arguments;
 // - Abort ends the process, because no test uses it.
 //
 // One object for each rank, used by one thread at a time. As everywhere, sums are in rank order.
