@@ -1,5 +1,5 @@
-// Restores dynamic tables, and saves those of checkpoints of objects (tables/dynamic/serialized.py). The checkpoints of
-// jobs are saved by save_op.cc. A save, on every worker, between two training steps:
+// Restores dynamic tables, and saves the tables in checkpoints of objects (tables/dynamic/serialized.py). The
+// checkpoints of jobs are saved by save_op.cc. A save, on every worker, between two training steps:
 //
 //   op                        does
 //   LockstepBeginSnapshots    begins a snapshot of all tables; returns the numbers of keys, which the workers exchange
@@ -55,7 +55,8 @@ class TablesKernel : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) final {
     const Status status = Run(context);
     if (!status.ok()) {
-      // If a snapshot is left unread, every change is copied aside, so it is dropped. The first error is already known.
+      // While a snapshot is left unread, every change is copied aside. Therefore it is dropped. The first error is
+      // already known.
       (void)ForEach(context, [](DynamicTableResource& table, int) {
         table.DropSnapshot();
         return OkStatus();

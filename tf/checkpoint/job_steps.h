@@ -21,7 +21,7 @@ Status AgreeOnStatus(Communicator& communicator, const std::string& name, const 
 //   return steps.status();
 class JobSteps {
  public:
-  // `name` is that of the exchanges; the communicator outlives the object.
+  // `name` is the name of the exchanges; the communicator outlives the object.
   JobSteps(Communicator& communicator, std::string name) : communicator_(communicator), name_(std::move(name)) {}
 
   // Runs a step that may fail on some ranks, and agrees on its result. If it has collectives of its own, it fails

@@ -6,7 +6,7 @@
 //
 // A piece takes 8 MiB, or 1/256 of the largest share if that is more (kMostSlices). save_job.h writes them.
 //
-// An incremental checkpoint may have a table's changed rows alone (saved_table.h). They are in no order, so each worker
+// An incremental checkpoint may have only a table's changed rows (saved_table.h). They are in no order, so each worker
 // reads the ids of all of them, and the rows of those pieces that have any of its own. If as many workers have saved
 // it, these are the pieces that it has written itself.
 //

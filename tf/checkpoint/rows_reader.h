@@ -24,8 +24,8 @@ namespace lockstep {
 // For one thread; the file outlives it.
 class RowsReader {
  public:
-  // Prepares to read `rows` of the tensor `name`, [R, ...]. `prefix` is that of `file`. NOT_FOUND if there is no such
-  // tensor. INVALID_ARGUMENT if it has another type or shape. DATA_LOSS if some of the rows are in no slice.
+  // Prepares to read `rows` of the tensor `name`, [R, ...]. `prefix` is the prefix of `file`. NOT_FOUND if there is no
+  // such tensor. INVALID_ARGUMENT if it has another type or shape. DATA_LOSS if some of the rows are in no slice.
   static Result<std::unique_ptr<RowsReader>> Open(tensorflow::BundleReader* file, const std::string& prefix,
                                                   const std::string& name, tensorflow::DataType dtype,
                                                   const tensorflow::TensorShape& shape, RowRange rows);
@@ -57,7 +57,8 @@ class RowsReader {
   Status Advance(int64_t count, char* data);
   // Begins the next piece: reads its rows before the next wanted one.
   Status BeginPiece();
-  // Reads the following bytes of the piece; into `data`, or to nowhere if it is null. Compares the checksum at its end.
+  // Reads the following bytes of the piece; into `data`, or to nowhere if it is null. Compares the checksum after the
+  // last byte.
   Status ReadBytes(int64_t bytes, char* data);
 
   const std::string name_;

@@ -12,7 +12,7 @@ namespace lockstep {
 //
 //   tensor                  type, shape            holds
 //   <table>-keys            int64 or string [K]    the admitted keys
-//   <table>-values          float [K, D]           their rows, whatever type the table's rows have
+//   <table>-values          float [K, D]           their rows, for table rows of any type
 //   <table>/<slot>          float [K, D]           one for each slot of an optimizer
 //   <table>-freqs           int64 [K]              how often each key was seen, if the table records it
 //   <table>-versions        int64 [K]              the step in which each key was last seen, if the table records it
@@ -42,8 +42,8 @@ namespace lockstep {
 // or if the restored table places its keys in another way, every worker that owns any reads all of it once and keeps
 // its own keys. Sorting by owner for any R would cost each save a random walk over its file.
 //
-// TensorFlow reads no slices of strings. So string keys are one tensor, which worker 0 makes from those of all workers.
-// A restoring worker reads it whole and keeps the strings that it owns.
+// TensorFlow reads no slices of strings. So string keys are one tensor, which worker 0 makes from the strings of all
+// workers. A restoring worker reads it whole and keeps the strings that it owns.
 //
 // In an incremental checkpoint the table is called <table>-changed, and has only the keys that were seen or changed
 // since the checkpoint that it builds on. It also has

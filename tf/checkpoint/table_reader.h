@@ -19,7 +19,7 @@ namespace lockstep {
 //
 // State that the checkpoint lacks begins with initial values: slots of an optimizer that did not train it, and counts
 // that it did not record. Slots that the present optimizer lacks are kept, and saved again. Admitted keys stay
-// admitted, whatever the table's options are now. Candidates keep their counts if the table counts exactly.
+// admitted, regardless of the table's present options. Candidates keep their counts if the table counts exactly.
 //
 // Bloom filters. With as many workers as before, each worker gets its own counters. Otherwise a worker takes the
 // maximum of the counters of all writers that may have counted its keys. So no key is counted less often than it was

@@ -21,7 +21,7 @@ struct TableShare {
   int rank = 0;
   bool changes = false;  // an incremental checkpoint
   TableParts admitted, candidates, removed;
-  // The id of this checkpoint, and that of the one that it builds on, if it is incremental.
+  // The id of this checkpoint, and the id of the checkpoint that it builds on, if it is incremental.
   int64_t checkpoint_id = 0;
   std::optional<int64_t> previous = std::nullopt;
   // The table's clock when the snapshot began.
@@ -34,7 +34,7 @@ struct TableShare {
 using TableCounts = std::array<int64_t, 3>;
 TableCounts CountsOf(const Snapshot& snapshot);
 
-// Returns an id for a checkpoint that no other one has, whatever seeds the program sets: it is not from TensorFlow's
+// Returns an id for a checkpoint that no other one has. The program's seeds do not matter: it is not from TensorFlow's
 // generators.
 int64_t NewCheckpointId();
 

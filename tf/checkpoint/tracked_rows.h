@@ -32,7 +32,7 @@ class TrackedRows : public tensorflow::ResourceBase {
   // Returns null if there is none.
   static Pointer Find(tensorflow::OpKernelContext* context, const tensorflow::ResourceHandle& variable);
 
-  // Compares rows with those of the last checkpoint from now on. `rows`: the variable's, [L, ...].
+  // Compares rows with the last checkpoint's rows from now on. `rows`: the variable's, [L, ...].
   void Track(const tensorflow::Tensor& rows, const ParallelFor& parallel);
   bool tracks() const;
   // Returns the checkpoint that was saved or restored last.
@@ -45,8 +45,8 @@ class TrackedRows : public tensorflow::ResourceBase {
   // Takes rows of a full checkpoint that is being saved. Changes are not known until it is complete, and remain so if
   // it never is: to keep what they were takes memory. Only if it tracks.
   void Take(RowRange part, const char* rows);
-  // Declares that the checkpoint `checkpoint_id` is complete. `changes`: how the rows of an increment differ from those
-  // of the one before; empty for a full one.
+  // Declares that the checkpoint `checkpoint_id` is complete. `changes`: how the rows of an increment differ from the
+  // rows of the checkpoint before it; empty for a full one.
   void Saved(int64_t checkpoint_id, std::span<const RowChanges::Change> changes);
   // Declares that a full checkpoint was restored; with no id if it has none.
   void Restored(std::optional<int64_t> checkpoint_id);
@@ -64,7 +64,8 @@ class TrackedRows : public tensorflow::ResourceBase {
   std::optional<RowChanges> rows_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
-// The tensor of a checkpoint, int64 [2], with its own id and that of the one on which it builds, or 0. It is there
+// The tensor of a checkpoint, int64 [2], with its own id and the id of the checkpoint on which it builds, or 0. It is
+// there
 // if the changes of sharded tables are tracked. Dynamic tables have the same ids beside their tensors.
 inline constexpr const char* kCheckpointIdTensor = "lockstep-link";
 
