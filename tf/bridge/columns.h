@@ -22,8 +22,8 @@ std::optional<columnar::ValueType> ToValueType(tensorflow::DataType dtype);
 // dataset's output types and shapes.
 //
 // Tensors share the column's memory if it is aligned and large enough, and are copies otherwise; strings are always
-// copies. Shared memory lives as long as a tensor, and with it the whole decoded piece of the column. `type` is that of
-// the column's field.
+// copies. Shared memory lives as long as a tensor, and with it the whole decoded piece of the column. `type` is the
+// type of the column's field.
 void AppendTensors(const columnar::Column& column, const columnar::ColumnType& type,
                    std::vector<tensorflow::Tensor>* tensors);
 

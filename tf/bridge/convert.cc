@@ -39,7 +39,7 @@ class SharedTensorBuffer : public tf::TensorBuffer {
 
 }  // namespace
 
-// There is no default case, so that the compiler reports a new code of the core that is missing here.
+// It has no default case, so that the compiler reports a new code of the core that is missing here.
 absl::Status ToTensorFlow(const Status& status) {
   absl::StatusCode code = absl::StatusCode::kUnknown;
   switch (status.code()) {

@@ -38,8 +38,8 @@ constexpr int64_t kSmallBytes = 16 << 10;
 // The alignment of every tensor, so that a view can be one.
 constexpr int64_t kAlignment = EIGEN_MAX_ALIGN_BYTES;
 
-// A tensor's own memory as a bucket, if there is no shared memory. Peers cannot read it: the communicator recognizes
-// that by its address and stages the exchange.
+// A tensor's own memory as a bucket, without shared memory. Peers cannot read it: the communicator recognizes that by
+// its address and stages the exchange.
 class PrivateBuffer : public SharedBuffer {
  public:
   explicit PrivateBuffer(tf::Tensor tensor) : tensor_(std::move(tensor)) {}
@@ -124,7 +124,7 @@ class AllReduceKernel : public CollectiveKernel {
     return Data(*output);
   }
 
-  // A failed AllocateShared is no error and is not remembered: the next step may have memory again.
+  // A failed AllocateShared is not an error and is not remembered: the next step may have memory again.
   static Result<Bucket> BucketFor(const Call& call, const tf::OpInputList& inputs) {
     Bucket bucket;
     for (const tf::Tensor& input : inputs) {

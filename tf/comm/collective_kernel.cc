@@ -96,7 +96,7 @@ void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback d
   OP_REQUIRES_ASYNC(context, engine.ok(), ToTensorFlow(engine.status()), done);
 
   Result<Exchange> exchange = Prepare({context, **engine});
-  // There is nothing to wait for, so it is not posted to the lane.
+  // There is nothing to wait for; it is not posted to the lane.
   if (exchange.ok() && !*exchange) {
     done();
     return;

@@ -7,8 +7,8 @@
 
 // Defines an op that communicates. Every such op, in any folder of tf/, is defined through this macro. It makes the op
 // stateful, so that TensorFlow does not fold, merge or drop it. It adds the attribute that tells the pass in tf/graph
-// to order the op. Without it, the op would run whenever it is ready, at another position among the collectives on each
-// rank, and end in a disagreement error or a hang.
+// to order the op. Without it, the op would run as soon as it is ready, at another position among the collectives on
+// each rank. It would end in a disagreement error or a hang.
 //
 // lockstep_priority: among independent collectives of a run, the lowest value goes first. It has to be the same on all
 // ranks. The code that builds the graph sets it; the default is 0.

@@ -137,7 +137,7 @@ class LookaheadDataset::Iterator : public tfd::DatasetIterator<LookaheadDataset>
     TF_RETURN_IF_ERROR(reader->ReadScalar(prefix(), kCount, &count));
     ended_ = ended != 0;
     read_.clear();
-    // The last type is that of the added scalar.
+    // The last type is the added scalar's.
     const size_t tensors = dataset()->types_.size() - 1;
     for (int64_t i = 0; i < count; ++i) {
       std::vector<Tensor>& element = read_.emplace_back(tensors);

@@ -9,7 +9,7 @@
 // packs them into a dict of tensors and ragged tensors.
 //
 // Errors are the core's, through ToTensorFlow: errors of options when the dataset is made, of files when an iterator is
-// initialized, of rows when their batch is requested. There is no status for the end of data: the end is a flag here.
+// initialized, of rows when their batch is requested. The end of data is not a status, but a flag here.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -41,8 +41,8 @@ using tensorflow::Tensor;
 using tensorflow::tstring;
 
 // The state that an iterator saves under its prefix: an int64, the number of the share's rows that it has returned, and
-// the SourceIdentity of these rows: string [files], int64 [files], int64. The position counts rows, so it is also valid
-// for another number of threads. Restoring opens only the row groups after it.
+// the SourceIdentity of these rows: string [files], int64 [files], int64. The position counts rows and is therefore
+// also valid for another number of threads. Restoring opens only the row groups after it.
 constexpr char kPosition[] = "position";
 constexpr char kPaths[] = "files";
 constexpr char kContents[] = "contents";

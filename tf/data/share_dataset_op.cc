@@ -1,5 +1,5 @@
-// A worker's share of a dataset, unchanged: its elements are those of the input. It tells the engine that the share is
-// read, because a program whose workers read their shares and never meet gets a warning (core/capi/apart_warning.h).
+// A worker's share of a dataset, unchanged: its elements are the input's. It tells the engine that the share is read,
+// because a program whose workers read their shares and never meet gets a warning (core/capi/apart_warning.h).
 #include <memory>
 #include <string>
 #include <utility>

@@ -79,7 +79,7 @@ Result<FrameView> FrameView::Of(const tf::Graph& graph, const Frames& frames, co
       vertex.entries = vertex.exits = {node};
     } else {
       vertex.loop = child;
-      // The loop's own entries and exits; those of nested loops lie deeper.
+      // The loop's own entries and exits; entries and exits of nested loops lie deeper.
       if (frames.frame_of(*node) == *child && node->IsEnter()) vertex.entries.push_back(node);
       if (frames.frame_of(*node) == *child && node->IsExit()) vertex.exits.push_back(node);
     }

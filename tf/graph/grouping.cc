@@ -12,7 +12,7 @@
 // Local operations (Pool, SparseUpdate) do not raise the level of a collective. So a lookup with Pool between its
 // exchanges still shares them with a lookup without.
 //
-// All groups are found before the first is made: levels and conditions are those of the original graph.
+// All groups are found before the first is made: levels and conditions are the original graph's.
 #include "tf/graph/grouping.h"
 
 #include <algorithm>
@@ -57,7 +57,7 @@ bool IsGroupable(const tf::Node& node) {
   return tf::TryGetNodeAttr(node.attrs(), LOCKSTEP_GROUP_ATTR, &group) && group;
 }
 
-// Returns whether an attribute has a value for each place; those of several nodes are concatenated.
+// Returns whether an attribute has a value for each place; the values of several nodes are concatenated.
 bool IsList(const tf::OpDef::AttrDef& attr) { return attr.type().rfind("list(", 0) == 0; }
 
 // Returns whether an attribute is the number of places.
@@ -152,8 +152,8 @@ tf::NodeDef DefinitionOf(const std::vector<Member>& members) {
   return def;
 }
 
-// For each member, the index of each of its inputs (or outputs) among those of the group: argument by argument, and in
-// each argument the members in turn.
+// For each member, the index of each of its inputs (or outputs) among the group's: argument by argument, and in each
+// argument the members in turn.
 //
 //   members' (argument.member)   1.a 2.a 3.a | 1.b 2.b 3.b        group's   1.a 1.b  2.a 2.b  3.a 3.b
 using Places = std::vector<std::vector<int>>;

@@ -9,7 +9,7 @@ namespace lockstep {
 // Joins the nodes of a run that can be one. They have the same op with the attribute lockstep_group
 // (tf/comm/collective_op.h), do not depend on each other, and run under the same conditions. So the lookups of any
 // number of tables cost one exchange of ids, one of rows and one of gradients. Their rows are pooled in one pass
-// (tf/lookup/pooling_ops.cc), and so are their optimizers' steps (tf/update/update_ops.cc):
+// (tf/lookup/pooling_ops.cc), and their optimizers step in one pass (tf/update/update_ops.cc):
 //
 //   ids a --> Route --> Gather --> Combine --> rows a        ids a --> Route --> Gather --> Combine --> rows a
 //   ids b --> Route --> Gather --> Combine --> rows b        ids b -->       --> Gather -->         --> rows b

@@ -11,10 +11,10 @@
 // for sessions and functions alike.
 //
 // Control flow consists of Switch, Merge and loop frames by then (frame_view.h):
-// - A node in a branch that is not taken is dead, and so are all nodes that depend on it. Therefore a collective never
-//   waits directly for a collective with conditions that it does not have itself. Instead it waits for a join, built
-//   here: a Merge of that collective's end and of the other branches. A join does not order the collectives before a
-//   branch that is not taken. So the chain reaches back to the next collective that runs whenever this one does.
+// - A node in a branch that is not taken is dead, with all nodes that depend on it. Therefore a collective never waits
+//   directly for a collective with conditions that it does not have itself. Instead it waits for a join, built here: a
+//   Merge of that collective's end and of the other branches. A join does not order the collectives before a branch
+//   that is not taken. So the chain reaches back to the next collective that runs whenever this one does.
 // - A loop is one link of the chain around it: all its Enter nodes wait, and the next link waits for all its Exit
 //   nodes. Its body has a chain of its own, and its iterations run one at a time.
 //   - A call of a function with collectives is one link too; the function's graph has its own pass.
@@ -22,7 +22,7 @@
 //   a (always), b (if p), c (always):    a ------------> b ---> join ---> c        and a ---> c
 //                                              p not taken ------^
 //
-// Before the first collective stands a LockstepRunCheck, which compares the list with those of the other ranks
+// Before the first collective stands a LockstepRunCheck, which compares the list with the other ranks' lists
 // (run_check_op.cc).
 //
 // The cost is a few passes over the graph, once for each run signature. At run time there are the control edges, and
@@ -112,8 +112,8 @@ class Orderer {
     });
   }
 
-  // Returns the links of a frame's chain, in order, and chains those of loops inside. The frame's view is kept: Join
-  // asks it for conditions after edges have been added.
+  // Returns the links of a frame's chain, in order, and chains the links of loops inside. The frame's view is kept:
+  // Join asks it for conditions after edges have been added.
   Result<std::vector<Link>> Order(const std::string& frame) {
     LOCKSTEP_ASSIGN_OR_RETURN(FrameView made, FrameView::Of(*graph_, frames_, frame));
     FrameView& view = views_[frame] = std::move(made);

@@ -18,8 +18,8 @@ namespace {
 namespace tf = ::tensorflow;
 
 // Runs before the first collective of a graph; tf/graph/order_pass.cc puts it there. Once the ranks have agreed, it
-// only searches a set: there is no exchange, and nothing is posted to the lane. RunAgreement ensures that ranks agree
-// on whether an exchange is needed: if one rank counts a list as agreed, all do.
+// only searches a set: nothing is exchanged or posted to the lane. RunAgreement ensures that ranks agree on whether an
+// exchange is needed: if one rank counts a list as agreed, all do.
 //
 // Without it, ranks with different graphs would run into collectives that do not match, in the middle of a step, and
 // the error would name two single operations. With it, the error comes before the first operation, and names the first

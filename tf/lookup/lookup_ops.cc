@@ -1,4 +1,4 @@
-// The communicating steps of a lookup in a sharded table (core/sharding/lookup.h), and the checks of ids if there is no
+// The communicating steps of a lookup in a sharded table (core/sharding/lookup.h), and the checks of ids without
 // communication:
 //
 //   ids -> LockstepRoute -> LockstepReadRows of the shard (read_rows_op.cc) -> LockstepCombine -> rows
@@ -19,7 +19,7 @@
 // Each of the three ops takes lists: a lookup is one place in each list. Python builds a node for each lookup. The pass
 // in tf/graph/grouping.h joins the nodes that can run together, so all tables share one exchange.
 //
-// A kernel's Prepare does the work that a rank can do alone, on TensorFlow's threads and concurrently with other
+// A kernel's Prepare does the work that a rank can do by itself, on TensorFlow's threads and concurrently with other
 // kernels: it drops duplicates, sorts, sums gradients, and makes all checks. The lane only exchanges and places rows.
 //
 // Between the steps, values are ordinary tensors, and a rewritten graph may have others there. So each step checks its
@@ -62,8 +62,8 @@ constexpr std::string_view kRows = "rows", kReplicatedRows = "replicated_rows", 
 #define LOCKSTEP_IDS_ARE_ATTR "ids_are: list({'rows', 'keys', 'counted_keys'}) >= 1"
 #define LOCKSTEP_LOCAL_IDS_ARE_ATTR "ids_are: list({'rows', 'replicated_rows', 'keys', 'counted_keys'}) >= 1"
 
-// The attributes for the check of ids, for their owners and for messages. The number of rows is that of the whole
-// table, which the shard's shape does not tell.
+// The attributes for the check of ids, for their owners and for messages. The number of rows counts the whole table,
+// which the shard's shape does not tell.
 struct TableAttributes {
   // Points into `ids` and `inverse`; `inverse` is null if it is not to be written.
   LookupIds Lookup(const tf::Tensor& ids, int32_t* inverse) const {
@@ -293,12 +293,12 @@ struct RoutedInputs {
   std::span<const int64_t> recv;
 };
 
-// The values of the attribute `rows_of`: rows and gradients are those of all ids, or of the distinct ones.
+// The values of the attribute `rows_of`: rows and gradients belong to all ids, or to the distinct ones.
 constexpr std::string_view kDistinctIds = "distinct_ids";
 #define LOCKSTEP_ROWS_OF_ATTR "rows_of: list({'ids', 'distinct_ids'}) >= 1"
 
-// Reads `rows_of`: for each of `count` lookups, whether its rows are those of distinct ids. INVALID_ARGUMENT for
-// another number of them.
+// Reads `rows_of`: for each of `count` lookups, whether its rows belong to distinct ids. INVALID_ARGUMENT for another
+// number of them.
 absl::Status ReadRowsOf(tf::OpKernelConstruction* construction, int count, std::vector<bool>* distinct) {
   std::vector<std::string> rows_of;
   TF_RETURN_IF_ERROR(construction->GetAttr("rows_of", &rows_of));
@@ -338,7 +338,7 @@ class CombineKernel : public CollectiveKernel {
     for (int i = 0; i < count; ++i) {
       LOCKSTEP_ASSIGN_OR_RETURN(lookups[i], Lookup(call.context, RoutedInputs(call.context, count, i), i));
     }
-    // Errors of this rank alone are found here, while they can be declined.
+    // Errors of only this rank are found here, while they can be declined.
     LOCKSTEP_RETURN_IF_ERROR(
         CheckRows(call.engine.communicator().size(), lookups).WithPrefix(absl::StrCat("combine '", name(), "': ")));
     return Exchange([this, lookups = std::move(lookups)](Communicator& communicator) {
@@ -366,7 +366,7 @@ class CombineKernel : public CollectiveKernel {
   std::vector<bool> distinct_;  // for each lookup
 };
 
-// The sums are made here, before the lane, so that those of different tables run in parallel. The lane only sends them.
+// The sums are made here, before the lane, so that sums of different tables run in parallel. The lane only sends them.
 class CombineGradientKernel : public CollectiveKernel {
  public:
   explicit CombineGradientKernel(tf::OpKernelConstruction* construction) : CollectiveKernel(construction) {
@@ -422,8 +422,8 @@ class CombineGradientKernel : public CollectiveKernel {
       }
       row.RemoveDim(1);
     }
-    // Compares [ids..., row...] with the ids' shape, dimension by dimension: the number of elements alone would accept
-    // a transposed gradient. The dimensions after the ids' are the row's.
+    // Compares [ids..., row...] with the ids' shape, dimension by dimension: the number of elements would accept a
+    // transposed gradient. The dimensions after the ids' are the row's.
     for (int i = 0; i < ids.dims(); ++i) {
       if (row.dims() == 0 || row.dim_size(0) != ids.dim_size(i)) {
         return InvalidArgument(absl::StrCat("got shape ", given.DebugString(), ", wanted ", ids.DebugString(),
@@ -470,8 +470,8 @@ class CombineGradientKernel : public CollectiveKernel {
 };
 
 // On the only rank of a job, ids need no route, but they need its check of their range. The message of TensorFlow's
-// gather does not name the table, and on a GPU there is no check. The op is no collective; it returns the ids, so that
-// the gather depends on it.
+// gather does not name the table, and a GPU does not check. The op is not a collective; it returns the ids, so that the
+// gather depends on it.
 class CheckIdsKernel : public tf::OpKernel {
  public:
   explicit CheckIdsKernel(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -568,7 +568,7 @@ absl::Status ShapeOfIds(InferenceContext* c, int i, ShapeHandle* ids) {
   return absl::OkStatus();
 }
 
-// Sets the shape to that of the ids, then that of a row, as tf.gather does.
+// Sets the shape to the ids' dimensions, then a row's, as tf.gather does.
 absl::Status CombineShape(InferenceContext* c) {
   for (int i = 0; i < c->num_outputs(); ++i) {
     ShapeHandle ids, row, out;

@@ -9,7 +9,7 @@
 //   problems        []            string                 of the steps before; an error is passed on (problems.h)
 //   valid_ids       [K]           as ids                 the ids that count; with `fill`, [K + 1] or [K]
 //   valid_splits    [B + 1]       int64                  where the valid ids of each example begin; the last is K
-//   problem         []            string                 what is wrong with the inputs, or with those of the steps
+//   problem         []            string                 what is wrong with the inputs, or with the inputs of the steps
 //   before valid_weights   [K]           as weights             of each valid id
 //
 // Lookups that drop no id use the op before an exchange, for its checks. Most batches have no invalid id. They are not

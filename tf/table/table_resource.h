@@ -35,8 +35,8 @@ struct SlotSpec {
 // - the clock: the step in which lookups are counted. EndStep sets it, so that no lookup has to read the program's
 //   global step, and programs without a global step have steps as well;
 // - the batches of the present step and of the one before. Row numbers pass through the graph as plain tensors, and
-//   rows must belong to the same keys until all optimizers have updated them. So keys of a step are never evicted at
-//   its end, and a gradient may be applied until the end of the next step. A program that never ends a step (because
+//   rows must belong to the same keys until all optimizers have updated them. So keys of a step are never evicted when
+//   it ends, and a gradient may be applied until the end of the next step. A program that never ends a step (because
 //   its gradients are not applied) keeps the last kMostBatches.
 //
 // Keys are tensors of any shape: int64, int32, or strings if the table has string keys. Letters: N keys, D the
@@ -86,12 +86,12 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // A step may have several optimizers, each of which ends it. So a call does nothing if no key was resolved since the
   // last call, unless its `step` is later than the clock. This distinguishes the steps of a loop in one run, which has
   // a single run number in TensorFlow. Without a loop the lookups of several optimizers may have no order. Then `run`
-  // is that number, and the first call of a run counts. Calls without a run are distinguished by their lookups alone.
+  // is that number, and the first call of a run counts. Calls without a run are distinguished only by their lookups.
   void EndStep(std::optional<int64_t> step, std::optional<int64_t> run);
   // Evicts by the table's options now, as the end of a step does, and calls use(rows) with the last rows of the evicted
   // keys, in no particular order, while their strings exist. FAILED_PRECONDITION for a table without a budget.
   //
-  // last_lookup: only keys of the last lookup stay for sure, instead of those of this step and the one before. A
+  // last_lookup: only keys of the last lookup stay for sure, instead of the keys of this step and the one before. A
   // gradient by row number of an earlier lookup must not be applied after that.
   Status Evict(bool last_lookup, const std::function<Status(const TableRows& rows)>& use);
   // Removes these keys; returns how many existed.
@@ -130,7 +130,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // Removes keys that an incremental checkpoint names; a string is named by its int64 key.
   void RemoveNumbers(std::span<const int64_t> keys);
 
-  // Converts an op's int64 row numbers to the table's. INVALID_ARGUMENT for values that are no row numbers.
+  // Converts an op's int64 row numbers to the table's. INVALID_ARGUMENT for values that are not row numbers.
   static Result<std::vector<uint32_t>> Numbers(const tensorflow::Tensor& numbers);
 
   std::string DebugString() const override;
@@ -145,7 +145,7 @@ class DynamicTableResource : public tensorflow::ResourceBase {
   // Calls use(keys as int64). Strings are searched, not added.
   template <typename Use>
   Status WithKeys(const tensorflow::Tensor& keys, Use&& use) const;
-  // Removes the strings of those of `keys` that are not in the table.
+  // Removes the strings of those `keys` that are not in the table.
   void ForgetStrings(std::span<const int64_t> keys);
 
   const std::unique_ptr<DynamicTable> table_;

@@ -33,7 +33,8 @@ struct RuleKind {
   std::string_view name;
   int num_slots;
   std::span<const std::string_view> hyperparameters;
-  // Makes the rule; returns the INVALID_ARGUMENT of the optimizer's options. values: those of `hyperparameters`.
+  // Makes the rule; returns the INVALID_ARGUMENT of the optimizer's options. values: of `hyperparameters`, in their
+  // order.
   Result<UpdateRule> (*make)(std::span<const float> values, DType row_type);
 
   int num_hyperparameters() const { return static_cast<int>(hyperparameters.size()); }

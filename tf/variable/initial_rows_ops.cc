@@ -1,5 +1,5 @@
-// Compute a worker's rows of a table's initial value. LockstepInitialRows draws those of a random table, with the bits
-// that TensorFlow's own ops draw for the whole table. LockstepRepeatRow makes those of a table of equal rows.
+// Compute a worker's rows of a table's initial value. LockstepInitialRows draws the rows of a random table, with the
+// bits that TensorFlow's own ops draw for the whole table. LockstepRepeatRow makes the rows of a table of equal rows.
 //
 //   key, counter, operands -> LockstepInitialRows -> rows
 //   row -> LockstepRepeatRow -> rows

@@ -30,7 +30,7 @@ class VariableSnapshot {
   static Result<std::shared_ptr<VariableSnapshot>> Begin(tensorflow::core::RefCountPtr<tensorflow::Var> variable);
   // Does the same, and copies a variable at once that changes as a whole: TensorFlow's operations take much longer for
   // it. A large one is not copied, as it may be a table. `memory` belongs to the caller, who keeps it for the
-  // variable's next snapshot. RESOURCE_EXHAUSTED if there is no memory for the copy.
+  // variable's next snapshot. RESOURCE_EXHAUSTED without memory for the copy.
   static Result<std::shared_ptr<VariableSnapshot>> BeginOfAny(tensorflow::core::RefCountPtr<tensorflow::Var> variable,
                                                               const ParallelFor& parallel, CopyMemory* memory);
   ~VariableSnapshot();
@@ -54,9 +54,9 @@ class VariableSnapshot {
   void Peek(RowRange rows, char* out);
   // Returns the whole value; no row was read before. For plain types it is a copy.
   tensorflow::Tensor ReadAll();
-  // Returns whether all that was read is of the snapshot: RESOURCE_EXHAUSTED if there was no memory to copy a row.
+  // Returns whether all that was read is of the snapshot: RESOURCE_EXHAUSTED if memory was missing to copy a row.
   Status status() const;
-  // Gives the memory back: the variable owns it alone again, and its changes need no copies. No more reads follow.
+  // Gives the memory back: only the variable owns it again, and its changes need no copies. No more reads follow.
   void End();
 
  private:
