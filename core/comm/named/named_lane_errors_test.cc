@@ -184,7 +184,7 @@ TEST_P(NamedLaneErrorsTest, EndsGroupsWhole) {
         fail({sum("a"), bad}, StatusCode::kInvalidArgument, "rank 0: alltoall 'b': a split is -1");
         // After a member that no rank waits for comes one that rank 0 is late for.
         if (!first) {
-          fail({sum("a"), sum("b")}, StatusCode::kDeadlineExceeded, "rank 0 did not ask for it");
+          fail({sum("a"), sum("b")}, StatusCode::kDeadlineExceeded, "rank 0 did not request it");
           given_up.set_value();
         }
         // Rank 0's requests would be given up, too, if it made them before rank 1.
@@ -201,7 +201,7 @@ TEST_P(NamedLaneErrorsTest, WarnsOfRanksThatDoNotComeAndGivesUp) {
   Mutex mutex;
   std::vector<std::string> warnings;
   NamedLaneOptions options;
-  const std::string late = "barrier 'x': rank 0 did not ask for it in ";
+  const std::string late = "barrier 'x': rank 0 did not request it within ";
   options.stall_warning_s = 0.05;
   options.stall_timeout_s = 0.3;
   options.warn = [&](const std::string& text) {
@@ -224,7 +224,7 @@ TEST_P(NamedLaneErrorsTest, WarnsOfRanksThatDoNotComeAndGivesUp) {
       options);
   if (GetParam().RanksHere().front() != 0) return;
   EXPECT_TRUE(std::any_of(warnings.begin(), warnings.end(), [&](const std::string& text) {
-    return text.starts_with(late) && text.ends_with(" s, others wait");
+    return text.starts_with(late) && text.ends_with(" s; other ranks wait");
   })) << ::testing::PrintToString(warnings);
 }
 

@@ -28,7 +28,7 @@ std::optional<double> StallWatch::Look(Sequencer& sequencer, double now, std::ve
     const double waited = now - wait.since;
     const std::string text =
         StrCat(NamedKindName(wait.kind), " '", wait.name, "': ", wait.missing.size() > 1 ? "ranks " : "rank ",
-               JoinWithAnd(wait.missing), " did not ask for it in ", static_cast<int64_t>(waited), " s");
+               JoinWithAnd(wait.missing), " did not request it within ", static_cast<int64_t>(waited), " s");
     if (timeout && waited >= *timeout) {
       sequencer.Fail(wait.name, DeadlineExceeded(text));
       next = 0;
@@ -39,7 +39,7 @@ std::optional<double> StallWatch::Look(Sequencer& sequencer, double now, std::ve
     const auto before = warned_.find(wait.name);
     double last = before == warned_.end() ? wait.since : before->second;
     if (now - last >= *warning) {
-      warnings->push_back(text + ", others wait");
+      warnings->push_back(text + "; other ranks wait");
       last = now;
     }
     if (last != wait.since) warned[wait.name] = last;

@@ -82,6 +82,6 @@ def test_the_timeline_names_tensors_and_ranks(tmp_path):
     ((name, row),) = second.items()
     assert "second" in name and "ALLTOALL" in row
     said = (tmp_path / "warned").read_text().splitlines()
-    warnings = [line for line in said if line.endswith("others wait") and "late" in line]
-    assert warnings and all(re.search(r"rank 1 did not ask for it in \d+ s", line) for line in warnings), said
-    assert "others wait" not in outcomes[1].output
+    warnings = [line for line in said if line.endswith("other ranks wait") and "late" in line]
+    assert warnings and all(re.search(r"rank 1 did not request it within \d+ s", line) for line in warnings), said
+    assert "other ranks wait" not in outcomes[1].output
