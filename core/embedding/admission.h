@@ -19,8 +19,8 @@ namespace lockstep {
 //   counting Bloom  a fixed number of counters for all keys together; a key that shares its counters with others may be
 //                   admitted early, never late
 //
-// A batch is counted as a whole before it is judged. So all places of a key in it get the same result, with any
-// threads.
+// A batch is counted as a whole before it is judged. So all places of a key in it get the same result, regardless of
+// the threads.
 struct AdmissionOptions {
   // The number of times that a key has to be seen. 0 and 1 admit every key at once.
   int64_t min_frequency = 0;

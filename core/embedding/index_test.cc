@@ -65,7 +65,7 @@ TEST(KeyIndex, BehavesLikeAMap) {
   }
 }
 
-// All keys are visited once, each in the range of its hash, with any ranges.
+// All keys are visited once, each in the range of its hash, regardless of the ranges.
 TEST(KeyIndex, VisitsKeysByHash) {
   std::mt19937_64 random(5);
   for (const int count : {0, 1, 100, 5000}) {

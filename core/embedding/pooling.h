@@ -30,7 +30,7 @@
 // A denominator of 0, or an example without ids, gives a row of zeros. The definitions follow
 // tf.nn.embedding_lookup_sparse. 16-bit rows are added in float32 and rounded once.
 //
-// Terms are added in the order of the ids, one after another. So results have the same bits with any threads and any
+// Terms are added in the order of the ids, one after another. So results have the same bits, regardless of threads and
 // instruction set. They differ from TensorFlow's only by the order of additions.
 //
 // All functions take several lookups and divide the work of all among the threads. They only touch their arguments,

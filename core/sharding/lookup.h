@@ -23,7 +23,7 @@
 // local rows. So an owner gets the M rows that all ranks ask of it, in rank order. Combine sends the rows back the way
 // the ids came and puts one at the position of each id. The gradient of combine goes the way of the ids again: a rank
 // sums its gradients per distinct id, in the order of the ids, and the owner gets M gradients in rank order. So a
-// sparse update that adds in order sums every row in rank order, at any speed of the ranks.
+// sparse update that adds in order sums every row in rank order, regardless of the ranks' speed.
 //
 // Each step takes a list of lookups and makes one exchange for all of them. The part that a rank can do and check by
 // itself is a function of its own. If it fails, the caller declines the exchange (comm/collective/communicator.h), so
@@ -65,7 +65,7 @@
 // All exchanging functions are collectives: every rank calls them with the same number of lookups, in the same order,
 // with the same row sizes, even if it has no ids for some. They return the communicator's errors; their outputs are
 // then undefined. The other functions run on any thread, concurrently, and touch only their arguments. The structs own
-// nothing unless stated: their memory outlives the call, and spans of a route stay with the caller.
+// nothing unless their comments state it: their memory outlives the call, and spans of a route stay with the caller.
 namespace lockstep {
 
 // The number of rows of one lookup that this rank asks of each rank, and serves to each: both of length R. The two

@@ -21,8 +21,8 @@ namespace lockstep {
 //                  weights move by the decayed moments. This is exactly Adam with a gradient of zero. So the step is
 //                  ApplyUpdate for the touched rows, and ApplyZeroGradients with the same rule for the others. It
 //                  passes over the whole table in every step, as TensorFlow does. A dynamic table takes its existing
-//                  rows. The result equals a static table's with all keys: rows that were never touched have moments of
-//                  zero and do not move.
+//                  rows. The result is the same as with a static table of all keys: rows that were never touched have
+//                  moments of zero and do not move.
 struct AdamOptions {
   float learning_rate = 0.001f;
   float beta1 = 0.9f;
