@@ -12,7 +12,7 @@ namespace lockstep {
 //
 // System calls use -1 for "no descriptor": they return it, and poll ignores entries with it. UniqueFd keeps to that
 // convention, so it takes their results and serves their calls. Interfaces between parts of this project pass
-// std::optional<int> instead, without a value for no descriptor.
+// std::optional<int> instead, which is empty without a descriptor.
 //
 //   UniqueFd fd(socket(...));                         // takes ownership of the result, -1 included
 //   if (!fd.valid()) return ErrnoStatus("socket", errno);

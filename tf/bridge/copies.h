@@ -10,7 +10,7 @@
 namespace lockstep {
 
 // Memory for copies of one value at several times, one after another. Most of the time of a copy into new memory goes
-// to the memory's pages; the memory is therefore kept. Thread-compatible.
+// to the memory's pages. Therefore the memory is kept. Thread-compatible.
 class CopyMemory {
  public:
   // Returns a copy of a tensor. It takes the memory of the copy before, if that has no owner any more and the size is

@@ -65,8 +65,7 @@ class TrackedRows : public tensorflow::ResourceBase {
 };
 
 // The tensor of a checkpoint, int64 [2], with its own id and the id of the checkpoint on which it builds, or 0. It is
-// there
-// if the changes of sharded tables are tracked. Dynamic tables have the same ids beside their tensors.
+// there if the changes of sharded tables are tracked. Dynamic tables have the same ids beside their tensors.
 inline constexpr const char* kCheckpointIdTensor = "lockstep-link";
 
 }  // namespace lockstep

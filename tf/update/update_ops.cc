@@ -7,8 +7,8 @@
 //
 // Python makes a node for each variable, as TensorFlow's optimizers do: with the same name, device and control
 // dependencies, and one by one in eager execution. Every argument is a list. So the pass in tf/graph/grouping.h can
-// join the nodes that can run together, with any optimizers. The joined kernel makes a single parallel pass over the
-// rows of all tables.
+// join the nodes that can run together, regardless of their optimizers. The joined kernel makes a single parallel pass
+// over the rows of all tables.
 //
 // Variables are treated as in TensorFlow's sparse training ops. Their mutexes are taken in the order of addresses
 // (exclusively for all the kernel's work, so that readers see whole steps). They are put into "copy on read" mode, in
@@ -156,7 +156,7 @@ class SparseUpdateKernel : public tf::OpKernel {
   }
 
  private:
-  // Returns INVALID_ARGUMENT unless the names are the names of the rules' hyperparameters, one table after another.
+  // Returns INVALID_ARGUMENT unless the names match the rules' hyperparameters, one table after another.
   Status CheckHyperparameterNames(std::span<const std::string> names) const {
     for (size_t i = 0; i < kinds_.size(); ++i) {
       const std::span<const std::string_view> wanted = kinds_[i]->hyperparameters;

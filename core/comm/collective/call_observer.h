@@ -18,7 +18,7 @@ namespace lockstep {
 // of them. A call that returns INVALID_ARGUMENT is left out of the count: it was not exchanged, or was declined, on all
 // ranks.
 //
-// The bytes of a call are its payload's, for R > 1 ranks (one rank exchanges nothing). N is the tensor's size:
+// The bytes of a call count only its payload, for R > 1 ranks (one rank exchanges nothing). N is the tensor's size:
 //
 //   call            sent                             received
 //   AllReduce       N                                N

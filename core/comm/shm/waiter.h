@@ -147,7 +147,7 @@ class Waiter {
     bool briefly;
     int64_t begin_ns;
   };
-  // Ends when the peer arrives. Checks at least a few times, with any policy.
+  // Ends when the peer arrives. Checks at least a few times, regardless of the policy.
   Spun Spin(int peer, uint32_t step) const;
   // Sleeps until the peer announces something, `seconds` (less than 1) have passed, or for no reason. Returns true if
   // its time passed, false if it was woken.
