@@ -223,6 +223,6 @@ def test_deeprecs_own_tensorflow_is_refused(tmp_path):
     module = tmp_path / deeprec._DEEPREC_FILE
     module.parent.mkdir(parents=True)
     module.touch()
-    with pytest.raises(ImportError, match="is DeepRec's, which has the modules that lockstep-deeprec provides"):
+    with pytest.raises(ImportError, match="is DeepRec's, which already has the modules that lockstep-deeprec provides"):
         deeprec._refuse_originals([str(tmp_path)])
     assert isinstance(deeprec, types.ModuleType)

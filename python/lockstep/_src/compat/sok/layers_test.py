@@ -133,7 +133,7 @@ def test_rows_beyond_the_batch_are_an_error(run):
     lookup = run(lambda keys: layer_lookups.lookup_sparse(layer.embedding_variable, keys, 2))
     with pytest.raises(tf.errors.InvalidArgumentError) as error:
         lookup(sparse({0: [1], 8: [5]}))
-    assert "'EmbeddingVariable': sp_ids have more rows than a rank's batch has slots: wanted rows" in message_of(error)
+    assert "'EmbeddingVariable': sp_ids have more rows than a rank's batch has slots, which is" in message_of(error)
     with pytest.raises(tf.errors.InvalidArgumentError, match="have to be sorted"):
         lookup(sparse({3: [1], 0: [5]}))
 
