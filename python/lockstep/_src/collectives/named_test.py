@@ -109,9 +109,7 @@ def errors():
         named.alltoall([tf.zeros([2])], [tf.constant([-1, 1] if rank else [1, 1])], names=["x"])
     with pytest.raises(tf.errors.InvalidArgumentError, match="got a scalar"):
         named.alltoall([tf.zeros([])], names=["x"])
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="got 3 rows and no splits, wanted .* multiple of 2"
-    ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got 3 rows and no splits, wanted .* multiple of 2"):
         named.alltoall([tf.zeros([3])], names=["x"])
     with pytest.raises(tf.errors.FailedPreconditionError, match="group 0 has a named lane already"):
         named.open_lane()

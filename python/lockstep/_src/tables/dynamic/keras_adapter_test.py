@@ -112,9 +112,7 @@ class Drawing(optimizers.SGD):
 
 
 def test_slots_that_do_not_begin_with_a_constant_are_refused():
-    with pytest.raises(
-        NotImplementedError, match="table 'table': .* slot has the initializer random_normal, wanted a"
-    ):
+    with pytest.raises(NotImplementedError, match="table 'table': .* slot has the initializer random_normal, wanted a"):
         Drawing(0.1).build([weight_of()])
 
 
