@@ -88,7 +88,7 @@ class SaveJob {
   void FindChanges(SavedState::Shard* shard) const;
 
   // Step 3. Writes this worker's own tensors, and then the sharded tables: together, as rows move between workers.
-  Status WriteOwn(int rank, int workers);
+  Status OpenFile(int rank, int workers);
   Status WriteTensors(int rank);
   Status WriteVariable(const SavedState::Variable& variable);
   Status WriteTables(int rank, int workers);
