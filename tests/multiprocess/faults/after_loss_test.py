@@ -74,7 +74,7 @@ def test_a_worker_that_is_busy_ends_when_the_other_is_killed(job, lost):
     said = [line for line in stderr if "outside of a collective" in line]
     assert len(said) == 1, stderr
     assert said[0].startswith(f"lockstep: rank {1 - lost} (process {tasks[1 - lost].pid} on host ")
-    assert f"loss of another: rank {lost} (process {tasks[lost].pid} on host " in said[0]
+    assert f"loss of a peer: rank {lost} (process {tasks[lost].pid} on host " in said[0]
 
 
 def test_one_that_was_told_goes_on(job):
