@@ -109,7 +109,7 @@ def forks():
                 named.allreduce([tf.constant(1.0)])
             except tf.errors.FailedPreconditionError as error:
                 named.close_lane()
-                os._exit(0 if "a fork of another one" in error.message else 2)
+                os._exit(0 if "a fork of the one" in error.message else 2)
             os._exit(3)
         assert os.waitpid(child, 0)[1] == 0
         (got,) = named.allreduce([tf.constant(1.0)], name=f"x{i}")
