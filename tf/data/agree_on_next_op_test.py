@@ -22,7 +22,7 @@ def all_ranks_go_on_or_end_together():
                     proceed, last = ops.lockstep_agree_on_next(*arguments, drop_remainder=drop)
                     assert proceed and last == (not decides(has_next)), (drop, has_value, has_next)
                     continue
-                mine = "still has" if has_value[context.rank] else "has no"
+                mine = "still has a" if has_value[context.rank] else "has no"
                 with pytest.raises(tf.errors.OutOfRangeError, match=f"rank {context.rank} {mine} batch"):
                     ops.lockstep_agree_on_next(*arguments, drop_remainder=drop)
 
