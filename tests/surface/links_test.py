@@ -13,6 +13,8 @@ try:
 except ModuleNotFoundError:  # Python 3.10, where the build brings the same under this name.
     import tomli as tomllib
 
+from tests.surface.definitions import has_python
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ["benchmarks", "core", "deploy", "docs", "examples", "python", "tests", "tf", "tools"]
 PAGES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
@@ -47,21 +49,6 @@ def test_named_files_exist(page):
         assert path.split("/")[0] not in FOLDERS or (ROOT / path).exists(), path
 
 
-def _has_python(tree: ast.AST, names: list[str]) -> bool:
-    """Returns whether nested classes and functions have these names, from the outermost on.
-
-    A test whose cases run in one job is a name that a call returns: `test_x = reported_by_case(...)`.
-    """
-    assigned = [node for node in ast.walk(tree) if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)]
-    if len(names) == 1 and any(getattr(target, "id", "") == names[0] for node in assigned for target in node.targets):
-        return True
-    return not names or any(
-        _has_python(node, names[1:])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == names[0]
-    )
-
-
 def _has_cpp(text: str, names: list[str]) -> bool:
     """Returns whether a file of C++ declares the classes, and the last name as a function or a class."""
     function = re.escape(names[-1])
@@ -76,7 +63,7 @@ def test_named_functions_exist(page):
     for path, name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|cc|h))::([\w.:]+)`", _text(page)):
         text = (ROOT / path).read_text()
         if path.endswith(".py"):
-            assert _has_python(ast.parse(text), name.split(".")), f"{path}::{name}"
+            assert has_python(ast.parse(text), name.split(".")), f"{path}::{name}"
         else:
             assert _has_cpp(text, name.split("::")), f"{path}::{name}"
 
