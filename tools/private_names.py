@@ -1,7 +1,7 @@
 """Finds uses of another file's private names in Python files.
 
-A name is private if it begins with one underscore. A file may use its own private names, and a class those of its
-bases. The types of objects are known from a file's imports, annotations and constructors:
+A name is private if it begins with one underscore. A file may use its own private names, and a class its
+bases' private names. The types of objects are known from a file's imports, annotations and constructors:
 
     from lockstep._src.engine.context import context
     context._lane                          # an imported object
@@ -11,7 +11,7 @@ bases. The types of objects are known from a file's imports, annotations and con
 
     Saver()._names                         # a constructor's result, also by a variable or an attribute of `self`
 
-Objects of other types pass, so private names of other libraries are no matter of this module.
+Objects of other types pass, private names of other libraries included.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Snapshot {
   std::span<const int64_t> removed() const { return removed_; }
   // Returns the counters of the Bloom filter; empty if there is none.
   std::span<const uint8_t> filter() const { return filter_; }
-  // Returns the slots of its rows: a slot that comes later is no part of it.
+  // Returns the slots of its rows: a slot that comes later is not among them.
   const std::vector<DynamicTable::Slot>& slots() const { return slots_; }
   // Returns the progress of eviction.
   const EvictionSweep& sweep() const { return sweep_; }

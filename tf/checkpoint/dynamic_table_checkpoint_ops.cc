@@ -3,7 +3,7 @@
 //
 //   op                        does
 //   LockstepBeginSnapshots    begins a snapshot of all tables; returns the numbers of keys, which the workers exchange
-//   LockstepWriteTables       writes this worker's file (table_writer.h), to be merged with those of the others
+//   LockstepWriteTables       writes this worker's file (table_writer.h), to be merged with the other workers' files
 //   LockstepJoinStrings       on worker 0, writes one file of the string keys of all workers
 //   LockstepEndSnapshots      when the checkpoint is complete: later changes count as changed since this one
 //
@@ -316,7 +316,7 @@ REGISTER_OP("LockstepWriteTables")
     .Doc(R"doc(
 Writes this worker's rows of the snapshots to a file of a checkpoint.
 
-counts: [W, T, 3], those of all workers.
+counts: [W, T, 3], the counts of all workers.
 checkpoint_id: the checkpoint's id.
 part_rows: the number of rows examined at once; 0: as many as take some megabytes.
 has_rows: whether the file has any content. An empty file must not be merged.

@@ -17,7 +17,7 @@ Status AgreeOnStatus(Communicator& communicator, const std::string& name, const 
 //
 //   JobSteps steps(communicator, "save");
 //   steps.Run([&] { return WriteOwnFile(); });            fails on any rank
-//   steps.RunTogether([&] { return Exchange(); });        a collective, whose errors are those of all ranks
+//   steps.RunTogether([&] { return Exchange(); });        a collective: it fails on all ranks or on none
 //   return steps.status();
 class JobSteps {
  public:

@@ -87,9 +87,9 @@ class SaveJob {
   Status CountRows(Communicator& communicator);
   void FindChanges(SavedState::Shard* shard) const;
 
-  // Step 3. Writes this worker's own tensors, and then the sharded tables: together, as rows move between workers.
+  // Step 3. First what this worker writes by itself, then the sharded tables: their rows move between workers.
   Status OpenFile(int rank, int workers);
-  Status WriteTensors(int rank);
+  Status WriteTensors(int rank);  // and variables
   Status WriteVariable(const SavedState::Variable& variable);
   Status WriteTables(int rank, int workers);
   Status WriteShards(Communicator& communicator);

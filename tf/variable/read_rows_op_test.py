@@ -68,7 +68,7 @@ def test_memory_with_another_owner_is_not_copied():
     owner, memory = memory_of(variable)
     read_rows(variable, tf.constant([1]))
     assert memory_of(variable)[1] == memory
-    # This is why there is such a read: TensorFlow's own gives the variable new memory that it owns alone.
+    # This is why there is such a read: TensorFlow's own gives the variable new memory that only it owns.
     tf.gather(variable, tf.constant([1]))
     assert memory_of(variable)[1] != memory
     del owner

@@ -47,7 +47,7 @@ class Introductions {
   // Returns the sockets to all others, [n]; the one at `index` is invalid. They are non-blocking, closed on exec,
   // without delay, with keepalive.
   //   ranks      the ranks' names in messages, [n]
-  //   addresses  the address of each, [n]; this rank's and those of callers are not used
+  //   addresses  the address of each, [n]; the addresses of this rank and of callers are not used
   //   ended      called some times per second; its first error is returned. May be null
   // DEADLINE_EXCEEDED names the ranks that are missing. FAILED_PRECONDITION if the answering program does not know the
   // key. INVALID_ARGUMENT for an address that cannot be parsed. Call it once.

@@ -142,7 +142,7 @@ class Streams::Waiting {
   Memory* current_ LOCKSTEP_GUARDED_BY(mutex_) = nullptr;
   For what_ LOCKSTEP_GUARDED_BY(mutex_) = For::kReceive;
   int peer_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-  // Of the operation during a wait.
+  // The operation that waits.
   std::string_view kind_ LOCKSTEP_GUARDED_BY(mutex_), name_ LOCKSTEP_GUARDED_BY(mutex_);
   std::optional<Deadline> deadline_ LOCKSTEP_GUARDED_BY(mutex_);
   Status error_ LOCKSTEP_GUARDED_BY(mutex_);

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# The tensor int64 [2] of a checkpoint: its own id; that of the one it builds on, or 0.
+# The tensor int64 [2] of a checkpoint: its own id; the id of the checkpoint it builds on, or 0.
 TENSOR = "lockstep-link"
 
 

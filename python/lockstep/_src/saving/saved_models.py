@@ -220,7 +220,7 @@ def _export(
 
 
 def _write_graph(directory: str, as_text: bool, **arguments: Any) -> None:
-    """Writes the default graph as a SavedModel; `arguments` are those of TensorFlow's builder."""
+    """Writes the default graph as a SavedModel; `arguments` go to TensorFlow's builder."""
     builder = _tf1.saved_model.Builder(directory)
     assets = _tf1.get_collection(_tf1.GraphKeys.ASSET_FILEPATHS)
     with _tf1.Session() as session:

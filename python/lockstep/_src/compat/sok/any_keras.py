@@ -67,7 +67,7 @@ class ExtendsKeras(Layer):
             make = super().__new__
             return make(cls) if make is object.__new__ else make(cls, *args, **kwargs)
         # Keras 2 replaces bases of a layer's class in a graph of TensorFlow 1, so classes for graphs are others.
-        # mypy takes `__hash__` of a class's objects for that of the class, so it is passed as a plain type.
+        # mypy confuses `__hash__` of a class with `__hash__` of its objects, so it gets a plain type.
         own: type = cls
         joined = _joined(own, cls._base_in(keras_of_program()), tf.compat.v1.executing_eagerly_outside_functions())
         return joined.__new__(joined, *args, **kwargs)
