@@ -60,12 +60,14 @@ TEST_P(WatchVictimTest, AFrozenRankThatGoesOnHearsThatItWasGivenUp) {
       testing::FreezeNow();
       scene.board->Now();
       if (victim != 0)
-        return ExpectEnd(scene, StatusCode::kUnavailable, scene.places[victim] + " is silent", kAtOnce_s);
+        return ExpectEnd(scene, StatusCode::kUnavailable, scene.places[victim] + " has been silent for ", kAtOnce_s);
       const std::string error = ExpectEnd(scene, StatusCode::kUnavailable, "rank ", kAtOnce_s);
       const std::string text = scene.watch->verdict().message();
-      return text.find(StrCat(" gave up: ", scene.places[0], " is silent")) != std::string::npos ? error : text;
+      return text.find(StrCat(" gave up: ", scene.places[0], " has been silent for ")) != std::string::npos ? error
+                                                                                                            : text;
     }
-    const std::string error = ExpectEnd(scene, StatusCode::kUnavailable, scene.places[victim] + " is silent", 1e9);
+    const std::string error =
+        ExpectEnd(scene, StatusCode::kUnavailable, scene.places[victim] + " has been silent for ", 1e9);
     // The others end before it resumes; their messages to it wait in its socket.
     scene.watch->Leave();
     if (++scene.board->done == scene.size - 1) {

@@ -26,13 +26,14 @@ TEST(StallWatch, WarnsAgainAndAgainAndGivesUp) {
   EXPECT_EQ(watch.Look(sequencer, 11, &warnings), 2.5);
   EXPECT_EQ(watch.Look(sequencer, 20, &warnings), 1);
   watch.Look(sequencer, 21, &warnings);
-  EXPECT_EQ(warnings, (std::vector<std::string>{"barrier 'x': ranks 0 and 2 did not ask for it in 10 s, others wait",
-                                                "barrier 'x': ranks 0 and 2 did not ask for it in 20 s, others wait"}));
+  EXPECT_EQ(warnings,
+            (std::vector<std::string>{"barrier 'x': ranks 0 and 2 did not request it within 10 s; other ranks wait",
+                                      "barrier 'x': ranks 0 and 2 did not request it within 20 s; other ranks wait"}));
   EXPECT_TRUE(sequencer.Take().empty());
   EXPECT_EQ(watch.Look(sequencer, 26, &warnings), 0);
   const std::vector<NamedBatch> batches = sequencer.Take();
   ASSERT_EQ(batches.size(), 1u);
-  EXPECT_EQ(batches[0].error, DeadlineExceeded("barrier 'x': ranks 0 and 2 did not ask for it in 25 s"));
+  EXPECT_EQ(batches[0].error, DeadlineExceeded("barrier 'x': ranks 0 and 2 did not request it within 25 s"));
 }
 
 TEST(StallWatch, NeverLooksWhereItHasNothingToSay) {
