@@ -24,7 +24,7 @@
 //   lookup         Lookup: keys to rows, no trace left
 //   resolve        Resolve of existing keys, with frequency and version recorded, rows read
 //   update, keys   Update with Adagrad, as many gradients as keys: duplicates are found and summed
-//   update, rows   the same rule on distinct rows alone
+//   update, rows   the same rule on distinct rows only
 //   fill           Resolve of new keys, 65,536 per call, until the table is full
 //
 //   lockstep_embedding_benchmark [seconds for a line]      0.3 without an argument

@@ -19,7 +19,7 @@ namespace lockstep {
 
 // A concurrent hash index: int64 key -> 32-bit value, which is the number of a row. Any int64 is a key.
 //
-//   index    64 shards, by the first 6 bits of a key's hash; each has its array of buckets and grows alone
+//   index    64 shards, by the first 6 bits of a key's hash; each has its array of buckets and grows by itself
 //   array    8, 12, 16, 24, ... buckets. A key's home is the bucket in proportion to its hash. So, except for keys that
 //            overflowed, the buckets of an array of any length are in the order of the hashes. Arrays of one length lie
 //            side by side in large pages, because all shards grow at about the same time

@@ -29,7 +29,7 @@
 // itself is a function of its own. If it fails, the caller declines the exchange (comm/collective/communicator.h), so
 // that the peers get the error.
 //
-//   step       alone           with the peers       bytes sent by a rank     bytes received
+//   step       on this rank    with the peers       bytes sent by a rank     bytes received
 //   route      PlanRoute       ExchangeRoute        8 U                      8 M
 //   combine    CheckRows       Combine              M D                      U D
 //   gradient   SumGradients    ExchangeGradients    U D                      M D

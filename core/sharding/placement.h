@@ -22,7 +22,7 @@ struct RowRange {
 // first one to rank `first`. This one rule has three uses:
 //
 //   by rows     blocks of one row: of R ranks, rank `id mod R` owns row `id`, as its local row `id div R`. Hot ids tend
-//               to be the low ones, and so are spread over the ranks.
+//               to be the low ones; this spreads them over the ranks.
 //   by blocks   blocks of several rows, if the ids that occur are multiples of R or nearly so.
 //   whole       one block of all rows: rank `first` has the whole table.
 //

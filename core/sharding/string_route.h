@@ -18,7 +18,7 @@
 // keys by their bytes (core/embedding/string_keys.h). The result is a route like any other: Combine and
 // ExchangeGradients move its rows and gradients together with other tables' rows and gradients.
 //
-//   step       alone                       with the peers     bytes sent by a rank
+//   step       on this rank                with the peers     bytes sent by a rank
 //   route      PlanStrings, PackStrings    ExchangeStrings    8 R + 8 U + the bytes of the U distinct strings
 //
 // The owner depends only on the string (KeyPlacement::OwnerOfString), so all ranks ask the same one. Strings with one

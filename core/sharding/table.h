@@ -15,7 +15,7 @@
 //
 //   RelayToContiguous   before a checkpoint is written    moves each row once
 //   RelayFromContiguous after one was read                moves each row once
-//   GatherTable         a read that is no lookup          sends the whole table to every rank
+//   GatherTable         a read without a lookup           sends the whole table to every rank
 //   ReduceTable         its gradient                      every rank sends its gradient of the whole table
 //
 // All are collectives: every rank calls with the same table, name and step_bytes, and gets the communicator's errors. A

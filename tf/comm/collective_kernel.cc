@@ -1,7 +1,7 @@
 // The path of a collective through the threads:
 //
 //   TensorFlow's thread     ComputeAsync: Prepare, register for cancellation, post; returns
-//   the lane's thread       the Exchange, in turn with those of all kernels; then done(), which continues the graph
+//   the lane's thread       the Exchange, in turn with other kernels' exchanges; then done(), which continues the graph
 //   a thread that cancels   OnCancel: schedules a check in one second, and returns
 //   TensorFlow's timer      aborts the communicator if the collective is still running
 //

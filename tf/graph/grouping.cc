@@ -7,7 +7,7 @@
 //   level 1        level 2                     level 3
 //   Route a        Combine a                   CombineGradient a
 //   Route b        Combine b  --> Route c      CombineGradient b       Route c looks up the result of Combine b,
-//                                              Combine c               so it is not part of the first group
+//                                              Combine c               so c is not part of the first group
 //
 // Local operations (Pool, SparseUpdate) do not raise the level of a collective. So a lookup with Pool between its
 // exchanges still shares them with a lookup without.

@@ -1,7 +1,7 @@
 // The life of a dynamic table: its handle, its creation, the end of a step, and the removal of keys.
 //
 //   op                            is
-//   LockstepDynamicTable          the handle; TensorFlow treats it like that of a variable [?, D]
+//   LockstepDynamicTable          the handle; TensorFlow treats it like the handle of a variable [?, D]
 //   LockstepDynamicTableCreate    the initializer: makes an empty table with the options in its attributes
 //   LockstepDynamicTableIsReady   whether the initializer has run
 //   LockstepDynamicTableEndStep   runs when the step's updates have been made

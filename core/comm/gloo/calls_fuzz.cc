@@ -18,7 +18,7 @@
 // while the input arrives as its peer's messages. The first byte selects the collective. Each message begins with a
 // byte of bits:
 //
-//   1   its fingerprint is the right one, else that of a declined call (2), else the next byte
+//   1   its fingerprint is the right one, else a declined call's (2), else the next byte
 //   4   its number is the right one, else the next byte
 //   8   its number of items is the next two bytes, else an impossible one
 //   16  its number of bytes is the right one, else the next two bytes

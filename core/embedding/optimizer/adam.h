@@ -15,9 +15,9 @@ namespace lockstep {
 //
 // There are two treatments of rows that a step does not touch, with the same rule:
 //
-//   lazy           (ApplyUpdate alone) moments and weights of such rows do not change: LazyAdam of TensorFlow Addons,
+//   lazy           (ApplyUpdate only) moments and weights of such rows do not change: LazyAdam of TensorFlow Addons,
 //                  and DeepRec's Adam for embedding variables. It is the best choice for dynamic tables.
-//   TensorFlow's   In tf.compat.v1.train.AdamOptimizer and Keras the moments of all rows decay in every step, and all
+//   TensorFlow's   In tf.compat.v1.train.AdamOptimizer and Keras, all moments decay in every step, and all
 //                  weights move by the decayed moments. This is exactly Adam with a gradient of zero. So the step is
 //                  ApplyUpdate for the touched rows, and ApplyZeroGradients with the same rule for the others. It
 //                  passes over the whole table in every step, as TensorFlow does. A dynamic table takes its existing

@@ -15,7 +15,7 @@
 // pass over the touched rows.
 //
 //   rule        an optimizer with this step's hyperparameters, as a function: AdagradOptions{...}.Rule(dtype)
-//   target      rows and slots in memory: those of a dynamic table or of ordinary contiguous variables
+//   target      rows and slots in memory, of a dynamic table or of ordinary contiguous variables
 //   gradients   [N, D] float32, one for each of N positions; numbers [N] are the rows of the positions
 //
 // A slot of an optimizer is D float32 beside each row of weights. Its name and its initial value are the caller's.
