@@ -87,8 +87,9 @@ site_packages() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_p
 
 # The packages that every build needs.
 need_compiler() {
-  command -v g++ >/dev/null && echo '#include <gloo/config.h>' | g++ -x c++ -fsyntax-only - 2>/dev/null ||
-    debian_packages g++ libgloo-dev
+  command -v g++ >/dev/null && [ -f "$(g++ -print-file-name=libcrypto.a)" ] &&
+    printf '#include <%s>\n' gloo/config.h openssl/evp.h | g++ -x c++ -fsyntax-only - 2>/dev/null ||
+    debian_packages g++ libgloo-dev libssl-dev
 }
 
 # The first build uses pip, and so do builds after a change of the build files or after Python files came, went or moved:

@@ -32,11 +32,12 @@ mapfile -t pyarrows < <(pins pyarrow)
 say "lockstep-tf for ${tensorflows[*]} and ${pyarrows[*]}"
 mapfile -t folders < <("$VENV/bin/python" tools/unpack_headers.py build/headers "${tensorflows[@]}" "${pyarrows[@]}")
 count=${#tensorflows[@]}
-# The licenses of the libraries that auditwheel adds below: Gloo, and what it needs beside the compiler's libraries.
+# The licenses of libcrypto, which is inside of the op libraries, and of the libraries that auditwheel adds below: Gloo,
+# and what it needs beside the compiler's libraries.
 licenses=build/licenses
 rm -rf "$licenses" && mkdir -p "$licenses"
 gloo=$(ldconfig -p | awk '$1 == "libgloo.so.0" { print $NF }')
-for library in "$gloo" $(ldd "$gloo" | awk '$3 ~ "/" && $1 !~ "^lib(c|m|gcc_s|stdc..)[.]" { print $3 }'); do
+for library in "$(g++ -print-file-name=libcrypto.a)" "$gloo" $(ldd "$gloo" | awk '$3 ~ "/" && $1 !~ "^lib(c|m|gcc_s|stdc..)[.]" { print $3 }'); do
   package=$(dpkg -S "*/$(basename "$(realpath "$library")")" | cut -d: -f1)
   cp "/usr/share/doc/$package/copyright" "$licenses/$package"
 done

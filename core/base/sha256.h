@@ -2,14 +2,16 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <string_view>
+
+// OpenSSL's EVP_MD_CTX. Its headers stay out of this one.
+struct evp_md_ctx_st;
 
 namespace lockstep {
 
-// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104). The code is our own, because a system with only a compiler has no
-// library for it. It is written for clarity, not for speed. Pure functions; thread-safe. Keys and copies of them are
-// not wiped from memory.
+// SHA-256 (FIPS 180-4) and HMAC-SHA-256 (RFC 2104), computed by OpenSSL's libcrypto (crypto.h). Pure functions;
+// thread-safe, also in a fork. Keys and copies of them are not wiped from memory.
 using Digest = std::array<uint8_t, 32>;
 
 // Returns the digest of any bytes, including zeros and the empty text.
@@ -18,16 +20,17 @@ Digest Sha256(std::string_view message);
 // The digest of a message that comes in pieces of any size. Not thread-safe.
 class Sha256Stream {
  public:
+  Sha256Stream();
   void Update(std::string_view piece);
   // Returns the digest of all pieces. No method may be called after it.
   Digest Finish();
 
  private:
-  // The first 32 bits of the fractional parts of the square roots of the first 8 primes.
-  std::array<uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                    0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  std::string rest_;  // less than a block
-  uint64_t bytes_ = 0;
+  struct Free {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
 
 // Returns a proof, for a receiver with the same `key`, that the sender of `message` has the key and that the message

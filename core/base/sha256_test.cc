@@ -1,8 +1,14 @@
 #include "core/base/sha256.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
 
 namespace lockstep {
 namespace {
@@ -50,6 +56,64 @@ TEST(Sha256Test, SameDigestSeesADifferenceInAnyByte) {
     other[i] ^= 1;
     EXPECT_FALSE(SameDigest(digest, other)) << "byte " << i;
   }
+}
+
+TEST(Sha256Test, AStreamsPiecesMayHaveAnySize) {
+  std::string message;
+  for (int i = 0; i < 1000; ++i) message += static_cast<char>(i * i);
+  for (const size_t piece : {1u, 63u, 64u, 65u, 1000u}) {
+    Sha256Stream stream;
+    for (size_t at = 0; at < message.size(); at += piece) stream.Update(std::string_view(message).substr(at, piece));
+    stream.Update("");
+    EXPECT_EQ(stream.Finish(), Sha256(message)) << "pieces of " << piece;
+  }
+}
+
+// The value is that of Python: hmac.digest(b"", b"", "sha256").
+TEST(Sha256Test, HmacHasNoKeyLeftFromAnotherMessage) {
+  HmacSha256("key", "message");
+  EXPECT_EQ(Hex(HmacSha256("", "")), "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
+  EXPECT_EQ(Hex(HmacSha256({}, {})), "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
+}
+
+TEST(Sha256Test, ManyThreadsComputeAtOnce) {
+  const Digest wanted = HmacSha256("key", "message");
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      for (int j = 0; j < 200; ++j) wrong += HmacSha256("key", "message") != wanted;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+// Children are made while other threads compute, and one of these makes the first digest of the process if this test
+// runs alone. A child that found a lock of its parent would wait forever; the alarm ends it.
+TEST(Sha256Test, AForkComputesWhileThreadsOfItsParentDo) {
+  std::atomic<bool> ends = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      while (!ends) HmacSha256("key", "message");
+    });
+  }
+  for (int i = 0; i < 20; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);
+      _exit(Hex(HmacSha256("Jefe", "what do ya want for nothing?")).starts_with("5bdcc146bf60754e") &&
+                    Hex(Sha256("abc")).starts_with("ba7816bf")
+                ? 0
+                : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  ends = true;
+  for (std::thread& thread : threads) thread.join();
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 namespace lockstep {
 
 // SipHash-2-4 with a tag of 128 bits (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012): a message
-// authentication code for frames that are exchanged in each step. On one core it authenticates some GB/s, and a short
-// message in a tenth of the time of HMAC-SHA-256 (sha256.h), which proves identities and derives keys. Without the key,
-// a tag can only be guessed. Pure functions; thread-safe.
+// authentication code for frames that are exchanged in each step. It takes a short message in a fraction of the time of
+// HMAC-SHA-256 (sha256.h), which proves identities and derives keys. Without the key, a tag can only be guessed.
+// OpenSSL's libcrypto computes it (crypto.h). Pure functions; thread-safe, also in a fork.
 using SipKey = std::array<uint8_t, 16>;
 using SipTag = std::array<uint8_t, 16>;
 

@@ -21,6 +21,7 @@ TEST(SipHash, EqualsTheReference) {
   std::iota(key.begin(), key.end(), uint8_t{0});
   EXPECT_EQ(Hex(SipHash(key, "")), "a3817f04ba25a8e66df67214c7550293");
   EXPECT_EQ(Hex(SipHash(key, std::string(1, '\0'))), "da87c1d86b99af44347659119b22fc45");
+  EXPECT_EQ(Hex(SipHash(key, std::string("\0\1", 2))), "8177228da4a45dc7fca38bdef60affe4");
 }
 
 TEST(SipHash, DependsOnEachBitOfKeyAndMessageAndOnTheLength) {

@@ -6,7 +6,7 @@
 #include "core/telemetry/telemetry.h"
 
 // The few functions that are not TensorFlow ops, for ctypes. Their only caller is lockstep/_src/engine/library.py,
-// which declares their types a second time. They are the only symbols that the op library exports (tf/exports.map).
+// which declares their types a second time. They are the only symbols that the op library exports (cmake/exports.map).
 //
 // Errors: no function throws. A function that makes or ends something returns 0 or the StatusCode of its error
 // (base/status.h). lockstep_last_error returns the error's text to the same thread, until the thread's next such call.

@@ -6,18 +6,31 @@ import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
 from lockstep import _build_info
-from lockstep._src.engine import library
+from lockstep._src.engine import libraries, library
 from lockstep.testing import call_workers
 
 
 def test_the_library_was_built_with_the_flags_of_this_tensorflow():
     wanted = [flag for flag in tf.sysconfig.get_compile_flags() if not flag.startswith(("-I", "--std", "-std"))]
     assert wanted == _build_info.TENSORFLOW_FLAGS
+
+
+# Promise (security.md): cryptography is libcrypto's, inside of the op library; its names meet none of TensorFlow's.
+@pytest.mark.parametrize("kind", ["--undefined-only", "--defined-only"])
+def test_no_function_of_libcrypto_is_taken_from_another_library_or_shown(kind):
+    path = libraries.op_library(tf.__version__, Path(tf.__file__).parent)
+    nm = subprocess.run(["nm", "-D", kind, str(path)], capture_output=True, text=True, check=True)
+    names = [line.split()[-1] for line in nm.stdout.splitlines()]
+    assert names
+    assert [
+        name for name in names if re.match(r"(EVP|HMAC|SHA\d*|CRYPTO|OPENSSL|OSSL|ERR|BIO|SSL)_|HMAC(@|$)", name)
+    ] == []
 
 
 def test_a_broken_library_is_one_error(tmp_path):
@@ -28,6 +41,7 @@ def test_a_broken_library_is_one_error(tmp_path):
 
 _WITHOUT_PYARROW = """
 import sys
+from pathlib import Path
 from importlib import machinery
 
 found = machinery.PathFinder.find_spec
