@@ -57,8 +57,9 @@ function(lockstep_library name)
   target_include_directories(lockstep_${name} ${link} "${PROJECT_SOURCE_DIR}")
   target_link_libraries(lockstep_${name} ${link} ${ARG_DEPS} Threads::Threads)
 
-  # Before the libraries of Arrow, which TEST_DEPS may bring (Crypto.cmake).
-  set(own_crypto lockstep_base lockstep_crypto)
+  # Before the libraries of Arrow, which TEST_DEPS may bring (Crypto.cmake). CMake keeps the place of a library only if the
+  # target itself names the file.
+  set(own_crypto lockstep_base lockstep_crypto OpenSSL::Crypto)
   if(LOCKSTEP_BUILD_TESTS AND tests)
     add_executable(lockstep_${name}_test ${tests})
     target_link_libraries(lockstep_${name}_test lockstep_${name} ${own_crypto} ${ARG_TEST_DEPS} GTest::gmock GTest::gtest_main)

@@ -69,7 +69,7 @@ TEST(Sha256Test, AStreamsPiecesMayHaveAnySize) {
   }
 }
 
-// The value is that of Python: hmac.digest(b"", b"", "sha256").
+// Python computes the same value: hmac.digest(b"", b"", "sha256").
 TEST(Sha256Test, HmacHasNoKeyLeftFromAnotherMessage) {
   HmacSha256("key", "message");
   EXPECT_EQ(Hex(HmacSha256("", "")), "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
@@ -89,8 +89,8 @@ TEST(Sha256Test, ManyThreadsComputeAtOnce) {
   EXPECT_EQ(wrong, 0);
 }
 
-// Children are made while other threads compute, and one of these makes the first digest of the process if this test
-// runs alone. A child that found a lock of its parent would wait forever; the alarm ends it.
+// Children are made while other threads compute. One of these computes the first digest of the process if no test ran
+// before. A child that found a lock of its parent would wait forever; the alarm ends it.
 TEST(Sha256Test, AForkComputesWhileThreadsOfItsParentDo) {
   std::atomic<bool> ends = false;
   std::vector<std::thread> threads;
