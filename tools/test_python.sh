@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the Python tests. Tests of a single process come first, as many at a time as there are cores. Tests that start
-# workers follow one by one, because their workers need the cores. conftest.py distinguishes both kinds.
+# workers follow, two at a time: workers wait for each other and for deadlines, so one job leaves half of two cores idle.
+# conftest.py distinguishes both kinds.
 #
 # Usage: tools/test_python.sh [arguments of pytest]
 # Reads: VENV (the environment's folder), JOBS (cores), CASES, TURN and TURNS_OF: of each "test" or of each "file", every
@@ -20,7 +21,7 @@ run() {
   if [ $status -eq $none_found ] || { [ $status -eq 0 ] && [ $code -ne $none_found ]; }; then status=$code; fi
 }
 
-# Each parallel process loads TensorFlow, about 1 GiB.
+# Each parallel process loads TensorFlow, about 1 GiB. So does each worker; a test has up to four of them.
 run --processes=one --numprocesses="$JOBS" --maxprocesses=4 --dist=loadfile "$@"
-run --processes=several "$@"
+run --processes=several --numprocesses="$JOBS" --maxprocesses=2 --dist=loadfile "$@"
 exit $status
