@@ -4,12 +4,12 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
+#include "core/base/held_in_forks.h"
 #include "core/base/mutex.h"
 
 namespace lockstep {
@@ -19,18 +19,13 @@ namespace {
 // that a thread of its parent holds.
 struct Construction {
   static Construction& Get() {
-    static auto* const construction = new Construction();  // never destroyed: a process may fork while it ends
+    static auto* const construction = new Construction();
     return *construction;
   }
 
   // Without memory for the handlers, a fork during the construction may wait forever at its first digest.
-  Construction() {
-    (void)pthread_atfork([] { Get().Hold(); }, [] { Get().Free(); }, [] { Get().Free(); });
-  }
-
-  // The analysis does not follow the mutex from one handler to the next.
-  void Hold() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { mutex.lock(); }
-  void Free() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { mutex.unlock(); }
+  Construction() { HoldInForks<Construction>(); }
+  void InChild() const {}
 
   Mutex mutex;
   std::atomic<const Crypto*> crypto{nullptr};

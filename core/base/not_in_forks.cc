@@ -1,39 +1,28 @@
 #include "core/base/not_in_forks.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "core/base/held_in_forks.h"
 #include "core/base/mutex.h"
 
 namespace lockstep {
 
-// The handlers that fork(2) calls. They hold the mutex while the process is copied, so the list is complete in the
-// child. The child's only thread is the one that forked, and it holds the mutex. The child may make system calls, but
-// must not allocate memory.
+// The descriptors that forks lose. A fork holds the mutex, so the list is complete in the child.
 struct ForkHandlers {
-  // Never destroyed: a fork may happen after static objects are destroyed.
   static ForkHandlers& Get() {
     static auto* const handlers = new ForkHandlers();
     return *handlers;
   }
 
-  ForkHandlers() {
-    // Without memory for the handlers, forks keep their copies of the descriptors.
-    (void)pthread_atfork([] { Get().Hold(); }, [] { Get().Free(); },
-                         [] {
-                           Get().Drop();
-                           Get().Free();
-                         });
-  }
+  // Without memory for the handlers, forks keep their copies of the descriptors.
+  ForkHandlers() { HoldInForks<ForkHandlers>(); }
 
-  // The analysis does not follow the mutex from one handler to the next.
-  void Hold() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { mutex.lock(); }
-  void Free() LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS { mutex.unlock(); }
-  void Drop() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
+  // The child has the mutex; the analysis does not see this.
+  void InChild() const LOCKSTEP_NO_THREAD_SAFETY_ANALYSIS {
     for (const NotInForks* entry : entries) {
       for (const int descriptor : entry->descriptors_) {
         if (descriptor >= 0) dup3(nowhere, descriptor, O_CLOEXEC);
