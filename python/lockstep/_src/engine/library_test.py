@@ -41,7 +41,6 @@ def test_a_broken_library_is_one_error(tmp_path):
 
 _WITHOUT_PYARROW = """
 import sys
-from pathlib import Path
 from importlib import machinery
 
 found = machinery.PathFinder.find_spec
