@@ -21,8 +21,7 @@ namespace lockstep {
 //
 //   index    64 shards, by the first 6 bits of a key's hash; each has its array of buckets and grows by itself
 //   array    8, 12, 16, 24, ... buckets. A key's home is the bucket in proportion to its hash. So, except for keys that
-//            overflowed, the buckets of an array of any length are in the order of the hashes. Arrays of one length lie
-//            side by side in large pages, because all shards grow at about the same time
+//            overflowed, the buckets of an array of any length are in the order of the hashes
 //   bucket   one cache line of 5 entries:
 //
 //              state   4 bytes   which entries are taken (5 bits) | how many keys passed by (8) | removals (19)
@@ -31,8 +30,8 @@ namespace lockstep {
 //
 // A key whose home is full goes to the next bucket with room, and is counted in all buckets that it passed. A search
 // ends at the first bucket that no key passed; nearly all searches take one cache line. A shard grows by a third or a
-// half when more than 3/4 of its entries are taken. The index takes 17 to 26 bytes per key, and 1/64 more while a shard
-// grows.
+// half when more than 3/4 of its entries are taken. All shards grow at about the same time, so arrays of one length lie
+// side by side in large pages. The index takes 17 to 26 bytes per key, and 1/64 more while a shard grows.
 //
 // Threads. Searches take no lock and never wait. A bucket's state publishes its entries. If an entry was removed and
 // taken again while it was read, the count of removals has changed. (To miss this, the count would have to wrap around:
@@ -40,8 +39,8 @@ namespace lockstep {
 // searched. Its old array is freed when all searches that may use it have ended, which their ReadGuards tell. A search
 // returns the state of some moment during the search. Thread-safe.
 //
-// Searching a key takes no virtual call, no allocation and no lock. To overlap the cache misses of many keys, a caller
-// locates all of them before it searches the first:
+// Searching a key takes no virtual call, no allocation and no lock. The cache misses of many keys overlap if a caller
+// locates them all first:
 //
 //   const KeyIndex::ReadGuard guard = index.Read();
 //   KeyIndex::Place places[KeyIndex::kGroup];
