@@ -12,14 +12,15 @@ namespace lockstep {
 
 // Writes messages as bytes: numbers in little-endian order, strings after their length of 4 bytes. Numbers are written
 // and read by shifts, so the order is the protocol's and not the machine's. Thread-compatible.
-//
-//   ByteWriter writer;
-//   writer.Number(uint32_t{7});
-//   writer.String("name");
-//   ByteReader reader(bytes);
-//   const auto seven = reader.Number<uint32_t>();
-//   const std::string name = reader.String();
-//   if (!reader.Complete()) return DataLoss("no message of ours");
+// ```cpp
+// ByteWriter writer;
+// writer.Number(uint32_t{7});
+// writer.String("name");
+// ByteReader reader(bytes);
+// const auto seven = reader.Number<uint32_t>();
+// const std::string name = reader.String();
+// if (!reader.Complete()) return DataLoss("no message of ours");
+// ```
 class ByteWriter {
  public:
   // T is an unsigned integer.

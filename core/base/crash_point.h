@@ -9,10 +9,10 @@ namespace lockstep {
 
 // Named points of work that a crash at any moment must not damage, such as saving a checkpoint. A test kills its own
 // process at one of them. The kill is certain, while a kill by the clock would depend on the machine.
-//
-//   PassCrashPoint("commit: index renamed");   // in the work
-//   CrashAt("commit: index renamed", 1);       // in the test's process, before the work
-//
+// ```cpp
+// PassCrashPoint("commit: index renamed");   // in the work
+// CrashAt("commit: index renamed", 1);       // in the test's process, before the work
+// ```
 // Nothing else enables a crash point: neither an environment variable nor an option does.
 
 // Ends this process by SIGKILL, as the system would, if CrashAt asked for a crash at point `name`. Otherwise it costs a

@@ -8,13 +8,13 @@ namespace lockstep {
 
 // A point in monotonic time by which something has to be done. It is set once, where a wait begins, and is passed down
 // to each system call of the wait. So many short waits do not add up to more than the promised one.
-//
-//   const Deadline deadline = Deadline::After(options.timeout_s);
-//   while (!done()) {
-//     if (deadline.Passed()) return DeadlineExceeded(...);
-//     poll(&entry, 1, deadline.PollMs());  // may wake early: the loop looks again
-//   }
-//
+// ```cpp
+// const Deadline deadline = Deadline::After(options.timeout_s);
+// while (!done()) {
+//   if (deadline.Passed()) return DeadlineExceeded(...);
+//   poll(&entry, 1, deadline.PollMs());  // may wake early: the loop looks again
+// }
+// ```
 // All times are in seconds, except PollMs. A value; thread-compatible.
 class Deadline {
  public:

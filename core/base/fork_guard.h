@@ -7,9 +7,9 @@ namespace lockstep {
 // Tells whether this process is a fork of the one that made the object. The object that contains the guard has threads,
 // locks that they hold, and sockets that still belong to the parent. A child may touch none of them. InFork is one
 // comparison, without a system call. Children that only start another program, as by posix_spawn, never call it.
-//
-//   if (guard_.InFork()) return FailedPrecondition("...");
-//
+// ```cpp
+// if (guard_.InFork()) return FailedPrecondition("...");
+// ```
 // Thread-safe.
 class ForkGuard {
  public:

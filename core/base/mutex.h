@@ -50,16 +50,16 @@
 namespace lockstep {
 
 // A std::mutex that the analysis knows. Members name it in their declaration:
+// ```cpp
+// Mutex mutex_;
+// int64_t count_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
+// void Add() LOCKSTEP_REQUIRES(mutex_);         // private: the caller holds the mutex
 //
-//   Mutex mutex_;
-//   int64_t count_ LOCKSTEP_GUARDED_BY(mutex_) = 0;
-//   void Add() LOCKSTEP_REQUIRES(mutex_);         // private: the caller holds the mutex
-//
-//   void Class::Report() {
-//     const MutexLock lock(mutex_);
-//     Add();
-//   }
-//
+// void Class::Report() {
+//   const MutexLock lock(mutex_);
+//   Add();
+// }
+// ```
 // Lambdas are functions of their own for the analysis: one that runs with the mutex held says
 // `[this]() LOCKSTEP_REQUIRES(mutex_) { ... }`. Not recursive.
 class LOCKSTEP_CAPABILITY("mutex") Mutex {
@@ -153,8 +153,9 @@ class LOCKSTEP_SCOPED_CAPABILITY WriterLock {
 
 // A std::condition_variable for Mutex. Waits may end without a reason, so a caller waits in a loop, which the analysis
 // reads as well:
-//
-//   while (!ready_) changed_.Wait(mutex_);
+// ```cpp
+// while (!ready_) changed_.Wait(mutex_);
+// ```
 class CondVar {
  public:
   CondVar() = default;

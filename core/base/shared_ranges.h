@@ -8,12 +8,12 @@ namespace lockstep {
 
 // The ranges of one call of a ParallelFor (parallel.h). Threads take one range after another: each thread that is awake
 // works, and no thread waits for one that has not woken up yet. Thread-safe.
-//
-//   auto ranges = std::make_shared<SharedRanges>(count, length, work);
-//   for (int i = 0; i < helpers; ++i) pool->Schedule([ranges] { ranges->Take(); });
-//   ranges->Take();
-//   ranges->Wait();
-//
+// ```cpp
+// auto ranges = std::make_shared<SharedRanges>(count, length, work);
+// for (int i = 0; i < helpers; ++i) pool->Schedule([ranges] { ranges->Take(); });
+// ranges->Take();
+// ranges->Wait();
+// ```
 // A helper that comes late finds no range left and does not touch `work`, which may be destroyed by then.
 class SharedRanges {
  public:

@@ -54,14 +54,14 @@ std::string_view StatusCodeName(StatusCode code);
 // The outcome of a call that can fail: OK, or a code with a message that names the place, the given and the wanted
 // value. The core throws nothing for failures in operation; checks that end the process are for bugs. The compiler
 // warns of a Status that is ignored. Code that drops one on purpose casts it to void and gives the reason beside it.
-//
-//   Status Load(...) {
-//     if (rows < 0) return InvalidArgument(StrCat("table '", name, "': ", rows, " rows, wanted 0 or more"));
-//     LOCKSTEP_RETURN_IF_ERROR(Open(path));                    // leaves with Open's error
-//     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));  // or has the value
-//     return OkStatus();
-//   }
-//
+// ```cpp
+// Status Load(...) {
+//   if (rows < 0) return InvalidArgument(StrCat("table '", name, "': ", rows, " rows, wanted 0 or more"));
+//   LOCKSTEP_RETURN_IF_ERROR(Open(path));                    // leaves with Open's error
+//   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));  // or has the value
+//   return OkStatus();
+// }
+// ```
 // A Status owns its message: a copy copies the text, a move is cheap, and OK allocates nothing. Thread-compatible.
 class [[nodiscard]] Status {
  public:

@@ -13,9 +13,10 @@ namespace lockstep {
 // System calls use -1 for "no descriptor": they return it, and poll ignores entries with it. UniqueFd keeps to that
 // convention, so it takes their results and serves their calls. Interfaces between parts of this project pass
 // std::optional<int> instead, which is empty without a descriptor.
-//
-//   UniqueFd fd(socket(...));                         // takes ownership of the result, -1 included
-//   if (!fd.valid()) return ErrnoStatus("socket", errno);
+// ```cpp
+// UniqueFd fd(socket(...));                         // takes ownership of the result, -1 included
+// if (!fd.valid()) return ErrnoStatus("socket", errno);
+// ```
 class UniqueFd {
  public:
   // The number that stands for "no descriptor" in system calls.

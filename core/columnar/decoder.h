@@ -42,13 +42,13 @@ struct Piece {
 // shape keep all threads busy. Columns are decoded in parallel, each from front to back. The next file begins while the
 // last columns of the former one are still in work. Pieces come out in the order in which the plan first touches them,
 // whichever thread ends first. A piece ends at the end of a batch, except the last one of a file.
-//
-//   plan --ranges--> ScheduleNext --> tasks_    piece 7   piece 8   piece 9             in the order of the plan
-//                                     column 0  done      done      at work
-//                                     column 1  done      at work   waits for piece 8   Claim: the first that may begin
-//                                                 |
-//   consumer <-- Next <---------------------------+       the front, when all its columns are done
-//
+// ```
+// plan --ranges--> ScheduleNext --> tasks_    piece 7   piece 8   piece 9             in the order of the plan
+//                                   column 0  done      done      at work
+//                                   column 1  done      at work   waits for piece 8   Claim: the first that may begin
+//                                               |
+// consumer <-- Next <---------------------------+       the front, when all its columns are done
+// ```
 // With a filter the first unit of a piece is to find the rows that it keeps. The columns come after it: they read only
 // these rows, and are passed over if there are none.
 //

@@ -1,11 +1,11 @@
 // Two plans in one class. With kRows and kRowGroups, a worker's share is cut out once, as a list of segments: whole row
 // groups, except the two at the borders of a contiguous share. Lanes then walk through the list, one for each file that
 // is read in turn. When a lane's file ends, the lane takes the next file.
-//
-//   segments   f0:g0 f0:g1 | f1:g0 | f2:g0 f2:g1     2 lanes, a turn is sequential_batches * batch_size rows
-//   lane 0     f0 ------------> f2 ------->
-//   lane 1     f1 -----> (none left: closed)
-//
+// ```
+// segments   f0:g0 f0:g1 | f1:g0 | f2:g0 f2:g1     2 lanes, a turn is sequential_batches * batch_size rows
+// lane 0     f0 ------------> f2 ------->
+// lane 1     f1 -----> (none left: closed)
+// ```
 // With kBatches the segments are all row groups of all workers, because a worker's batches are spread over all of them.
 // A step's rows are computed: step s of worker i is rows [(s * W + i) * B, + B) of all rows. No list of batches is
 // kept; for a long pass it would be larger than everything else here.

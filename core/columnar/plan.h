@@ -15,11 +15,12 @@ namespace lockstep::columnar {
 // a worker and their order are computed before anything is read, from the numbers of rows in the footers. Every worker
 // computes all shares by the same rules, so the workers need not communicate. That is safe because all have the same
 // list of files (ExpandPaths) and the same footers.
-//
-//   two row groups of 5 rows, 2 workers, batch 2        worker 0          worker 1
-//   kRows        contiguous halves                      0 1 | 2 3 | 4     5 6 | 7 8 | 9
-//   kRowGroups   group by group                         0 1 | 2 3 | 4     5 6 | 7 8 | 9
-//   kBatches     step by step, 8 and 9 divided          0 1 | 4 5 | 8     2 3 | 6 7 | 9
+// ```
+// two row groups of 5 rows, 2 workers, batch 2        worker 0          worker 1
+// kRows        contiguous halves                      0 1 | 2 3 | 4     5 6 | 7 8 | 9
+// kRowGroups   group by group                         0 1 | 2 3 | 4     5 6 | 7 8 | 9
+// kBatches     step by step, 8 and 9 divided          0 1 | 4 5 | 8     2 3 | 6 7 | 9
+// ```
 enum class PartitionBy : uint8_t {
   // Contiguous shares that differ by at most one row. A row group on a border is decoded by both its neighbours.
   kRows,
@@ -67,11 +68,12 @@ struct RowRange {
 // The sequence of row ranges that one worker reads. It depends only on the row groups' sizes and the options, and is
 // the same on every machine. A file's ranges come in ascending order. Copies are cheap and continue where the original
 // stands. Thread-compatible.
-//
-//   LOCKSTEP_ASSIGN_OR_RETURN(RowPlan plan, RowPlan::Make({{100, 50}, {70}}, options));   // two files
-//   plan.Skip(position);
-//   const auto groups = plan.GroupsLeft();             // what has to be opened
-//   while (auto range = plan.Next()) ...
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(RowPlan plan, RowPlan::Make({{100, 50}, {70}}, options));   // two files
+// plan.Skip(position);
+// const auto groups = plan.GroupsLeft();             // what has to be opened
+// while (auto range = plan.Next()) ...
+// ```
 class RowPlan {
  public:
   // A plan without rows.

@@ -1,10 +1,10 @@
 // Cuts decoded pieces into batches. Two copies of one plan advance one after the other: the decoder's copy decides what
 // is decoded, and this one tells where the next batch's rows lie. A batch is a list of parts of pieces:
-//
-//   pieces    |------- 0 -------|------- 1 -------|---- 2 ----|      0 and 1 are of one file, 2 is of the next
-//   batches   |--- a ---|--- b ---|--- c ---|--- d ---|-- e --|
-//   parts      0         0, 1      1         1, 2      2
-//
+// ```
+// pieces    |------- 0 -------|------- 1 -------|---- 2 ----|      0 and 1 are of one file, 2 is of the next
+// batches   |--- a ---|--- b ---|--- c ---|--- d ---|-- e --|
+// parts      0         0, 1      1         1, 2      2
+// ```
 // Each column of each part is a slice, which shares memory. Only the parts of a batch that spans several pieces are
 // copied together. The decoder makes pieces end where batches end, so this is the exception.
 #include "core/columnar/reader.h"

@@ -18,15 +18,15 @@ namespace lockstep::columnar {
 // One pass over a worker's share, batch by batch. Each batch has `batch_size` rows, across row groups and files, except
 // the last one. A column of a batch shares the decoded memory if the batch lies inside one piece; otherwise it is a
 // copy. Only one thread calls Next; any thread may call Cancel.
-//
-//   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<const Source> source, Source::Make(options));
-//   Reader reader(source, 0);
-//   while (true) {
-//     LOCKSTEP_ASSIGN_OR_RETURN(Batch batch, reader.Next());
-//     if (batch.rows == 0) break;
-//     ...
-//   }
-//
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<const Source> source, Source::Make(options));
+// Reader reader(source, 0);
+// while (true) {
+//   LOCKSTEP_ASSIGN_OR_RETURN(Batch batch, reader.Next());
+//   if (batch.rows == 0) break;
+//   ...
+// }
+// ```
 // The constructor starts the decoding, in the source's number of threads, which runs ahead of Next. Batches stay valid
 // after the reader is destroyed. To start over, or at another position, make another reader.
 class Reader {

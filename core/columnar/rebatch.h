@@ -28,14 +28,14 @@ struct RebatchOptions {
 };
 
 // Cuts batches of any sizes into batches of one size, in order or shuffled.
-//
-//   Rebatcher rebatcher({.batch_size = 32, .buffer_size = 80, .seed = 7});
-//   while (true) {
-//     while (rebatcher.WantsMore() && !ended) ... rebatcher.Push(batch) ...
-//     LOCKSTEP_ASSIGN_OR_RETURN(Batch batch, rebatcher.Pop());
-//     if (batch.rows == 0) break;
-//   }
-//
+// ```cpp
+// Rebatcher rebatcher({.batch_size = 32, .buffer_size = 80, .seed = 7});
+// while (true) {
+//   while (rebatcher.WantsMore() && !ended) ... rebatcher.Push(batch) ...
+//   LOCKSTEP_ASSIGN_OR_RETURN(Batch batch, rebatcher.Pop());
+//   if (batch.rows == 0) break;
+// }
+// ```
 // Input batches are shared, not copied, until their rows come out. An input batch that has exactly the wanted rows
 // comes out without a copy. A shuffle can keep a whole batch alive for a few rows. Such rows are copied together once
 // the batches hold as many other rows as the buffer. Thread-compatible.

@@ -89,16 +89,16 @@ class ResolvedKeys {
 // slabs under these numbers (slab.h), admission and eviction, and snapshots (snapshot.h).
 //
 // A training step:
-//
-//   Result<ResolvedKeys> batch = table.Resolve(keys, {step, now}, rows, parallel);      // inserts, counts, reads
-//   ... forward and backward ...
-//   table.Update(*batch, gradients, rule, slots, step, parallel);                       // looks nothing up again
-//   table.Evict({step, now});
-//
+// ```cpp
+// Result<ResolvedKeys> batch = table.Resolve(keys, {step, now}, rows, parallel);      // inserts, counts, reads
+// ... forward and backward ...
+// table.Update(*batch, gradients, rule, slots, step, parallel);                       // looks nothing up again
+// table.Evict({step, now});
+// ```
 // Evaluation changes nothing:
-//
-//   table.Lookup(keys, rows, parallel);
-//
+// ```cpp
+// table.Lookup(keys, rows, parallel);
+// ```
 // Letters: N keys of a call, fewer than 2^32, duplicates allowed; D the dimension.
 //
 // Threads. Any thread may call any method at any time, with any `parallel` that keeps its promise (base/parallel.h).

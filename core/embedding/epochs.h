@@ -14,12 +14,12 @@ namespace lockstep {
 // Delays the reuse of objects that readers without locks may still use. Readers hold a Guard. A writer that unlinks an
 // object hands over the rest of its work: freeing the memory, or returning the number. It runs when all guards of that
 // moment are gone:
-//
-//   const Epochs::Guard guard = epochs.Enter();     // reader: found objects stay unchanged
-//   ...
-//   unlink(row);                                    // writer: the row can no longer be found
-//   epochs.Retire([=] { free_rows.Give(row); });    // runs when no reader uses it any more
-//
+// ```cpp
+// const Epochs::Guard guard = epochs.Enter();     // reader: found objects stay unchanged
+// ...
+// unlink(row);                                    // writer: the row can no longer be found
+// epochs.Retire([=] { free_rows.Give(row); });    // runs when no reader uses it any more
+// ```
 // A guard is for a batch of keys, not for one key, because entering and leaving take a mutex. Guards may be moved to
 // other threads and left in any order. A guard delays only objects that are retired after it was entered. Thread-safe.
 class Epochs {

@@ -41,11 +41,12 @@ namespace lockstep {
 //
 // Searching a key takes no virtual call, no allocation and no lock. The cache misses of many keys overlap if a caller
 // locates them all first:
-//
-//   const KeyIndex::ReadGuard guard = index.Read();
-//   KeyIndex::Place places[KeyIndex::kGroup];
-//   for (int i = 0; i < n; ++i) places[i] = index.Locate(keys[i]);    // prefetches
-//   for (int i = 0; i < n; ++i) values[i] = KeyIndex::Find(places[i], keys[i]);
+// ```cpp
+// const KeyIndex::ReadGuard guard = index.Read();
+// KeyIndex::Place places[KeyIndex::kGroup];
+// for (int i = 0; i < n; ++i) places[i] = index.Locate(keys[i]);    // prefetches
+// for (int i = 0; i < n; ++i) values[i] = KeyIndex::Find(places[i], keys[i]);
+// ```
 class KeyIndex {
  public:
   // The result of Find for a missing key; no key has it as a value.

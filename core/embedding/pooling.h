@@ -11,12 +11,12 @@
 #include "core/base/status.h"
 
 // Pooled lookups: the rows of each example's ids are combined into one row. Rows are given once for each distinct id:
-//
-//   ids     7 4 | | 7 7 9        B = 3 examples, N = 5 ids; splits 0 2 2 5
-//   rows    4 7 9                U = 3 distinct ids, [U, D]
-//   places  1 0 | | 1 1 2        the row of each id
-//   pooled  rows[1] + rows[0] | 0 | 2 rows[1] + rows[2]          [B, D]
-//
+// ```
+// ids     7 4 | | 7 7 9        B = 3 examples, N = 5 ids; splits 0 2 2 5
+// rows    4 7 9                U = 3 distinct ids, [U, D]
+// places  1 0 | | 1 1 2        the row of each id
+// pooled  rows[1] + rows[0] | 0 | 2 rows[1] + rows[2]          [B, D]
+// ```
 // PoolRows combines rows; PoolGradients goes back, from gradients of examples straight to sums per distinct row. In
 // between there are no [N, D] values, which TensorFlow's gather and segment operations write and read again.
 //

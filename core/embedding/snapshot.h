@@ -12,14 +12,14 @@ namespace lockstep {
 
 // A table at one moment, read piece by piece while training continues. Keys, rows, slots, counts and filter are as they
 // were when the snapshot began.
-//
-//   LOCKSTEP_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Begin(table, Snapshot::Kind::kFull));
-//   Write(snapshot->removed()), Write(snapshot->filter());
-//   SnapshotPart part;
-//   while (snapshot->Next(65536, &part)) Write(part);
-//   ... all is on disk ...
-//   snapshot->Commit();
-//
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(auto snapshot, Snapshot::Begin(table, Snapshot::Kind::kFull));
+// Write(snapshot->removed()), Write(snapshot->filter());
+// SnapshotPart part;
+// while (snapshot->Next(65536, &part)) Write(part);
+// ... all is on disk ...
+// snapshot->Commit();
+// ```
 // It begins when running updates and lookups have ended. The rows take no time then; only the counters of a Bloom
 // filter are copied, and changes are counted. If training changes a row that has not been read, the changing thread
 // copies it aside first (core/snapshot/row_snapshot.h), and it comes with the next part. So a part takes memory for the

@@ -25,11 +25,11 @@ namespace lockstep {
 // strings: a chance of 3 %), the next of a sequence of fingerprints is taken. So two strings never share a key, and
 // only in that case does a key depend on which string came first. Workers shard strings by the first fingerprint,
 // FirstKey, which depends only on the string. So strings that compete for a key have the same owner.
-//
-//   strings.Intern(batch, keys, parallel);  table.Resolve(keys, ...);     // training
-//   strings.Find(batch, keys, parallel);    table.Lookup(keys, ...);      // evaluation: adds nothing
-//   strings.Remove(table.Evict(now));                                     // removed keys
-//
+// ```cpp
+// strings.Intern(batch, keys, parallel);  table.Resolve(keys, ...);     // training
+// strings.Find(batch, keys, parallel);    table.Lookup(keys, ...);      // evaluation: adds nothing
+// strings.Remove(table.Evict(now));                                     // removed keys
+// ```
 // A snapshot of the table needs the strings as they were when it began, and reads them later. From BeginSnapshot to
 // EndSnapshot, strings that are removed stay in memory, and BytesInSnapshot reads them.
 //

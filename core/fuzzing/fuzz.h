@@ -8,16 +8,16 @@
 
 // A fuzz target feeds a reader of foreign bytes with bytes that no correct writer produces. It lies beside the source
 // that it tests, as x_fuzz.cc, is a program of its own, and defines these two functions:
-//
-//   namespace lockstep::fuzzing {
-//   std::vector<std::string> Seeds() { return {Encode(Hello{1, 2, 3, "note"})}; }
-//   int Fuzz(const uint8_t* data, size_t size) {
-//     const auto hello = DecodeHello(Bytes(data, size));
-//     if (hello) Require(Encode(*hello) == Bytes(data, size), "what is decoded is what was encoded");
-//     return 0;
-//   }
-//   }  // namespace lockstep::fuzzing
-//
+// ```cpp
+// namespace lockstep::fuzzing {
+// std::vector<std::string> Seeds() { return {Encode(Hello{1, 2, 3, "note"})}; }
+// int Fuzz(const uint8_t* data, size_t size) {
+//   const auto hello = DecodeHello(Bytes(data, size));
+//   if (hello) Require(Encode(*hello) == Bytes(data, size), "what is decoded is what was encoded");
+//   return 0;
+// }
+// }  // namespace lockstep::fuzzing
+// ```
 // It is built in one of two ways, which do not concern its code. For `make test` our own driver (seeded_driver.cc) runs
 // the seeds and then a few thousand mutations of them, the same ones each time. For `make fuzz` clang's libFuzzer
 // (libfuzzer_driver.cc) runs it with the address and undefined behaviour sanitizers, for as long as you like.

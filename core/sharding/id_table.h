@@ -14,10 +14,11 @@ namespace lockstep {
 // number of an id, 4 bytes; ids are compared in the list of distinct ones. The table never grows, because the number of
 // ids of a batch is known. It takes 8 to 16 bytes for each id of its capacity, which fits a cache for usual batches,
 // and 8 for each distinct one. It is made for each batch and not kept. Thread-compatible.
-//
-//   IdTable table(ids.size());
-//   for (int64_t id : ids) numbers.push_back(table.FindOrInsert(id));
-//   ... table.ids() has the distinct ids
+// ```cpp
+// IdTable table(ids.size());
+// for (int64_t id : ids) numbers.push_back(table.FindOrInsert(id));
+// ... table.ids() has the distinct ids
+// ```
 class IdTable {
  public:
   // Makes a table for up to `capacity` distinct ids. With more, a search would not end once all slots are taken.

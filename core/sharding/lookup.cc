@@ -1,11 +1,11 @@
 // How a lookup is kept cheap, step by step. An example with two ranks, seen from rank 0:
-//
-//   ids            7 4 7 9 4        N = 5
-//   distinct       7 4 9            in order of appearance: one pass with a hash table
-//   by owner       4 | 7 9          U = 3: one goes to rank 0 (even ids), two to rank 1; a counting sort
-//   local rows     2 | 3 4          the numbers that are sent: id div 2
-//   inverse        1 0 1 2 0        the place of each id in the line "by owner"
-//
+// ```
+// ids            7 4 7 9 4        N = 5
+// distinct       7 4 9            in order of appearance: one pass with a hash table
+// by owner       4 | 7 9          U = 3: one goes to rank 0 (even ids), two to rank 1; a counting sort
+// local rows     2 | 3 4          the numbers that are sent: id div 2
+// inverse        1 0 1 2 0        the place of each id in the line "by owner"
+// ```
 // Rows come back in the order of the line "by owner". So the result is out[i] = arrived[inverse[i]], and the gradient's
 // sum is sums[inverse[i]] += gradient[i]. Nothing is sorted by comparison, and no order depends on addresses, hash
 // values or timing: the same ids are always sent in the same order.

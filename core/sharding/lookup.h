@@ -52,16 +52,16 @@
 // The owner gets them once from each host, in the order of the relay ranks.
 //
 // The parts together, for one lookup:
-//
-//   Result<RoutePlan> plan = PlanRoute(communicator.size(), {&ids, 1});
-//   if (!plan.ok()) return communicator.Decline(name, plan.status());
-//   LOCKSTEP_RETURN_IF_ERROR(ExchangeRoute(communicator, name, *plan, {&splits, 1}, allocate_local_rows));
-//   ... gather local_rows from the shard into rows ...
-//   if (Status status = CheckRows(communicator.size(), {&rows, 1}); !status.ok()) {
-//     return communicator.Decline(name, status);
-//   }
-//   return Combine(communicator, name, {&rows, 1});
-//
+// ```cpp
+// Result<RoutePlan> plan = PlanRoute(communicator.size(), {&ids, 1});
+// if (!plan.ok()) return communicator.Decline(name, plan.status());
+// LOCKSTEP_RETURN_IF_ERROR(ExchangeRoute(communicator, name, *plan, {&splits, 1}, allocate_local_rows));
+// ... gather local_rows from the shard into rows ...
+// if (Status status = CheckRows(communicator.size(), {&rows, 1}); !status.ok()) {
+//   return communicator.Decline(name, status);
+// }
+// return Combine(communicator, name, {&rows, 1});
+// ```
 // All exchanging functions are collectives: every rank calls them with the same number of lookups, in the same order,
 // with the same row sizes, even if it has no ids for some. They return the communicator's errors; their outputs are
 // then undefined. The other functions run on any thread, concurrently, and touch only their arguments. The structs own

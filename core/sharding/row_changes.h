@@ -13,12 +13,12 @@ namespace lockstep {
 // an assignment, a program's array. It compares fingerprints of 64 bits, which take 8 bytes for each row. (A changed
 // row goes unnoticed with a chance of 2^-64. Marks by those who change rows would take less memory, but TensorFlow's
 // own operations make none.)
-//
-//   RowChanges rows(base, count, row_bytes, parallel);      the checkpoint's rows
-//   ... training
-//   rows.Find({0, count}, base, &changes);                  those that differ now
-//   rows.Accept(changes);                                   a checkpoint of them is complete
-//
+// ```
+// RowChanges rows(base, count, row_bytes, parallel);      the checkpoint's rows
+// ... training
+// rows.Find({0, count}, base, &changes);                  those that differ now
+// rows.Accept(changes);                                   a checkpoint of them is complete
+// ```
 // Calls exclude each other.
 class RowChanges {
  public:

@@ -23,12 +23,12 @@
 //
 // The owner depends only on the string (KeyPlacement::OwnerOfString), so all ranks ask the same one. Strings with one
 // fingerprint have one owner, which tells them apart.
-//
-//   std::vector<StringPlan> plans(1);
-//   LOCKSTEP_ASSIGN_OR_RETURN(plans[0], PlanStrings(communicator.size(), lookup));   // fails: decline the exchange
-//   const StringMessage message = PackStrings(communicator, plans);
-//   LOCKSTEP_ASSIGN_OR_RETURN(ServedStrings served, ExchangeStrings(communicator, name, plans, message));
-//
+// ```cpp
+// std::vector<StringPlan> plans(1);
+// LOCKSTEP_ASSIGN_OR_RETURN(plans[0], PlanStrings(communicator.size(), lookup));   // fails: decline the exchange
+// const StringMessage message = PackStrings(communicator, plans);
+// LOCKSTEP_ASSIGN_OR_RETURN(ServedStrings served, ExchangeStrings(communicator, name, plans, message));
+// ```
 // Letters as in lookup.h: R ranks, N ids of a lookup on this rank, U distinct ones, M strings that this rank serves.
 namespace lockstep {
 

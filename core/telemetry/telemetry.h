@@ -20,15 +20,15 @@ namespace lockstep {
 
 // The counters and the timeline of one process. The process has one (capi/capi.h), which outlives its jobs; tests that
 // run ranks as threads have one for each rank.
-//
-//   const auto lane = telemetry.OpenLane("ordered", rank, size);
-//   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, telemetry.OpenTimeline(folder, rank));
-//   LOCKSTEP_RETURN_IF_ERROR(telemetry.StartTimeline(std::move(file), {rank, size, job}));
-//   lane->AddCall(400, 400);
-//   telemetry.Table("user").AddLookup(1000, 312);
-//   if (telemetry.recording()) telemetry.Record(event);
-//   telemetry.CloseLane(*lane);                            // the last one ends the timeline
-//
+// ```cpp
+// const auto lane = telemetry.OpenLane("ordered", rank, size);
+// LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<TraceFile> file, telemetry.OpenTimeline(folder, rank));
+// LOCKSTEP_RETURN_IF_ERROR(telemetry.StartTimeline(std::move(file), {rank, size, job}));
+// lane->AddCall(400, 400);
+// telemetry.Table("user").AddLookup(1000, 312);
+// if (telemetry.recording()) telemetry.Record(event);
+// telemetry.CloseLane(*lane);                            // the last one ends the timeline
+// ```
 // Counters are always on and never go back. In a fork of the process, closing lanes and recording do nothing.
 // Thread-safe.
 class Telemetry {

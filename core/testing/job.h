@@ -20,15 +20,16 @@
 // How tests of communicators make their jobs. A test writes what one rank does. The functions here run it on all ranks,
 // as processes (faults, forks) or as threads of one process (sanitizers see them all). If the same test runs on several
 // hosts at once (core/testing/site.h), each process runs the ranks of its host.
-//
-//   TEST_P(MyTest, SumsOnes) {
-//     ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
-//       float x = 1;
-//       const Status status = c.AllReduce("x", ReduceOp::kSum, DType::kFloat32, 1, &x, &x);
-//       if (!status.ok()) return status.ToString();
-//       return x == c.size() ? "" : StrCat("x is ", x);
-//     });
-//   }
+// ```cpp
+// TEST_P(MyTest, SumsOnes) {
+//   ExpectAllWell(GetParam(), [](Communicator& c) -> std::string {
+//     float x = 1;
+//     const Status status = c.AllReduce("x", ReduceOp::kSum, DType::kFloat32, 1, &x, &x);
+//     if (!status.ok()) return status.ToString();
+//     return x == c.size() ? "" : StrCat("x is ", x);
+//   });
+// }
+// ```
 namespace lockstep {
 
 // Sanitizers make everything some ten times slower: sizes shrink and deadlines grow.

@@ -14,10 +14,10 @@ namespace lockstep::testing {
 //
 // A tensor is a string of bytes here: `count` elements of a type, one after another, in the machine's byte order. All
 // functions have no state and are thread-safe. They are slow: check large tensors by a formula.
-//
-//   const std::string a = RandomTensor(DType::kFloat16, 100, 1), b = RandomTensor(DType::kFloat16, 100, 2);
-//   EXPECT_EQ(FirstDifference(DType::kFloat16, Got(a, b), NaiveReduce("sum", DType::kFloat16, {a, b})), "");
-//
+// ```cpp
+// const std::string a = RandomTensor(DType::kFloat16, 100, 1), b = RandomTensor(DType::kFloat16, 100, 2);
+// EXPECT_EQ(FirstDifference(DType::kFloat16, Got(a, b), NaiveReduce("sum", DType::kFloat16, {a, b})), "");
+// ```
 // RandomTensor returns the bytes of `count` random elements, equal for equal seeds. Floating-point numbers are within
 // [-2, 2) and, one time in 64, extreme (zero of either sign, infinity, NaN, close to the limits of a format). Integers
 // cover the whole range of their type, so that sums overflow. Bools are 0 or 1.

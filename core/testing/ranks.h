@@ -27,15 +27,15 @@ struct Outcome {
 
 // The ranks of a job as processes, for tests that need real deaths. Each is a fork that runs `body` and ends with its
 // value as exit code, without running the test's destructors or exit handlers.
-//
-//   Ranks ranks(3, [](int rank, const Ranks::Report& report) {
-//     if (rank == 2) FreezeNow();
-//     const std::string error = PlayMyPart(rank);
-//     report(error);
-//     return error.empty() ? 0 : 1;
-//   });
-//   const std::vector<Outcome> outcomes = ranks.Wait(/*deadline_s=*/30, /*bystanders=*/{2});
-//
+// ```cpp
+// Ranks ranks(3, [](int rank, const Ranks::Report& report) {
+//   if (rank == 2) FreezeNow();
+//   const std::string error = PlayMyPart(rank);
+//   report(error);
+//   return error.empty() ? 0 : 1;
+// });
+// const std::vector<Outcome> outcomes = ranks.Wait(/*deadline_s=*/30, /*bystanders=*/{2});
+// ```
 // Use it before the test has threads of its own. A fork has only the thread that called it, and a mutex that another
 // thread held stays locked in it for ever. A failed EXPECT inside `body` does not fail the test, which is another
 // process: report the failure and return a value other than 0.
@@ -81,9 +81,10 @@ class Ranks {
 
 // A value that the test shares with the processes that it forks afterwards. By it ranks communicate beside the job, for
 // instance to count arrivals. T is an atomic, or made of atomics.
-//
-//   const Shared<std::atomic<int>> heard(0);
-//   Ranks ranks(3, [&](int rank, const Ranks::Report&) { ++*heard; ... });
+// ```cpp
+// const Shared<std::atomic<int>> heard(0);
+// Ranks ranks(3, [&](int rank, const Ranks::Report&) { ++*heard; ... });
+// ```
 template <typename T>
 class Shared {
  public:

@@ -14,11 +14,12 @@ Status AgreeOnStatus(Communicator& communicator, const std::string& name, const 
 
 // Runs work of a job as a sequence of steps, each on all ranks. A step that fails on one rank fails on all of them, and
 // then no rank runs the steps behind it. So the ranks always wait for the same thing.
-//
-//   JobSteps steps(communicator, "save");
-//   steps.Run([&] { return WriteOwnFile(); });            fails on any rank
-//   steps.RunTogether([&] { return Exchange(); });        a collective: it fails on all ranks or on none
-//   return steps.status();
+// ```cpp
+// JobSteps steps(communicator, "save");
+// steps.Run([&] { return WriteOwnFile(); });            fails on any rank
+// steps.RunTogether([&] { return Exchange(); });        a collective: it fails on all ranks or on none
+// return steps.status();
+// ```
 class JobSteps {
  public:
   // `name` is the name of the exchanges; the communicator outlives the object.

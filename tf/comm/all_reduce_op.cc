@@ -10,10 +10,10 @@
 // A single tensor is not packed if no peer could read it in place (it is small, or each rank is on its own host). It is
 // reduced directly into the output. The output's memory is the input's if no other code needs that, or a view of memory
 // whose pages are already mapped.
-//
-//   bucket    | tensor 0 ........ 0 | tensor 1 ... 0 | tensor 2 .............. 0 |      each begins at kAlignment;
-//             ^ offsets[0]          ^ offsets[1]     ^ offsets[2]                       the gaps hold zeros
-//
+// ```cpp
+// bucket    | tensor 0 ........ 0 | tensor 1 ... 0 | tensor 2 .............. 0 |      each begins at kAlignment;
+//           ^ offsets[0]          ^ offsets[1]     ^ offsets[2]                       the gaps hold zeros
+// ```
 // The cost for N bytes: they are read and written once to pack, reduced in place by all ranks together
 // (docs/algorithms.md), and not touched again for views. All ranks make the same calls of the communicator, even if one
 // has to use private memory; this does not affect results.

@@ -33,17 +33,18 @@ namespace lockstep {
 // Concurrent runs share kernels, so Prepare keeps no state in the kernel. Inputs and outputs live until the Exchange
 // has returned, so it may hold their addresses. Collectives reach the lane in the order in which TensorFlow runs them;
 // the pass in tf/graph makes this order the same on all ranks.
-//
-//   class SumKernel : public CollectiveKernel {
-//     Result<Exchange> Prepare(const Call& call) override {
-//       const tf::Tensor& in = call.context->input(0);
-//       tf::Tensor* out = nullptr;
-//       LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_output(0, in.shape(), &out)));
-//       return Exchange([=, this, n = in.NumElements(), from = Data(in)](Communicator& communicator) {
-//         return communicator.AllReduce(collective_name(), ReduceOp::kSum, DType::kFloat32, n, from, Data(*out));
-//       });
-//     }
-//   };
+// ```cpp
+// class SumKernel : public CollectiveKernel {
+//   Result<Exchange> Prepare(const Call& call) override {
+//     const tf::Tensor& in = call.context->input(0);
+//     tf::Tensor* out = nullptr;
+//     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_output(0, in.shape(), &out)));
+//     return Exchange([=, this, n = in.NumElements(), from = Data(in)](Communicator& communicator) {
+//       return communicator.AllReduce(collective_name(), ReduceOp::kSum, DType::kFloat32, n, from, Data(*out));
+//     });
+//   }
+// };
+// ```
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit CollectiveKernel(tensorflow::OpKernelConstruction* construction);

@@ -15,8 +15,9 @@
 //
 // lockstep_name: the name of an eager call, for errors, timelines and the comparison between ranks. Eager ops have no
 // node's name. In a graph it stays empty, and the node's name counts.
-//
-//   LOCKSTEP_COLLECTIVE_OP("LockstepBarrier").SetShapeFn(tf::shape_inference::NoOutputs);
+// ```cpp
+// LOCKSTEP_COLLECTIVE_OP("LockstepBarrier").SetShapeFn(tf::shape_inference::NoOutputs);
+// ```
 #define LOCKSTEP_COLLECTIVE_OP(name) \
   REGISTER_OP(name).SetIsStateful().Attr(LOCKSTEP_COLLECTIVE_ATTR ": int = 0").Attr(LOCKSTEP_NAME_ATTR ": string = ''")
 

@@ -129,10 +129,10 @@ Status FrameView::Sort() {
 // A node runs if all its inputs run, so it has all their conditions. Only a Merge runs as soon as one input does: its
 // conditions are those that its data inputs have in common. It waits for its control inputs, but runs also if they are
 // dead. (TensorFlow lets the Merge behind a conditional wait for the assertions of both branches.)
-//
-//   pred ---> Switch --0--> a --.
-//                  `--1--> b ---+--> Merge        a: {pred is 0}   b: {pred is 1}   Merge: {} and those of Switch
-//
+// ```
+// pred ---> Switch --0--> a --.
+//                `--1--> b ---+--> Merge        a: {pred is 0}   b: {pred is 1}   Merge: {}, and Switch's
+// ```
 // A Merge of branches of different predicates gets too few conditions rather than too many, and so may count as running
 // while it is dead. But TensorFlow builds a Merge only to close the branches of one Switch.
 void FrameView::SetConditions() {

@@ -209,11 +209,11 @@ class Orderer {
   //   join   = Merge(...Merge(Merge(end, gate_k elsewhere), gate_{k-1} elsewhere)..., gate_1 elsewhere)
   //
   // For `first` inside of `if p: if q:` and `second` outside of both:
-  //
-  //   p --> gate_1 --p--> gate_2 --q--> end (after first) --> Merge --> Merge = join
-  //            |             `----not q-----------------------^         ^
-  //            `----not p-----------------------------------------------'
-  //
+  // ```
+  // p --> gate_1 --p--> gate_2 --q--> end (after first) --> Merge --> Merge = join
+  //          |             `----not q-----------------------^         ^
+  //          `----not p-----------------------------------------------'
+  // ```
   // Exactly one of the paths is alive in each run, so every Merge has one live input, and the join never waits for a
   // branch that is not taken. The data on the path is the predicate itself and has no meaning; nodes that wait for the
   // join do not use it.

@@ -62,7 +62,7 @@ def test_nothing_is_changed_where_one_of_several_tables_is_wrong():
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        ({"rule": "adagrab"}, "no rule 'adagrab'; the rules are sgd, momentum,"),
+        ({"rule": "adagrab"}, "unknown rule 'adagrab'; the rules are sgd, momentum,"),
         ({"rule": "adam"}, "1 slots of 2, .* and 2 hyperparameters of 6"),
         ({"dynamic": [True]}, "1 slots of 0, 0 slot_names and 0 slot_initials of 1"),
         ({"names": ["a", "b"]}, "1 tables, but 2 names"),

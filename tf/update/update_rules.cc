@@ -64,7 +64,7 @@ Result<const RuleKind*> FindRule(std::string_view name) {
     if (rule.name == name) return &rule;
     names += StrCat(names.empty() ? "" : ", ", rule.name);
   }
-  return InvalidArgument(StrCat("update: there is no rule '", name, "'; the rules are ", names));
+  return InvalidArgument(StrCat("update: unknown rule '", name, "'; the rules are ", names));
 }
 
 }  // namespace lockstep

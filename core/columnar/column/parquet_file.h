@@ -13,13 +13,13 @@ namespace lockstep::columnar {
 
 // Files as columns to choose from, and a column as a stream of rows. This is the interface.
 // core/columnar/arrow reads the formats, and OpenParquetFile (files/files.h) opens a file.
-//
-//   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, OpenParquetFile("day.parquet"));
-//   LOCKSTEP_RETURN_IF_ERROR(file->Check({field}));
-//   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ColumnStream> stream, file->OpenColumn({0, 1}, field));
-//   LOCKSTEP_RETURN_IF_ERROR(stream->Skip(100));
-//   LOCKSTEP_ASSIGN_OR_RETURN(Column column, stream->Read(50));   // rows [100, 150) of row groups 0 and 1
-//
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<ParquetFile> file, OpenParquetFile("day.parquet"));
+// LOCKSTEP_RETURN_IF_ERROR(file->Check({field}));
+// LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<ColumnStream> stream, file->OpenColumn({0, 1}, field));
+// LOCKSTEP_RETURN_IF_ERROR(stream->Skip(100));
+// LOCKSTEP_ASSIGN_OR_RETURN(Column column, stream->Read(50));   // rows [100, 150) of row groups 0 and 1
+// ```
 // Status codes of all calls:
 //   NOT_FOUND           no such file, or no such column and no default for it
 //   INVALID_ARGUMENT    a folder, a column of another type, two columns of one name

@@ -39,10 +39,10 @@ namespace lockstep {
 // counts_of_tensors: the elements of each tensor of the list, equal on all ranks; some may be 0. in, out: [sum of
 // counts_of_tensors], the tensors one after another. `in` may be `out`; it is best in a SharedBuffer of `communicator`,
 // where the exchange reads it in place. dtype: float16, bfloat16, float32 or float64.
-//
-//   const int64_t counts[] = {kernel.size(), bias.size()};
-//   LOCKSTEP_RETURN_IF_ERROR(AdasumAllReduce(communicator, "layer", DType::kFloat32, counts, gradients, gradients));
-//
+// ```cpp
+// const int64_t counts[] = {kernel.size(), bias.size()};
+// LOCKSTEP_RETURN_IF_ERROR(AdasumAllReduce(communicator, "layer", DType::kFloat32, counts, gradients, gradients));
+// ```
 // It is a collective of 2 + log2 R (rounded up) exchanges with one name: `name` and the counts, by which ranks with
 // other counts are found. Every rank sends and receives 2 (R-1)/R of the list's bytes, and a little more for the dot
 // products (docs/algorithms.md). During the call it takes as much memory as `in`, and three times as much for a 16-bit

@@ -53,11 +53,11 @@ class MessageReader {
 };
 
 // The bytes that come from all ranks in an exchange of which only the senders know the sizes.
-//
-//   Arrivals arrivals(name);
-//   LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, {DType::kUInt8, 1}, counts, data, arrivals.Into(1)));
-//   for (int r = 0; r < size; ++r) Read(arrivals.From(r));
-//
+// ```cpp
+// Arrivals arrivals(name);
+// LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(name, {DType::kUInt8, 1}, counts, data, arrivals.Into(1)));
+// for (int r = 0; r < size; ++r) Read(arrivals.From(r));
+// ```
 // Memory is not cleared: what no peer has sent takes none. `exchange` has to outlive this object.
 class Arrivals {
  public:

@@ -60,17 +60,17 @@ class SharedBuffer {
 };
 
 // The collectives of a fixed group of R ranks (processes).
+// ```cpp
+// float sum = MyLoss();
+// LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce("loss", ReduceOp::kMean, DType::kFloat32, 1, &sum, &sum));
 //
-//   float sum = MyLoss();
-//   LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce("loss", ReduceOp::kMean, DType::kFloat32, 1, &sum, &sum));
-//
-//   std::vector<float> rows;  // the received rows; the peers determine their number
-//   LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(
-//       "rows", {DType::kFloat32, dim}, send_counts, packed, [&](std::span<const int64_t> counts) -> Result<void*> {
-//         rows.resize(std::accumulate(counts.begin(), counts.end(), int64_t{0}) * dim);
-//         return static_cast<void*>(rows.data());
-//       }));
-//
+// std::vector<float> rows;  // the received rows; the peers determine their number
+// LOCKSTEP_RETURN_IF_ERROR(communicator.AllToAllV(
+//     "rows", {DType::kFloat32, dim}, send_counts, packed, [&](std::span<const int64_t> counts) -> Result<void*> {
+//       rows.resize(std::accumulate(counts.begin(), counts.end(), int64_t{0}) * dim);
+//       return static_cast<void*>(rows.data());
+//     }));
+// ```
 // Contract: every rank makes the same calls in the same order, with the same name, types, reduction and root, and
 // (where stated) the same counts. If ranks disagree, every rank that can see it gets FAILED_PRECONDITION that
 // names the call of each rank. Names are for people: they appear in errors.

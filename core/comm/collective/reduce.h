@@ -17,11 +17,11 @@ namespace lockstep {
 //
 // sources: [num_sources], at least one, each [count]. In a collective, source r is rank r's and num_sources is R, by
 // which kMean divides. out: [count]. A pure function; thread-safe. Reads num_sources * count elements and writes count.
-//
-//   const ReduceFunction reduce = FindReduce(ReduceOp::kSum, DType::kFloat32);
-//   const void* sources[] = {a, b, c};
-//   reduce(sources, 3, count, out);
-//
+// ```cpp
+// const ReduceFunction reduce = FindReduce(ReduceOp::kSum, DType::kFloat32);
+// const void* sources[] = {a, b, c};
+// reduce(sources, 3, count, out);
+// ```
 // All instruction sets give the same bits: no reduction has a multiplication and an addition that could be fused, and
 // the lanes of a vector are elements, so that no sum is reordered.
 using ReduceFunction = void (*)(const void* const* sources, int num_sources, int64_t count, void* out);

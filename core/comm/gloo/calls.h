@@ -15,11 +15,11 @@ namespace lockstep::gloo {
 
 // The start of every collective. Each rank sends its call to each other rank, with as much of its contribution as fits,
 // and waits for the messages of all. Then each compares the fingerprints of all, so all come to the same result.
-//
-//   LOCKSTEP_RETURN_IF_ERROR(calls.Begin(call, [&](int peer) { return Calls::Part{data, bytes, count}; }));
-//   for (int peer = ...) Use(calls.head(peer), calls.data(peer));
-//   return calls.End();
-//
+// ```cpp
+// LOCKSTEP_RETURN_IF_ERROR(calls.Begin(call, [&](int peer) { return Calls::Part{data, bytes, count}; }));
+// for (int peer = ...) Use(calls.head(peer), calls.data(peer));
+// return calls.End();
+// ```
 // A call takes one message delay, at the same time in both directions. If the ranks disagree, or one declined, each
 // sends its call or its reason in a second message; after it they are in step again. Thread-compatible.
 class Calls {

@@ -15,17 +15,18 @@ namespace lockstep::gloo {
 
 // The connections between the ranks of a group on several hosts. They are made and authenticated here, before other
 // code uses them. Each pair of ranks connects once; the rank with the higher index calls:
-//
-//   caller                                     callee
-//     |--------------- connect ----------------->|
-//     |<-- banner: nonce ------------------------|
-//     |--- proof: index, nonce, HMAC ----------->|  a wrong proof ends the connection here
-//     |<-- answer: HMAC -------------------------|  and here the caller has authenticated the callee
-//
-//   LOCKSTEP_ASSIGN_OR_RETURN(Introductions introductions, Introductions::Listen("10.0.0.7", "rank 3"));
-//   ... tell introductions.address() to the peers, learn theirs ...
-//   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<UniqueFd> sockets, introductions.Connect(...));
-//
+// ```
+// caller                                     callee
+//   |--------------- connect ----------------->|
+//   |<-- banner: nonce ------------------------|
+//   |--- proof: index, nonce, HMAC ----------->|  a wrong proof ends the connection here
+//   |<-- answer: HMAC -------------------------|  and here the caller has authenticated the callee
+// ```
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(Introductions introductions, Introductions::Listen("10.0.0.7", "rank 3"));
+// ... tell introductions.address() to the peers, learn theirs ...
+// LOCKSTEP_ASSIGN_OR_RETURN(std::vector<UniqueFd> sockets, introductions.Connect(...));
+// ```
 // The proofs are HMACs under the rendezvous' key, of both indices and fresh random numbers of both ends. The cost of an
 // unauthenticated connection is bounded: one of kMaxUnproven descriptors, for at most kHandshake_s, and less than 100
 // bytes of memory. It gets only the banner and, after a wrong proof, zeros. A refused caller disturbs no other. The

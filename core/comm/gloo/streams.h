@@ -32,17 +32,17 @@ struct StreamsOptions {
 
 // Transfers whole messages and large memory between the ranks of a group, with one Gloo connection for each pair. Only
 // this class and pair.h use Gloo; all other code sees bytes and Status.
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(auto streams, Streams::Listen(options));
+// ... tell streams->address() to the peers, learn theirs ...
+// LOCKSTEP_RETURN_IF_ERROR(streams->Connect(addresses, key, deadline));
 //
-//   LOCKSTEP_ASSIGN_OR_RETURN(auto streams, Streams::Listen(options));
-//   ... tell streams->address() to the peers, learn theirs ...
-//   LOCKSTEP_RETURN_IF_ERROR(streams->Connect(addresses, key, deadline));
+// std::memcpy(streams->Outgoing(peer), ...);  streams->Send(peer, bytes);      // a message
+// LOCKSTEP_ASSIGN_OR_RETURN(std::string_view message, streams->Await(peer));  ...  streams->Release(peer);
 //
-//   std::memcpy(streams->Outgoing(peer), ...);  streams->Send(peer, bytes);      // a message
-//   LOCKSTEP_ASSIGN_OR_RETURN(std::string_view message, streams->Await(peer));  ...  streams->Release(peer);
-//
-//   streams->Post(peer, memory, bytes);  ...  streams->AwaitPosted(peer);        // memory, without a copy
-//   streams->SendFrom(peer, memory, bytes);  ...  streams->AwaitSent(peer);
-//
+// streams->Post(peer, memory, bytes);  ...  streams->AwaitPosted(peer);        // memory, without a copy
+// streams->SendFrom(peer, memory, bytes);  ...  streams->AwaitSent(peer);
+// ```
 // Gloo sends only after the receiver has declared itself ready. Two windows for messages of each peer are always ready,
 // so a message of up to kWindowBytes needs one message delay and no answer. Larger data goes from memory to memory: one
 // delay for the receiver's notice and one for the data. This costs nothing if the message before it takes as long to

@@ -17,11 +17,11 @@ namespace lockstep {
 // Work beside the steps of training, such as writing a checkpoint: one piece after another, on a thread of low
 // priority, with a communicator of its own. So its collectives have no place in the order of the steps' collectives.
 // All ranks post the same work in the same order.
-//
-//   lane.Post([](Communicator& communicator) { return Write(communicator); });   // returns at once
-//   ...
-//   const std::optional<Status> ended = lane.Await(0);   // now and then: an error of the work
-//
+// ```cpp
+// lane.Post([](Communicator& communicator) { return Write(communicator); });   // returns at once
+// ...
+// const std::optional<Status> ended = lane.Await(0);   // now and then: an error of the work
+// ```
 // The ranks connect when the first work begins, which may be hours after the start of the job. By then its rendezvous'
 // port may belong to another process. So rank 0 reserves a port when the job starts, and all learn it then.
 // Thread-safe.

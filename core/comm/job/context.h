@@ -20,10 +20,10 @@ namespace lockstep {
 // The engine of one process: its communicator and the lane that runs its collectives. It owns all state; nothing in the
 // core is global, and a process may have several contexts (tests run the ranks of a job as threads). capi/capi.h keeps
 // the one default context for ops.
-//
-//   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Context> context, Context::Create(options));
-//   context->lane().Post([&] { status = context->communicator().Barrier("start"); done.set_value(); });
-//
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Context> context, Context::Create(options));
+// context->lane().Post([&] { status = context->communicator().Barrier("start"); done.set_value(); });
+// ```
 // The references that it returns are to objects that it owns: communicator(), lane(), background() and run_agreement()
 // live as long as it does. For posted work, the communicator and the agreement live until that work has run.
 // Thread-safe if collectives go through the lane: the communicator accepts one at a time.

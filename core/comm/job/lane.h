@@ -13,11 +13,11 @@ namespace lockstep {
 
 // One thread that runs the collectives of a communicator, one after another in the order of posting. Callers
 // (TensorFlow's kernels) post and return at once, so that none of their threads waits for a peer.
-//
-//   lane.Post([&communicator, in, out, done] {
-//     done(communicator.AllReduce("grad", ReduceOp::kSum, DType::kFloat32, count, in, out));
-//   });
-//
+// ```cpp
+// lane.Post([&communicator, in, out, done] {
+//   done(communicator.AllReduce("grad", ReduceOp::kSum, DType::kFloat32, count, in, out));
+// });
+// ```
 // Ranks have to post in the same order, because the collectives of a communicator have to match; the lane keeps this
 // order and does not create it. Work that takes long (a callback that computes) delays all collectives after it.
 //

@@ -17,12 +17,12 @@ namespace lockstep {
 // A rank that runs a list for the first time exchanges it with its peers. The exchange is a collective, so a list is
 // known on all ranks or on none. So ranks that run the same graphs agree on whether an exchange is needed, even if they
 // have built and run other things in between (one writes summaries).
-//
-//   const uint64_t fingerprint = RunAgreement::Fingerprint(operations);  // once, where the graph is built
-//   if (!agreement.Holds(fingerprint)) {                                 // each run: a search in a set
-//     LOCKSTEP_RETURN_IF_ERROR(agreement.Reach(communicator, operations));  // the first run: 8 bytes from each rank
-//   }
-//
+// ```cpp
+// const uint64_t fingerprint = RunAgreement::Fingerprint(operations);  // once, where the graph is built
+// if (!agreement.Holds(fingerprint)) {                                 // each run: a search in a set
+//   LOCKSTEP_RETURN_IF_ERROR(agreement.Reach(communicator, operations));  // the first run: 8 bytes from each rank
+// }
+// ```
 // A list's operations are text with everything that has to be equal (kind, name, type). No operation contains a line
 // break or a zero byte, because these divide operations and lists in the exchange. Without the agreement, a difference
 // would be seen at the first collective that does not match, in the middle of a step. It grows by one number for each

@@ -11,12 +11,12 @@ namespace lockstep {
 
 // Ends the process of a rank that does not notice the loss of another one: a program that computes, writes or waits for
 // long, outside of collectives, would continue in vain.
-//
-//   AfterLoss after_loss(5, "rank 0 (process 12 on host a)");
-//   after_loss.Begin();                   // the program has its communicator
-//   watch: after_loss.Lost(why);          // another rank died
-//   watch: after_loss.Tick();             // many times; 5 s later the process has ended
-//
+// ```cpp
+// AfterLoss after_loss(5, "rank 0 (process 12 on host a)");
+// after_loss.Begin();                   // the program has its communicator
+// watch: after_loss.Lost(why);          // another rank died
+// watch: after_loss.Tick();             // many times; 5 s later the process has ended
+// ```
 // A program that got the error of a collective may have caught it, and decides itself: it is not ended, even if others
 // are lost. This is known for the whole process, which may have several communicators that see the same death. A
 // program that has left the job is not ended either. If ranks are threads of one process, the first one to end it ends

@@ -21,12 +21,13 @@
 
 // Makes the jobs of the watch's tests. A test defines the work of each rank; this runs it on processes that have joined
 // a rendezvous and watch each other.
-//
-//   WatchJob job(4, [](Scene& scene) -> std::string {
-//     if (scene.rank == 2) testing::DieNow();
-//     return ExpectEnd(scene, StatusCode::kUnavailable, "rank 2 of the test (process ", 5);
-//   });
-//   job.ExpectWell({2});
+// ```cpp
+// WatchJob job(4, [](Scene& scene) -> std::string {
+//   if (scene.rank == 2) testing::DieNow();
+//   return ExpectEnd(scene, StatusCode::kUnavailable, "rank 2 of the test (process ", 5);
+// });
+// job.ExpectWell({2});
+// ```
 namespace lockstep {
 
 // Short, so that the tests are short, and longer than a busy machine keeps a process from running. Sanitizers make

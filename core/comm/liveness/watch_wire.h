@@ -10,12 +10,12 @@
 
 // The messages between the ends of a watch's connection (watch.h) and their encoding (docs/wire_protocol.md). Numbers
 // are little-endian; a string is its length (4 bytes) and its bytes.
-//
-//   frame  | length 4 | body | HMAC 32 |
-//   body   | 'b' |                                  a beat: the rank lives
-//          | 'l' | rank 4 | text string |           this rank has left in good order; how it left
-//          | 'e' | rank 4 | code 4 | text string |  this rank is lost, or gives up, and the job ends
-//
+// ```
+// frame  | length 4 | body | HMAC 32 |
+// body   | 'b' |                                  a beat: the rank lives
+//        | 'l' | rank 4 | text string |           this rank has left in good order; how it left
+//        | 'e' | rank 4 | code 4 | text string |  this rank is lost, or gives up, and the job ends
+// ```
 // A rank other than 0 sends messages only about itself.
 namespace lockstep::watch {
 

@@ -18,11 +18,11 @@ namespace lockstep {
 
 // Short messages between ranks over connected sockets, outside of collectives: every rank may send at any time, and no
 // rank has to wait for its turn.
-//
-//   ControlLinks links(sockets);
-//   links.Send(0, message);                           // never waits
-//   for (const auto& event : links.Await(1.0)) ...;   // what arrived, after at most 1 s of waiting
-//
+// ```cpp
+// ControlLinks links(sockets);
+// links.Send(0, message);                           // never waits
+// for (const auto& event : links.Await(1.0)) ...;   // what arrived, after at most 1 s of waiting
+// ```
 // Messages from a peer arrive whole and in order. On the wire, each is its length (4 bytes, little-endian) and its
 // bytes, in pieces of at most kPieceBytes. So the sockets may be streams or keep packet boundaries (SOCK_SEQPACKET).
 // If others can change them on their way, each message has a seal (core/base/seal.h), which counts for its length.

@@ -19,10 +19,10 @@ struct SequencerOptions {
 // made the request of a name, checks that they agree, and returns what to do, in the order in which the requests became
 // complete. Requests that are complete at the same time and of one kind go into one batch. It has no timer, so requests
 // are collected while batches run.
-//
-//   LOCKSTEP_RETURN_IF_ERROR(sequencer.Add(rank, request, now));  // for each request that arrives
-//   for (const NamedBatch& batch : sequencer.Take()) ...;         // when there is nothing more to add
-//
+// ```cpp
+// LOCKSTEP_RETURN_IF_ERROR(sequencer.Add(rank, request, now));  // for each request that arrives
+// for (const NamedBatch& batch : sequencer.Take()) ...;         // when there is nothing more to add
+// ```
 // Groups are done as a whole or fail as a whole: an error of one member ends all of them, on all ranks, and also the
 // members that a rank brings later. A group begins with its first member and ends when Take has returned it; then its
 // name is free again.

@@ -16,16 +16,16 @@ namespace lockstep {
 
 // The rendezvous of a job's R ranks over TCP, the same for every backend. Each rank brings a note (how to reach it, how
 // it was configured) and gets the notes of all.
-//
-//   guest                           host (rank 0)
-//     |------------ connect ---------->|
-//     |<-- banner: version, nonce -----|
-//     |--- proof: nonce, HMAC -------->|  a peer without the secret is refused here
-//     |<-- verdict: HMAC --------------|  now the guest knows that this is rank 0
-//     |--- hello: rank, size, note --->|
-//     |          ... all R are there, or it is clear that not all will come ...
-//     |<-- answer: notes or error -----|
-//
+// ```
+// guest                           host (rank 0)
+//   |------------ connect ---------->|
+//   |<-- banner: version, nonce -----|
+//   |--- proof: nonce, HMAC -------->|  a peer without the secret is refused here
+//   |<-- verdict: HMAC --------------|  now the guest knows that this is rank 0
+//   |--- hello: rank, size, note --->|
+//   |          ... all R are there, or it is clear that not all will come ...
+//   |<-- answer: notes or error -----|
+// ```
 // Rank 0 listens at `address`, or at another place that it is given. The others come, prove that they know the job's
 // secret, and wait. (The proof is HMAC-SHA-256 over new random numbers of both sides; the secret itself is never sent.)
 // When all are there, rank 0 sends the notes of all to all. A peer without the secret, one that sends garbage, or one

@@ -14,15 +14,15 @@
 
 // The messages of a rendezvous, and their encoding (docs/wire_protocol.md). Numbers are little-endian; a string is its
 // length (4 bytes) and its bytes.
-//
-//   banner    | "LOCKSTEP" | version 4 | host nonce 32 |                          host to guest
-//   proof     | "LOCKSTEP" | guest nonce 32 | HMAC 32 |                            guest to host
-//   verdict   | 'W' or 'R' | HMAC 32, or zeros |                                   host to guest
-//   frame     | length 4 | body | HMAC 32 |                                        hello, answer
-//   hello     | rank 4 | size 4 | process id 8 | note string |                     a frame's body
-//   answer    | code 4 | message string | nonce string | notes | addresses |       a frame's body
-//   notes, addresses  | number 4 | strings |
-//
+// ```
+// banner    | "LOCKSTEP" | version 4 | host nonce 32 |                          host to guest
+// proof     | "LOCKSTEP" | guest nonce 32 | HMAC 32 |                            guest to host
+// verdict   | 'W' or 'R' | HMAC 32, or zeros |                                   host to guest
+// frame     | length 4 | body | HMAC 32 |                                        hello, answer
+// hello     | rank 4 | size 4 | process id 8 | note string |                     a frame's body
+// answer    | code 4 | message string | nonce string | notes | addresses |       a frame's body
+// notes, addresses  | number 4 | strings |
+// ```
 // Pure functions for the bytes and a few for the sockets; without state, thread-safe. Errors of transfers are
 // UNAVAILABLE (the connection is gone), DEADLINE_EXCEEDED, and DATA_LOSS if the received bytes are not a frame of ours.
 // Descriptors in arguments stay the caller's.

@@ -15,12 +15,12 @@ namespace lockstep::shm {
 // The start of every collective. Each rank writes its call, announces it, and waits until all have done so. Then each
 // compares the 64-bit fingerprints of all calls. So all ranks come to the same result: they agree, they disagree, or
 // one declined. After this, the calls of this number may read each other's contributions.
-//
-//   LOCKSTEP_RETURN_IF_ERROR(calls.CheckUsable());
-//   if (small) CopyStreaming(slot of next_parity(), in, bytes);        // before Begin
-//   LOCKSTEP_RETURN_IF_ERROR(calls.Begin(call, &payload, sizeof(payload)));
-//   for (int rank = 0; rank < size; ++rank) Use(calls.announcement(rank), calls.slot(rank));
-//
+// ```cpp
+// LOCKSTEP_RETURN_IF_ERROR(calls.CheckUsable());
+// if (small) CopyStreaming(slot of next_parity(), in, bytes);        // before Begin
+// LOCKSTEP_RETURN_IF_ERROR(calls.Begin(call, &payload, sizeof(payload)));
+// for (int rank = 0; rank < size; ++rank) Use(calls.announcement(rank), calls.slot(rank));
+// ```
 // The data of announcement(), record() and slot() is the state at the rank's announcement. It stays until this rank
 // begins its next call: meanwhile the peers write the data of the other parity.
 //

@@ -18,10 +18,10 @@ namespace lockstep::shm {
 // the low end, and buffers that come and go in every step get the same pages again. Pages that were used stay with the
 // process, because new pages are the expensive part. An allocation walks over the free ranges; there are few, because
 // buckets are few and large.
-//
-//   const auto heap = std::make_shared<Heap>(segment, rank);  // always by shared_ptr: buffers hold a share
-//   if (const std::shared_ptr<SharedBuffer> buffer = heap->Allocate(bytes)) Pack(buffer->data());
-//
+// ```cpp
+// const auto heap = std::make_shared<Heap>(segment, rank);  // always by shared_ptr: buffers hold a share
+// if (const std::shared_ptr<SharedBuffer> buffer = heap->Allocate(bytes)) Pack(buffer->data());
+// ```
 // Only this process knows which ranges are free; the list is not in the segment. No other process, and no fork, may
 // allocate here. Thread-safe; any thread may free buffers.
 class Heap : public std::enable_shared_from_this<Heap> {

@@ -11,22 +11,22 @@
 #include "core/comm/options.h"
 
 // The layout of a job's shared memory: one segment, made by rank 0 and mapped by all. R ranks, D = kDepth:
+// ```
+// +-----------+---------------+----------------+-----------------+------------------+------+-----------+
+// | RankBlock | slots         | outboxes       | results         | heap of rank 0   | ...  | heap R-1  |
+// | x R       | R x 2 x kSlot | R x D x kChunk | R x D x kChunk  | heap_bytes       |      |           |
+// +-----------+---------------+----------------+-----------------+------------------+------+-----------+
 //
-//   +-----------+---------------+----------------+-----------------+------------------+------+-----------+
-//   | RankBlock | slots         | outboxes       | results         | heap of rank 0   | ...  | heap R-1  |
-//   | x R       | R x 2 x kSlot | R x D x kChunk | R x D x kChunk  | heap_bytes       |      |           |
-//   +-----------+---------------+----------------+-----------------+------------------+------+-----------+
+// RankBlock  a rank's data for the others; only that rank writes it (except for `sleepers`)
+// slots      small contributions, whole; two per rank, for even and odd calls
+// outboxes   pieces of large contributions on their way to the peers; D = kDepth pieces in flight
+// results    reduced pieces on their way to the peers
+// heaps      SharedBuffers: read, and in AllReduce written, by all
 //
-//   RankBlock  a rank's data for the others; only that rank writes it (except for `sleepers`)
-//   slots      small contributions, whole; two per rank, for even and odd calls
-//   outboxes   pieces of large contributions on their way to the peers; D = kDepth pieces in flight
-//   results    reduced pieces on their way to the peers
-//   heaps      SharedBuffers: read, and in AllReduce written, by all
-//
-//   RankBlock, one page:    0 flag (64) | 128 calls[0] (896) | 1024 calls[1] (896) | 1920 end_reason | 2952 cpus
-//   FlagLine, one line:     0 progress | 4 sleepers | 8 state | 12 unused | 16 announcements[0] | 40 announcements[1]
-//   Announcement:           0 fingerprint (8) | 8 payload (16)
-//
+// RankBlock, one page:    0 flag (64) | 128 calls[0] (896) | 1024 calls[1] (896) | 1920 end_reason | 2952 cpus
+// FlagLine, one line:     0 progress | 4 sleepers | 8 state | 12 unused | 16 announcements[0] | 40 announcements[1]
+// Announcement:           0 fingerprint (8) | 8 payload (16)
+// ```
 // All memory begins as zeros: progress 0, no sleeping rank, state kRunning. Only the three atomics are synchronised by
 // themselves; all other data is plain memory that progress makes visible:
 //

@@ -18,11 +18,11 @@ using Ended = std::function<Status()>;
 // The sockets between the ranks of a host: one local socket for each pair. Such a socket can carry file descriptors and
 // closes when its process ends. Ranks listen at abstract addresses (no files) that the kernel chooses. Callers prove
 // their rank by the key of the rendezvous.
-//
-//   LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
-//   ... tell mesh.name() to the peers, learn theirs (rendezvous/rendezvous.h) ...
-//   LOCKSTEP_ASSIGN_OR_RETURN(Peers peers, mesh.Join(rank, names, rendezvous.key, deadline));
-//
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(Mesh mesh, Mesh::Listen());
+// ... tell mesh.name() to the peers, learn theirs (rendezvous/rendezvous.h) ...
+// LOCKSTEP_ASSIGN_OR_RETURN(Peers peers, mesh.Join(rank, names, rendezvous.key, deadline));
+// ```
 // A rank calls all lower ranks and is called by all higher ones, so each pair connects once. It listens before its name
 // is published, so a call always succeeds, even if it is answered later.
 //

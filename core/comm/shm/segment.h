@@ -13,10 +13,10 @@ namespace lockstep::shm {
 // file appears in the shared-memory folder, and nothing stays behind, however the ranks die. Its size is sealed, so
 // that no peer can make our reads fail. Address space is reserved; memory is taken page by page at the first touch. It
 // is unmapped with its last owner.
-//
-//   LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd, Segment::Make(layout));  // rank 0, which sends it to the others
-//   LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<Segment> segment, Segment::Map(fd, layout));
-//
+// ```cpp
+// LOCKSTEP_ASSIGN_OR_RETURN(const UniqueFd fd, Segment::Make(layout));  // rank 0, which sends it to the others
+// LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<Segment> segment, Segment::Map(fd, layout));
+// ```
 // The descriptor may be closed after mapping. If memory runs out when a page is touched, no error can be returned: the
 // kernel then ends a process, as with any other memory.
 //

@@ -30,13 +30,13 @@ struct WaitPolicy {
 };
 
 // Announces a rank's progress, waits for its peers' progress, and knows how a wait can fail.
-//
-//   waiter.SetOperation(CallKind::kBarrier, "epoch");  // its name in errors
-//   ... write data for the peers ...
-//   waiter.Announce();
-//   LOCKSTEP_RETURN_IF_ERROR(waiter.WaitForAll(waiter.announced()));
-//   ... read their data ...
-//
+// ```cpp
+// waiter.SetOperation(CallKind::kBarrier, "epoch");  // its name in errors
+// ... write data for the peers ...
+// waiter.Announce();
+// LOCKSTEP_RETURN_IF_ERROR(waiter.WaitForAll(waiter.announced()));
+// ... read their data ...
+// ```
 // Progress is a counter in shared memory. All ranks announce the same number of times in the same calls, so "rank p has
 // done step n" means "p's counter is at least n". (Modulo 2^32: the difference is compared, and no two ranks are ever
 // half of that apart.) A wait spins briefly, then sleeps on a futex for at most 50 ms at a time. Between sleeps it

@@ -9,10 +9,11 @@ namespace lockstep {
 // A hyperparameter of an optimizer: its name, and the member of the optimizer's options that has its value. The header
 // of each optimizer lists its hyperparameters once, in the order in which an update op has their values
 // (tf/update/update_rules.h):
-//
-//   inline constexpr std::array kAdagradHyperparameters = {
-//       Hyperparameter<AdagradOptions>::Of<&AdagradOptions::learning_rate>("learning_rate"),
-//       Hyperparameter<AdagradOptions>::Of<&AdagradOptions::epsilon>("epsilon")};
+// ```cpp
+// inline constexpr std::array kAdagradHyperparameters = {
+//     Hyperparameter<AdagradOptions>::Of<&AdagradOptions::learning_rate>("learning_rate"),
+//     Hyperparameter<AdagradOptions>::Of<&AdagradOptions::epsilon>("epsilon")};
+// ```
 template <typename Options>
 struct Hyperparameter {
   std::string_view name;

@@ -15,11 +15,11 @@
 // rows that the compiler vectorises over the elements. Only the .cc files of the optimizers include it.
 //
 // A formula is a type with
-//
-//   static constexpr int kSlots;
-//   explicit Formula(const float* parameters);
-//   float Next(float weight, float gradient, float* slots) const;    // changes slots[kSlots]; returns the new weight
-//
+// ```cpp
+// static constexpr int kSlots;
+// explicit Formula(const float* parameters);
+// float Next(float weight, float gradient, float* slots) const;    // changes slots[kSlots]; returns the new weight
+// ```
 // Its members are forced inline (core/base/instruction_set.h says why).
 namespace lockstep::kernel {
 
