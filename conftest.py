@@ -15,10 +15,16 @@ of documents.
 that are marked `workers`, because they start some. tools/test_python.sh runs both. All tests of a folder that is named
 below have this mark. A test without it that starts workers fails.
 
-A test that joins a job in the process of the tests leaves it at its end.
+The marker `pairwise` is for a test with three parameters or more. `make test` then runs combinations of their values in
+which each two values of different parameters occur together; the other combinations count as `long`. Most faults need
+one value or two (Kuhn, Wallace, Gallo, "Software Fault Interactions and Implications for Software Testing", 2004).
+
+When a test has joined a job in the process of the tests, it leaves the job before the next test.
 """
 
 import collections
+import functools
+import math
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from allpairspy import AllPairs
 
 _SPANNING = Path(__file__).parent / "tests"
 _SCRIPTS = _SPANNING / "scripts"
@@ -85,6 +92,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if not _JOB_FOLDERS.isdisjoint(item.path.parents):
             item.add_marker("workers")
+    _mark_pairwise(items)
     if not config.getoption("--long"):
         kept = [item for item in kept if item.get_closest_marker("long") is None]
     if config.getoption("--reduced"):
@@ -103,6 +111,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         staying = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in staying])
         items[:] = kept
+
+
+def _mark_pairwise(items: list[pytest.Item]) -> None:
+    """Marks the combinations as `long` that a test marked `pairwise` does not need for its pairs of values."""
+    for item in items:
+        if item.get_closest_marker("pairwise") is not None and isinstance(item, pytest.Function):
+            sizes = tuple(len(mark.args[1]) for mark in item.iter_markers("parametrize"))
+            # pytest numbers the combinations; the last decorator's values change fastest.
+            (number,) = set(item.callspec.indices.values())
+            if number not in _pairs(sizes):
+                item.add_marker("long")
+
+
+@functools.cache
+def _pairs(sizes: tuple[int, ...]) -> set[int]:
+    """Returns the numbers of the combinations to run, of parameters with so many values."""
+    pairs = AllPairs([range(size) for size in sizes])
+    factors = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
+    return {sum(value * factor for value, factor in zip(pair, factors, strict=True)) for pair in pairs}
 
 
 def _is_in_reduced_set(item: pytest.Item) -> bool:

@@ -45,6 +45,7 @@ def pool_gradient(gradient, shape=(ROWS, DIM), places=PLACES, splits=SPLITS):
     return ops.lockstep_pool_gradient(*given, [tf.constant(splits, tf.int64)], [], **attributes(["sum"], [False]))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("combiner", COMBINERS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)

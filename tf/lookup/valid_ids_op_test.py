@@ -14,6 +14,7 @@ def valid(ids, splits, weights=(), problems=(), **options):
     return ops.lockstep_valid_ids(ids, tf.constant(splits, tf.int64), list(weights), list(problems), **options)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64])
 @pytest.mark.parametrize("weights_dtype", [tf.float32, tf.float64])
 @pytest.mark.parametrize("positive", [False, True])

@@ -61,6 +61,7 @@ def bits(value):
     return value.view(f"u{value.itemsize}")
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("distribution", STATELESS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize("row_shape", [[], [1], [3], [4], [5], [32], [3, 2]], ids=str)

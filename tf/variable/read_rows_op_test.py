@@ -24,6 +24,7 @@ def memory_of(variable):
     return read, np.asarray(read).__array_interface__["data"][0]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int64", "uint8", "bool", "complex64"])
 @pytest.mark.parametrize("row", [(), (3,), (2, 5)], ids=str)
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_columns_are_in_the_order_given_or_in_the_files(tmp_path, fields, file_f
     assert [field.name for field in FrameDataset.read_schema(path, fields)] == list(wanted)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize(
     "read",
     [ParquetDataset, FrameDataset, lambda path, rows: TabularDataset.from_parquet(path).batch(rows)],

@@ -173,6 +173,7 @@ def default_named_model(table_scope):
     return first * 10.0 + second + tf.add_n(rows)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("outer", [{}, {"sharding": True}], ids=["plain", "sharding"])
 @pytest.mark.parametrize("table_scope", [contextlib.nullcontext, embedding_scope], ids=["as outside", "scope a call"])
 @pytest.mark.parametrize("within", ["", "tower"])

@@ -33,6 +33,7 @@ def layer(combiner="sum", cls=DistributedEmbedding, **table):
     return cls({"f": FeatureConfig("f", table, (None, None), (None, 2))}, name="layer")
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("kind", INPUTS)

@@ -78,6 +78,7 @@ def test_topologies_of_one_host():
 IDS = ([], [7], np.random.default_rng(0).integers(-(10**9), 10**9, 1000))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("ids", IDS, ids=len)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_loss_scaling_of_keras_2(make):
         np.testing.assert_allclose(rows.read(table)[1], plain, 1e-6)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("name", ["2 SGD, momentum", "2 Adagrad", "legacy SGD", "legacy Adam", "plugin"])
 @pytest.mark.parametrize("hashed", [True, False])
 @pytest.mark.parametrize("scaled", [False, True], ids=["", "scaled"])

@@ -156,6 +156,7 @@ DEFAULT_ROWS = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("key_dtype", [tf.int64, tf.string])
 @pytest.mark.parametrize("where", DEFAULT_ROWS)
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ workers_test.py does the same in jobs of several workers.
 
 from __future__ import annotations
 
-import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -47,15 +46,12 @@ def _weights(ids: tf.RaggedTensor) -> tf.RaggedTensor:
     return ids.with_flat_values(tf.constant(drawn, tf.float32))
 
 
-CASES = [
-    pytest.param(*case, id="-".join(map(str, case)))
-    for case in itertools.product(
-        KINDS, ("sum", "mean", "sqrtn"), ("ones", "weights"), ("sparse", "ragged"), (None, 1.5)
-    )
-]
-
-
-@pytest.mark.parametrize("kind, combiner, weights, form, max_norm", CASES)
+@pytest.mark.pairwise
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weights", ["ones", "weights"])
+@pytest.mark.parametrize("form", ["sparse", "ragged"])
+@pytest.mark.parametrize("max_norm", [None, 1.5])
 def test_a_lookup_and_its_gradients_equal_plain_tensorflow(kind, combiner, weights, form, max_norm):
     ids = _ids()
     weights = _weights(ids) if weights == "weights" else None
@@ -120,6 +116,7 @@ class _About(NamedTuple):
 FUSED = {"LockstepDistinct", "LockstepPool"}
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["sparse", "ragged"])
 @pytest.mark.parametrize("api", ["v2", "v1", "safe v2", "safe v1", "group", "list"])
@@ -143,6 +140,7 @@ def test_all_functions_are_fused_in_a_scope_and_none_without_the_option(kind, fo
         np.testing.assert_allclose(wanted, lookup(), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
 @pytest.mark.parametrize("weighted", [False, True])
@@ -299,6 +297,7 @@ def test_a_safe_lookup_of_ragged_ids_equals_that_of_sparse_ids(kind):
                 np.testing.assert_allclose(result, wanted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.string])
 @pytest.mark.parametrize("weights_dtype", [None, tf.float16, tf.float32, tf.float64])
 @pytest.mark.parametrize("positive", [False, True])

@@ -64,6 +64,7 @@ def on_workers(workers, graph_seed):
 
 # Promise (hybridbackend.md): the same values on any number of workers (HybridBackend, a wrong result: tables begin with
 # other values than in one process, and an initial value of the whole shape fails).
+@pytest.mark.pairwise
 @pytest.mark.workers
 @pytest.mark.parametrize("name", SEEDED)
 @pytest.mark.parametrize("graph_seed", [None, 11])

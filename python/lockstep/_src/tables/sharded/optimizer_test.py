@@ -69,6 +69,7 @@ def on_workers(workers):
     return call_workers(train_on_worker, workers, timeout_s=180)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("fused", [False, True])

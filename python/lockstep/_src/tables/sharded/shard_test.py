@@ -9,6 +9,7 @@ import tensorflow as tf
 from lockstep._src.tables.sharded import Shard
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("block", [1, 2, 100])
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 12])
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
