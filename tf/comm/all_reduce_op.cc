@@ -10,7 +10,7 @@
 // A single tensor is not packed if no peer could read it in place (it is small, or each rank is on its own host). It is
 // reduced directly into the output. The output's memory is the input's if no other code needs that, or a view of memory
 // whose pages are already mapped.
-// ```cpp
+// ```
 // bucket    | tensor 0 ........ 0 | tensor 1 ... 0 | tensor 2 .............. 0 |      each begins at kAlignment;
 //           ^ offsets[0]          ^ offsets[1]     ^ offsets[2]                       the gaps hold zeros
 // ```

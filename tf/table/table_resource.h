@@ -33,9 +33,7 @@ struct SlotSpec {
 //
 //   - the strings of string keys (core/embedding/string_keys.h);
 // - the clock: the step in which lookups are counted. EndStep sets it, so that no lookup has to read the program's
-// ```cpp
-// global step, and programs without a global step have steps as well;
-// ```
+//   global step, and programs without a global step have steps as well;
 // - the batches of the present step and of the one before. Row numbers pass through the graph as plain tensors, and
 //   rows must belong to the same keys until all optimizers have updated them. So keys of a step are never evicted when
 //   it ends, and a gradient may be applied until the end of the next step. A program that never ends a step (because
