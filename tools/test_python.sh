@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the Python tests. Tests of a single process come first, as many at a time as there are cores. Tests that start
-# workers follow, two at a time: workers wait for each other and for deadlines, so one job leaves half of two cores idle.
-# conftest.py distinguishes both kinds.
+# workers follow, with half as many again at a time: workers wait for each other and for deadlines, so as many jobs as
+# there are cores leave half of them idle. conftest.py distinguishes both kinds.
 #
 # Usage: tools/test_python.sh [arguments of pytest]
 # Reads: VENV (the environment's folder), JOBS (cores), CASES, TURN and TURNS_OF: of each "test" or of each "file", every
@@ -23,5 +23,5 @@ run() {
 
 # Each parallel process loads TensorFlow, about 1 GiB. So does each worker; a test has up to four of them.
 run --processes=one --numprocesses="$JOBS" --maxprocesses=4 --dist=loadfile "$@"
-run --processes=several --numprocesses="$JOBS" --maxprocesses=2 --dist=loadfile "$@"
+run --processes=several --numprocesses=$((JOBS + (JOBS + 1) / 2)) --maxprocesses=3 --dist=loadfile "$@"
 exit $status
