@@ -43,7 +43,8 @@ def trained(request, tmp_path_factory) -> list[dict[str, np.ndarray]]:
 # Promise (promises.md): a fixed model with each optimizer trains as in plain TensorFlow, replicated and sharded.
 @pytest.mark.parametrize("kind", ["replicated", "sharded"])
 @pytest.mark.parametrize("optimizer", model.OPTIMIZERS)
-@pytest.mark.parametrize("trained", [2, 1, 4], indirect=True)  # 2 is first in both tests, so that its job runs once
+# 2 is first in both tests, so that its job runs once.
+@pytest.mark.parametrize("trained", [2, 1, pytest.param(4, marks=pytest.mark.long)], indirect=True)
 def test_workers_train_as_plain_tensorflow_does(trained, optimizer, kind, oracle):
     for name, value in oracle[optimizer].items():
         got = model.assembled(trained, f"{optimizer}/{kind}/{name}", value.shape)
