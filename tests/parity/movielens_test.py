@@ -35,7 +35,7 @@ def ratings(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def plain_auc(ratings, tmp_path_factory) -> Callable[[str], float]:
-    """Returns a function of the model's name: the AUC after the same batches and steps in one process without Lockstep."""
+    """Returns a function of a model's name: the AUC after the same steps of one process without Lockstep."""
 
     @functools.cache
     def auc(model: str) -> float:
