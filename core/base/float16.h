@@ -18,10 +18,10 @@ namespace lockstep {
 // default rounding mode, and on a processor that does not flush subnormal floats to zero.
 //
 // They are forced inline: a copy that was not compiled for the caller's instruction set would break its vector code.
-// Pure functions; thread-safe.
+// They are constexpr, so device code may call them as well. Pure functions; thread-safe.
 //
 // A bfloat16 is the upper half of a float.
-[[gnu::always_inline]] inline float BFloat16ToFloat(uint16_t bits) {
+[[gnu::always_inline]] constexpr float BFloat16ToFloat(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
@@ -29,7 +29,7 @@ namespace lockstep {
 // odd to even. A carry out of the fraction runs into the exponent, and from the largest exponent to infinity, as it
 // should. Rounding could turn a NaN whose set bits are all in the lower half into infinity or a number. So a NaN is
 // truncated instead, and one bit of its fraction is set.
-[[gnu::always_inline]] inline uint16_t FloatToBFloat16(float value) {
+[[gnu::always_inline]] constexpr uint16_t FloatToBFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   const uint32_t quiet_nan = (bits >> 16) | 0x40;
@@ -37,7 +37,7 @@ namespace lockstep {
 }
 
 // binary16: 1 sign, 5 exponent (bias 15) and 10 fraction bits.
-[[gnu::always_inline]] inline float Float16ToFloat(uint16_t half) {
+[[gnu::always_inline]] constexpr float Float16ToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t magnitude = half & 0x7fff;
   // Normal numbers, infinity and NaN: the fraction moves up by 13 bits. The exponent is first raised so that the
@@ -50,7 +50,7 @@ namespace lockstep {
   return std::bit_cast<float>(sign | bits);
 }
 
-[[gnu::always_inline]] inline uint16_t FloatToFloat16(float value) {
+[[gnu::always_inline]] constexpr uint16_t FloatToFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;

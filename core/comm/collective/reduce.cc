@@ -1,12 +1,9 @@
 #include "core/comm/collective/reduce.h"
 
 #include <array>
-#include <concepts>
-#include <cstring>
 #include <type_traits>
-#include <utility>
 
-#include "core/base/elements.h"
+#include "core/comm/collective/operations.h"
 
 // One loop serves all types, operations and instruction sets. It is forced inline into functions that differ in their
 // target attribute, and the compiler vectorises each copy for its target. The loop uses a small block of accumulators
@@ -21,72 +18,6 @@
 
 namespace lockstep {
 namespace {
-
-// A bool is a byte that is zero or not; results are 0 or 1.
-struct Bool {
-  using Stored = uint8_t;
-  using Value = bool;
-  [[gnu::always_inline]] static Value Load(Stored stored) { return stored != 0; }
-  [[gnu::always_inline]] static Stored Store(Value value) { return value; }
-};
-
-// Integers are added and multiplied as unsigned numbers of at least 32 bits, where overflow wraps by definition. (Two
-// uint16 would be promoted to int, whose product may overflow.)
-template <typename T>
-using Wrapping = std::make_unsigned_t<std::common_type_t<T, int>>;
-
-// The type for a type's sums and products: signed and unsigned results have the same bits, so both share one loop.
-template <typename E>
-struct ArithmeticOf {
-  using Type = E;
-};
-
-template <std::integral T>
-struct ArithmeticOf<Plain<T>> {
-  using Type = Plain<std::make_unsigned_t<T>>;
-};
-
-// The operations. Apply takes the accumulator first: floating-point sums and Min and Max of equal zeros depend on it.
-struct Sum {
-  template <typename V>
-  [[gnu::always_inline]] static V Apply(V a, V b) {
-    if constexpr (std::is_same_v<V, bool>) {
-      return a | b;
-    } else if constexpr (std::is_integral_v<V>) {
-      return static_cast<V>(static_cast<Wrapping<V>>(a) + static_cast<Wrapping<V>>(b));
-    } else {
-      return a + b;
-    }
-  }
-};
-
-struct Product {
-  template <typename V>
-  [[gnu::always_inline]] static V Apply(V a, V b) {
-    if constexpr (std::is_same_v<V, bool>) {
-      return a & b;
-    } else if constexpr (std::is_integral_v<V>) {
-      return static_cast<V>(static_cast<Wrapping<V>>(a) * static_cast<Wrapping<V>>(b));
-    } else {
-      return a * b;
-    }
-  }
-};
-
-// A NaN in b is taken because it differs from itself; a NaN in a is kept because no comparison with it holds.
-struct Min {
-  template <typename V>
-  [[gnu::always_inline]] static V Apply(V a, V b) {
-    return (b < a || b != b) ? b : a;
-  }
-};
-
-struct Max {
-  template <typename V>
-  [[gnu::always_inline]] static V Apply(V a, V b) {
-    return (b > a || b != b) ? b : a;
-  }
-};
 
 // Reduces elements [begin, begin + count) through the block `values`. The first two sources are read together, which
 // saves a pass over the block. All sources of a block are read before its result is written, so `out` may be any of
