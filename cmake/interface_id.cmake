@@ -1,4 +1,5 @@
-# Writes a source with the function ArrowInterfaceId (core/columnar/files/arrow_library.h): a hash of FILES and SALT.
+# Writes a source with the function FUNCTION of NAMESPACE, which returns a hash of FILES and SALT: what a library and its
+# users have to share (core/columnar/files/arrow_library.h, core/device/library.h).
 list(SORT FILES)
 set(all "${SALT}")
 foreach(file ${FILES})
@@ -8,8 +9,8 @@ foreach(file ${FILES})
 endforeach()
 string(SHA256 id "${all}")
 string(SUBSTRING "${id}" 0 16 id)
-file(WRITE "${OUT}" "namespace lockstep::columnar {
-const char* ArrowInterfaceId();
-const char* ArrowInterfaceId() { return \"${id}\"; }
-}  // namespace lockstep::columnar
+file(WRITE "${OUT}" "namespace ${NAMESPACE} {
+const char* ${FUNCTION}();
+const char* ${FUNCTION}() { return \"${id}\"; }
+}  // namespace ${NAMESPACE}
 ")

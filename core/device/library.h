@@ -26,6 +26,7 @@ using Event = struct OpaqueEvent*;
 // The result of a function of the library: a cudaError_t, 0 for success.
 using Error = int;
 inline constexpr Error kSuccess = 0;
+inline constexpr Error kOutOfMemory = 2;  // cudaErrorMemoryAllocation
 
 struct Properties {
   char name[256];
@@ -61,7 +62,7 @@ struct Products {
 struct Library {
   // InterfaceId() of the sources: the first member, because a library with another id may have other members.
   const char* interface_id;
-  // "CUDA 13.0", or "emulator".
+  // "CUDA 13.0", or "emulator 13.0".
   const char* runtime;
   // Returns the text of an error; it lives as long as the process.
   const char* (*error_text)(Error error);

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+#include "core/base/status.h"
+#include "core/device/library.h"
+
+namespace lockstep::device {
+
+// Where to find the library for devices.
+struct LibraryPlace {
+  // The file; empty if there is none.
+  std::string library;
+  // Without a file: the reason, and what to do.
+  std::string missing = "no library for GPUs is known to this process";
+};
+
+// Says where LoadLibrary looks. Does nothing else; thread-safe.
+void SetLibraryPlace(LibraryPlace place);
+
+// Returns the library, which the first call loads; it stays loaded. A machine without a GPU is no error: device_count
+// says so. FAILED_PRECONDITION if there is no library, if it cannot be loaded, or if it comes from other sources; a
+// later call tries again. Thread-safe.
+Result<const Library*> LoadLibrary();
+
+// Makes LoadLibrary return `library`, for programs that contain it, as tests do. FAILED_PRECONDITION if it comes from
+// other sources. Thread-safe.
+Status UseLibrary(const Library* library);
+
+}  // namespace lockstep::device
