@@ -12,7 +12,7 @@ export TF VENV JOBS CASES TURN TURNS_OF
 python := $(VENV)/bin/python
 cmake := $(VENV)/bin/cmake
 ctest := $(VENV)/bin/ctest
-cpp_files := git ls-files '*.h' '*.cc'
+cpp_files := git ls-files '*.h' '*.cc' '*.cu' '*.cuh'
 
 # configured,FOLDER,OPTIONS: writes the files of a build.
 define configured
@@ -39,6 +39,23 @@ setup: ## the virtual environment with TensorFlow, the op library and the façad
 check-workers:
 	@[[ '$(WORKERS)' =~ ^[1-9][0-9]*$$ ]] || { echo "make train: WORKERS=$(WORKERS): wanted a number, 1 or more" >&2; exit 2; }
 
+.PHONY: gpu
+gpu: setup ## the library for GPUs, beside the op library; a CUDA compiler comes from PyPI if none is installed (105 MB)
+	@tools/setup.sh cuda
+	@$(call core_build,build/gpu,-DLOCKSTEP_BUILD_CUDA=ON,lockstep_cuda13)
+	@cp build/gpu/core/device/liblockstep_cuda13.so \
+	  "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lockstep/"
+
+# The two files that tools/device_check.sh takes to a machine with a GPU.
+.PHONY: device-check-programs
+device-check-programs:
+	@tools/setup.sh core tests cuda
+	@$(call core_build,build/core-tf-$(TF),$(core_tests_options),lockstep_device_check lockstep_cuda13)
+	@mkdir -p build/device_check/programs
+	@cp build/core-tf-$(TF)/core/device/check/lockstep_device_check \
+	  build/core-tf-$(TF)/core/device/liblockstep_cuda13.so build/device_check/programs/
+	@strip build/device_check/programs/*
+
 .PHONY: train
 train: check-workers setup ## train a ranking model on WORKERS workers: on generated data, or on DATA
 	@folder=$$($(python) examples/ranking/data.py --source "$(DATA)") && \
@@ -51,7 +68,7 @@ train: check-workers setup ## train a ranking model on WORKERS workers: on gener
 # beginning with number TURN; with TURNS_OF=file, every N-th test of each file.
 .PHONY: test
 test: ## all tests: the core's with ctest, Python's with pytest
-	@tools/setup.sh core tests
+	@tools/setup.sh core tests $(cuda_compiler)
 	@tools/setup.sh python $(optional_packages) & environment=$$!; core=0; \
 	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
@@ -65,6 +82,8 @@ test: ## all tests: the core's with ctest, Python's with pytest
 
 core_tests_build = $(call core_build,build/core-tf-$(TF),$(core_tests_options),$(if $(REDUCED),lockstep_columnar_tests))
 core_tests_options := -DLOCKSTEP_BUILD_TESTS=ON -DLOCKSTEP_WERROR=ON
+# With a CUDA compiler the library for GPUs is built as well, so that no change breaks it unseen.
+cuda_compiler = $(if $(REDUCED),,cuda)
 core_tests = tools/test_core.sh build/core-tf-$(TF)
 optional_packages = $(if $(REDUCED),,kubernetes mlflow)
 python_tests = $(if $(REDUCED),CASES=$(or $(CASES),3)) tools/test_python.sh $(if $(REDUCED),--reduced) $(TESTS)
@@ -81,7 +100,7 @@ check-filter:
 
 .PHONY: test-core
 test-core: check-filter ## the core's tests; FILTER selects some
-	@tools/setup.sh core tests
+	@tools/setup.sh core tests $(cuda_compiler)
 	@$(core_tests_build)
 	@$(core_tests) '$(FILTER)'
 

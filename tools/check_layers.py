@@ -26,7 +26,7 @@ except ModuleNotFoundError:  # Python 3.10, where the build brings the same unde
     import tomli as tomllib
 
 _INCLUDE = re.compile(r'\s*#\s*include\s*(["<])([^">]+)[">]')
-_CPP_SUFFIXES = {".h", ".cc", ".cu"}
+_CPP_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 # Tests, benchmarks and fuzz targets, and headers that they share.
 _CPP_TEST = re.compile(r"_(test|benchmark|fuzz)\.(cc|cu|h)$|(^|/)test_\w+\.h$")
 # Comments, and strings and characters whose text could look like code or like a comment.

@@ -3,9 +3,10 @@
 # - a virtual environment with the pinned packages;
 # - the op library, built against its TensorFlow and installed into it together with the façades (Python files are then
 #   taken from this tree);
+# - a CUDA compiler in .venv-cuda13, if the system has none;
 # - Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh compiler|core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|tfra|peers|lint|docs|fuzz ...
+# Usage: tools/setup.sh compiler|cuda|core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|tfra|peers|lint|docs|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS, WERROR (ON: a
 # new build of the op library takes warnings as errors).
 set -euo pipefail
@@ -92,6 +93,19 @@ need_compiler() {
     debian_packages g++ libgloo-dev libssl-dev
 }
 
+# The system's nvcc serves if it is of CUDA 13. cmake/Cuda.cmake looks in the same places.
+make_cuda() {
+  local requirements=requirements/cuda.txt nvcc
+  for nvcc in ${CUDA_HOME:+"$CUDA_HOME/bin/nvcc"} "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+    [ -x "$nvcc" ] && "$nvcc" --version | grep -q 'release 13\.' && return
+  done
+  [ -f .venv-cuda13/made ] && cmp -s .venv-cuda13/made "$requirements" && return
+  say "pip install: the CUDA compiler"
+  make_empty_environment
+  rm -rf .venv-cuda13
+  "$VENV/bin/pip" install -q --no-deps --target .venv-cuda13 -r "$requirements" && cp "$requirements" .venv-cuda13/made
+}
+
 # The first build uses pip, and so do builds after a change of the build files or after Python files came, went or moved:
 # an editable install knows each module by its path. In all other cases Ninja decides what to compile.
 make_ops() {
@@ -160,6 +174,7 @@ make_docs() {
 for part in "$@"; do
   case "$part" in
     compiler) need_compiler ;;
+    cuda) need_compiler && make_cuda ;;
     core) make_core_environment ;;
     python) make_environment ;;
     ops) make_environment && make_ops ;;

@@ -154,6 +154,8 @@ void FiberPool::Return(std::vector<std::unique_ptr<Fiber>> fibers) {
   for (auto& fiber : fibers) Pool().push_back(std::move(fiber));
 }
 
+bool HasThreadSanitizer() { return __tsan_create_fiber != nullptr; }
+
 void Release(void* address) {
   if (__tsan_release != nullptr) __tsan_release(address);
 }

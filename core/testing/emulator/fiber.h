@@ -51,6 +51,9 @@ class FiberPool {
   static void Return(std::vector<std::unique_ptr<Fiber>> fibers);
 };
 
+// Returns whether this program runs with the thread sanitizer.
+bool HasThreadSanitizer();
+
 // All that a fiber or thread has written before its Release of an address happened before its or another's Acquire of
 // it.
 void Release(void* address);

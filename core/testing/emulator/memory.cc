@@ -35,7 +35,7 @@ int64_t RoundUp(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit 
 // The memory of all devices. Device d has the addresses from d * DeviceBytes() on; without a range, from the heap.
 class Memory {
  public:
-  Memory() : used_(NumDevices()), uses_heap_(&__asan_region_is_poisoned != nullptr) {
+  Memory() : used_(NumDevices()), uses_heap_(UsesHeap()) {
     if (uses_heap_) return;
     const int64_t device_bytes = RoundUp(DeviceBytes(), kPage);
     range_bytes_ = device_bytes * NumDevices();
@@ -65,8 +65,9 @@ class Memory {
 
   void* Allocate(int device, int64_t bytes) {
     std::unique_lock lock(mutex_);
+    if (bytes < 0 || bytes > DeviceBytes()) return nullptr;
     const int64_t taken = std::max(RoundUp(bytes, kAlignment), kAlignment);
-    if (bytes < 0 || taken > DeviceBytes() - used_[device]) return nullptr;
+    if (taken > DeviceBytes() - used_[device]) return nullptr;
     char* const memory = uses_heap_ ? FromHeap(bytes) : FromRange(free_[device], taken);
     if (memory == nullptr) return nullptr;
     used_[device] += taken;
@@ -185,6 +186,8 @@ Memory& TheMemory() {
 
 MemoryAccess::MemoryAccess() { TheMemory().Open(); }
 MemoryAccess::~MemoryAccess() { TheMemory().Close(); }
+
+bool UsesHeap() { return &__asan_region_is_poisoned != nullptr; }
 
 int NumDevices() {
   static const int count = static_cast<int>(FromEnvironment("LOCKSTEP_EMULATED_DEVICES", 1));

@@ -25,6 +25,9 @@ class MemoryAccess {
 inline constexpr unsigned char kNewByte = 0xa5, kFreedByte = 0xdd;
 inline constexpr int64_t kPoisonedBytes = int64_t{1} << 20;
 
+// Returns whether memory comes from the heap: this program runs with the address sanitizer.
+bool UsesHeap();
+
 // Returns the number of devices: LOCKSTEP_EMULATED_DEVICES, or 1.
 int NumDevices();
 
