@@ -23,7 +23,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 
 class Kernel(NamedTuple):
-    """What a kernel needs on one architecture."""
+    """The needs of a kernel on one architecture."""
 
     name: str
     architecture: str
@@ -69,9 +69,8 @@ def main() -> int:
         return 1
     table = ["registers  spilled bytes  shared bytes  architecture  kernel"]
     for kernel, name in zip(kernels, demangle(kernel.name for kernel in kernels), strict=True):
-        table.append(
-            f"{kernel.registers:9}  {kernel.spilled_bytes:13}  {kernel.shared_bytes:12}  {kernel.architecture:12}  {name}"
-        )
+        needs = f"{kernel.registers:9}  {kernel.spilled_bytes:13}  {kernel.shared_bytes:12}"
+        table.append(f"{needs}  {kernel.architecture:12}  {name}")
     if arguments.out:
         arguments.out.write_text("\n".join(table) + "\n")
     spilling = sum(kernel.spilled_bytes > 0 for kernel in kernels)

@@ -31,6 +31,7 @@ def _run(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, _TOOL, *map(str, words)], capture_output=True, text=True, timeout=60)
 
 
+# Promise (gpu.md): a kernel that spills registers into memory fails the build.
 def test_a_spill_is_an_error_and_stands_in_the_table(tmp_path: pathlib.Path) -> None:
     report, table = tmp_path / "report.txt", tmp_path / "table.txt"
     report.write_text(_REPORT % 8)

@@ -7,10 +7,11 @@
 #include "core/device/library.h"
 
 // The library for GPUs, which the tests build where a CUDA compiler is (LOCKSTEP_BUILD_CUDA). Most machines that run
-// them have no GPU: there it loads, and says so.
+// them have no GPU: there it loads, and counts no device.
 namespace lockstep::device {
 namespace {
 
+// Promise (gpu.md): the library for GPUs loads without a driver, and then counts no device and gives the reason.
 TEST(CudaLibraryTest, LoadsWithoutADriver) {
   const std::string path = LOCKSTEP_CUDA_LIBRARY;
   if (path.empty()) GTEST_SKIP() << "no CUDA compiler: tools/setup.sh cuda installs one";

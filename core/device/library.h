@@ -120,12 +120,13 @@ struct Library {
   Error (*convert)(Stream stream, DType from, const void* in, int64_t count, DType to, void* out);
   // Fills with the neutral element of a reduction: FillNeutral, of the same header.
   Error (*fill_neutral)(Stream stream, ReduceOp op, DType dtype, int64_t count, void* out);
-  // products[t] = the sums of tensor t, in double and in an order that depends on the counts only. a, b: the tensors
-  // one after another. counts: [num_tensors], memory of the host, copied. float32 or float64.
+  // products[t] = the sums of tensor t, in double and in the CPU's order (core/comm/collective/adasum.cc). It depends
+  // on the counts only. a, b: the tensors one after another, of float32 or float64. counts: [num_tensors], memory of
+  // the host, copied. The call allocates memory of the device in the stream's order, 24 bytes for 4096 elements.
   Error (*dot_products)(Stream stream, DType dtype, int num_tensors, const int64_t* counts, const void* a,
                         const void* b, Products* products);
-  // out = factors[2 t] * a + factors[2 t + 1] * b for each tensor t; a factor of 0 leaves its tensor out, even if it
-  // has no numbers. factors: [2 * num_tensors], memory of the host, copied. `out` may be `a` or `b`.
+  // out = factors[2 t] * a + factors[2 t + 1] * b for each tensor t. A factor of 0 leaves out what is infinite or NaN.
+  // factors: [2 * num_tensors], memory of the host, copied. `out` may be `a` or `b`.
   Error (*combine)(Stream stream, DType dtype, int num_tensors, const int64_t* counts, const double* factors,
                    const void* a, const void* b, void* out);
 };

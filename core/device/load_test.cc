@@ -27,6 +27,7 @@ TEST(LoadLibraryTest, AMissingFileIsNamed) {
   EXPECT_THAT(library.status().message(), HasSubstr("/nowhere/liblockstep_cuda13.so, cannot be loaded: "));
 }
 
+// Promise (gpu.md): a library for GPUs of other sources is refused by name.
 TEST(LoadLibraryTest, RefusesALibraryOfOtherSources) {
   Library other = {};
   other.interface_id = "0123";

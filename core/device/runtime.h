@@ -3,11 +3,11 @@
 // The one header that device code (*.cu, *.cuh) includes before any other: CUDA, or its emulator. Here are the only
 // places that differ between the two.
 //
-// Rules for device code, which keep nearly all of it testable without a device:
+// Rules for device code keep nearly all of it testable without a device.
 //
-//   - Launch starts kernels, LOCKSTEP_SHARED declares shared memory; no <<<>>>, no __shared__.
+//   - Launch starts kernels, and LOCKSTEP_SHARED declares shared memory. Nothing else uses <<<>>> and __shared__.
 //   - Functions that both sides share are constexpr (nvcc's --expt-relaxed-constexpr), and not __host__ __device__.
-//   - There is no block-wide code of CUB in kernels, which the emulator cannot run.
+//   - Kernels use no block-wide code of CUB, which the emulator cannot run.
 //   - A loop that waits for another thread contains an atomic, or __nanosleep.
 #ifdef __CUDACC__
 #include <cuda_runtime.h>

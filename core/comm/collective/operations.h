@@ -105,7 +105,7 @@ struct Max {
 template <typename T>
 [[gnu::always_inline]] constexpr T FromDouble(double value) {
   using Limits = std::numeric_limits<T>;
-  // The largest number itself may not be a double; the number above it is, and so is its half.
+  // The largest number itself may not be a double. The number above it is one, and its half too.
   constexpr double above = 2.0 * static_cast<double>(uint64_t{1} << (Limits::digits - 1));
   if (value >= above) return Limits::max();
   if (value <= static_cast<double>(Limits::min())) return Limits::min();

@@ -263,7 +263,7 @@ void AddConversions(const std::vector<int64_t>& sizes, std::vector<Check>& check
   }
 }
 
-// Pieces lie in one array, in disorder and with gaps, and go to another one. What lies between them must not change.
+// Pieces lie in one array, in disorder and with gaps, and go to another one. The bytes between them must not change.
 Status CheckPieces(Session& session, const std::vector<int64_t>& sizes, int num_pieces, Random& random) {
   struct Plan {
     int64_t from, to, bytes, padded;

@@ -25,6 +25,7 @@ class KernelsTest : public testing::TestWithParam<uint64_t> {
   ~KernelsTest() override { emulator::SetSchedule({}); }
 };
 
+// Promise (gpu.md): kernels have the bits of the CPU's functions, in any order of their threads.
 TEST_P(KernelsTest, HaveTheBitsOfTheCpu) {
   emulator::SetSchedule({GetParam(), 2});
   Session session(Emulated());

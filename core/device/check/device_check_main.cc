@@ -16,7 +16,8 @@
 //
 //   device_check LIBRARY [--small] [--only checks|measures] [--json FILE]
 //
-// Prints a table, and writes the same as JSON. Exits with 1 if a check failed, and with 3 if there is no device.
+// Prints a table, and writes the same as JSON. Exits with 1 if a check failed, and with 3 on a machine without a
+// device.
 namespace lockstep::device {
 namespace {
 
@@ -36,7 +37,7 @@ struct Results {
   std::vector<Measure> measures;
 };
 
-// Returns false for words that are no options.
+// Returns false for unknown words.
 bool Parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i];

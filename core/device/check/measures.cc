@@ -107,7 +107,7 @@ void AddAdasum(const Library& library, Stream stream, const Arrays& arrays, Prod
                      }});
 }
 
-// Pieces of a bucket, whose sizes differ as those of layers do.
+// Pieces of a bucket. Their sizes differ, as the sizes of layers do.
 void AddPieces(const Library& library, Stream stream, const Arrays& arrays, std::vector<Kernel>& kernels) {
   const int64_t unit = arrays.bytes / (kPieces * (kPieces + 1) / 2) / 16 * 16;
   std::vector<Piece> pieces;

@@ -61,8 +61,8 @@ class Block {
 
   // Waits until all threads of the block have come.
   void Barrier(Site site);
-  // Waits until all threads of the warp that are in `mask` have come to this site, and returns their values, [32].
-  // source: the lane that this thread reads, which must be in the mask; -1: it reads no single one.
+  // Waits until all threads of the warp that are in `mask` have come to this site. Returns their values, [32]. This
+  // thread reads the value of lane `source`, which must be in the mask, or several values if `source` is -1.
   const uint64_t* Exchange(unsigned mask, uint64_t value, int source, Site site);
   // The same, and orders accesses of memory, as __syncwarp does.
   void SyncWarp(unsigned mask, Site site);

@@ -1,3 +1,5 @@
+// Promise of this file (gpu.md): the emulator finds missing and divergent barriers, wrong masks, races, and accesses
+// out of bounds.
 #include "core/testing/emulator/block.h"
 
 #include <gtest/gtest.h>

@@ -17,8 +17,8 @@
 // CUDA's names, for device code that g++ compiles (core/device/runtime.h). Names, arguments and values are CUDA's;
 // there are only those that the project uses.
 //
-// Differences that make the emulator stricter: all copies are asynchronous, even those of memory that is not pinned; a
-// kernel whose stream is of another device than the current one is refused.
+// The emulator is stricter in one point: all copies are asynchronous, also copies of memory that is not pinned. As in
+// CUDA, a kernel is refused if its stream belongs to another device than the current one.
 
 #define __global__
 #define __device__

@@ -34,12 +34,12 @@ class Fiber {
   void* top_ = nullptr;    // of the stack, while the fiber does not run
   void* thread_top_ = nullptr;
   const std::function<void()>* body_ = nullptr;
-  // Of the address sanitizer.
+  // State of the address sanitizer.
   void* fake_stack_ = nullptr;
   void* thread_fake_stack_ = nullptr;
   const void* thread_stack_ = nullptr;
   size_t thread_stack_bytes_ = 0;
-  // Of the thread sanitizer.
+  // State of the thread sanitizer.
   void* context_ = nullptr;
   void* thread_context_ = nullptr;
 };

@@ -4,9 +4,9 @@
 
 // The memory of emulated devices.
 //
-// It lies in one range of addresses, which no code can access outside of work of a stream: a host that follows a
-// device's pointer ends with SIGSEGV, as it would with a real device. In programs with the address sanitizer it comes
-// from the heap instead, so that the sanitizer sees the ends of each allocation, and its use after it was freed.
+// It lies in one range of addresses, which no code can access outside of work of a stream. A host that follows a
+// device's pointer ends with SIGSEGV, as it would with a real device. In programs with the address sanitizer the memory
+// comes from the heap instead. So the sanitizer sees the ends of each allocation, and its use after it was freed.
 //
 // New and freed memory is filled with poison. Thread-safe.
 namespace lockstep::emulator {

@@ -15,6 +15,7 @@ class MemoryTest : public testing::Test {
   MemoryTest() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
+// Promise (gpu.md): a host that follows a pointer of an emulated device ends at once.
 TEST_F(MemoryTest, TheHostCannotTouchIt) {
   if (UsesHeap()) GTEST_SKIP() << "with the address sanitizer the memory lies in the heap";
   auto* const memory = static_cast<volatile char*>(AllocateOnDevice(0, 100));

@@ -8,9 +8,12 @@
 #include <mutex>
 #include <thread>
 
-// Folder emulator/: CUDA's part of a program, on a CPU, for tests. stream.h has streams and events, which stand-ins of
-// other libraries (NCCL, TensorFlow's device) share with emulated kernels. memory.h has the device's memory, block.h
-// runs a kernel, and cuda.h has CUDA's names for all of them.
+// Folder emulator/: CUDA's part of a program, on a CPU, for tests.
+//
+//   stream.h  streams and events, which stand-ins of NCCL and of TensorFlow's device share with emulated kernels
+//   memory.h  the memory of devices
+//   block.h   runs kernels on fibers (fiber.h)
+//   cuda.h    CUDA's names for all of them
 
 namespace lockstep::emulator {
 

@@ -11,7 +11,7 @@
 namespace lockstep::emulator {
 namespace {
 
-// Work that ends when the test says so.
+// Work that ends when the test opens the gate.
 class Gate {
  public:
   std::function<void()> work() {
