@@ -1,19 +1,10 @@
 #pragma once
 
-#include <string>
-
+#include "core/base/loadable.h"
 #include "core/base/status.h"
 #include "core/device/library.h"
 
 namespace lockstep::device {
-
-// Where to find the library for devices.
-struct LibraryPlace {
-  // The file; empty if there is none.
-  std::string library;
-  // Without a file: the reason, and what to do.
-  std::string missing = "no library for GPUs is known to this process";
-};
 
 // Says where LoadLibrary looks. Does nothing else; thread-safe.
 void SetLibraryPlace(LibraryPlace place);

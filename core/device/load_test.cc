@@ -15,16 +15,16 @@ using testing::HasSubstr;
 TEST(LoadLibraryTest, WithoutAPlaceSaysWhatIsMissing) {
   const auto library = LoadLibrary();
   EXPECT_EQ(library.status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(library.status().message(), HasSubstr("no library for GPUs is known"));
-  SetLibraryPlace({"", "build it with make gpu"});
+  EXPECT_THAT(library.status().message(), HasSubstr("the library for GPUs is not known"));
+  SetLibraryPlace({.library = "", .missing = "build it with make gpu"});
   EXPECT_EQ(LoadLibrary().status().message(), "build it with make gpu");
 }
 
 TEST(LoadLibraryTest, AMissingFileIsNamed) {
-  SetLibraryPlace({"/nowhere/liblockstep_cuda13.so", ""});
+  SetLibraryPlace({.library = "/nowhere/liblockstep_cuda13.so"});
   const auto library = LoadLibrary();
   EXPECT_EQ(library.status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(library.status().message(), HasSubstr("/nowhere/liblockstep_cuda13.so, cannot be loaded: "));
+  EXPECT_THAT(library.status().message(), HasSubstr("/nowhere/liblockstep_cuda13.so cannot be loaded: "));
 }
 
 // Promise (gpu.md): a library for GPUs of other sources is refused by name.
@@ -37,11 +37,11 @@ TEST(LoadLibraryTest, RefusesALibraryOfOtherSources) {
 }
 
 TEST(LoadLibraryTest, LoadsTheFileOnce) {
-  SetLibraryPlace({LOCKSTEP_EMULATED_LIBRARY, ""});
+  SetLibraryPlace({.library = LOCKSTEP_EMULATED_LIBRARY});
   const auto library = LoadLibrary();
   ASSERT_TRUE(library.ok()) << library.status().ToString();
   EXPECT_STREQ((*library)->runtime, "emulator 13.0");
-  SetLibraryPlace({"/nowhere/liblockstep_cuda13.so", ""});
+  SetLibraryPlace({.library = "/nowhere/liblockstep_cuda13.so"});
   EXPECT_EQ(*LoadLibrary(), *library);
 }
 

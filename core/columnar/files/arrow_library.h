@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/loadable.h"
 #include "core/base/status.h"
 #include "core/columnar/column/parquet_file.h"
 #include "core/columnar/memory/buffer.h"
@@ -39,19 +40,8 @@ inline constexpr char kArrowLibrarySymbol[] = "lockstep_arrow_library";
 // Returns a hash of the headers that both libraries share, and of the compiler. The build writes it.
 const char* ArrowInterfaceId();
 
-// Where to find the library for Arrow.
-struct ArrowPlace {
-  // The file; empty if there is none for the installed pyarrow.
-  std::string library;
-  // Libraries of pyarrow that it needs, in the order in which they are loaded before it. The loader then finds them by
-  // their names, wherever pyarrow is installed.
-  std::vector<std::string> needed;
-  // Without a file: the reason, and what to do.
-  std::string missing = "no library for Arrow is known to this process";
-};
-
 // Says where LoadArrow looks. Does nothing else; thread-safe.
-void SetArrowPlace(ArrowPlace place);
+void SetArrowPlace(LibraryPlace place);
 
 // Returns the library, which the first call loads; it stays loaded. From then on its pool serves AllocateBuffer.
 // FAILED_PRECONDITION if there is none, if it cannot be loaded, or if it comes from other sources; a later call tries

@@ -125,7 +125,7 @@ int Fail(const std::string& message, int code) {
 }
 
 int Run(const Options& options) {
-  SetLibraryPlace({options.library, ""});
+  SetLibraryPlace({.library = options.library});
   const auto loaded = LoadLibrary();
   if (!loaded.ok()) return Fail(loaded.status().ToString(), 2);
   const Library& library = **loaded;
