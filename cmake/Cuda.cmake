@@ -12,7 +12,7 @@ function(lockstep_is_cuda13 result nvcc)
     set(${result} FALSE PARENT_SCOPE)
   endif()
 endfunction()
-find_program(LOCKSTEP_NVCC nvcc HINTS ENV CUDA_HOME PATHS /usr/local/cuda/bin "${PROJECT_SOURCE_DIR}/.venv-cuda13/nvidia/cu13/bin"
+find_program(LOCKSTEP_NVCC nvcc HINTS ENV CUDA_HOME PATH_SUFFIXES bin PATHS /usr/local/cuda/bin "${PROJECT_SOURCE_DIR}/.venv-cuda13/nvidia/cu13/bin"
   VALIDATOR lockstep_is_cuda13 DOC "nvcc of CUDA 13")
 if(NOT LOCKSTEP_NVCC)
   if(NOT LOCKSTEP_BUILD_CUDA STREQUAL "AUTO")

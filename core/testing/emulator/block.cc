@@ -66,6 +66,7 @@ Block::Block(Index3 grid, Index3 size, int64_t dynamic_bytes, const std::functio
       body_(body),
       fibers_(FiberPool::Take(num_threads_)),
       threads_(num_threads_),
+      ready_(num_threads_),
       dynamic_bytes_(dynamic_bytes),
       dynamic_(new char[dynamic_bytes]) {
   for (int t = 0; t < num_threads_; ++t) {
@@ -96,7 +97,7 @@ void Block::Run(Index3 index, uint64_t random) {
     SetReady(t);
   }
   current_block = this;
-  while (!ready_.empty()) {
+  while (num_ready_ > 0) {
     current_ = TakeReady();
     fibers_[current_]->Resume();
   }
@@ -116,14 +117,15 @@ uint64_t Block::Random() {
 
 void Block::SetReady(int thread) {
   threads_[thread].state = State::kReady;
-  ready_.push_back(thread);
+  ready_[(first_ready_ + num_ready_++) % num_threads_] = thread;
 }
 
 int Block::TakeReady() {
-  if (is_random_) std::swap(ready_[Random() % ready_.size()], ready_.front());
-  const int thread = ready_.front();
-  ready_.pop_front();
-  return thread;
+  int& first = ready_[first_ready_];
+  if (is_random_) std::swap(ready_[(first_ready_ + Random() % num_ready_) % num_threads_], first);
+  first_ready_ = (first_ready_ + 1) % num_threads_;
+  --num_ready_;
+  return first;
 }
 
 void Block::Barrier(Site site) {

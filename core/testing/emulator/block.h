@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <source_location>
@@ -99,7 +98,10 @@ class Block {
   Index3 index_;
   std::vector<std::unique_ptr<Fiber>> fibers_;  // [threads]
   std::vector<Thread> threads_;                 // [threads]
-  std::deque<int> ready_;
+  // The ready threads, a ring: num_ready_ of them from ready_[first_ready_] on. [threads] It never allocates, because
+  // threads of a block share it and the thread sanitizer sees allocations.
+  std::vector<int> ready_;
+  int first_ready_ = 0, num_ready_ = 0;
   int current_ = 0;
   int num_at_barrier_ = 0, num_ended_ = 0;
   bool is_random_ = false;
