@@ -50,7 +50,10 @@ def test_named_files_exist(page):
 
 
 def _has_cpp(text: str, names: list[str]) -> bool:
-    """Returns whether a file of C++ declares the classes, and the last name as a function or a class."""
+    """Returns whether a file of C++ declares the classes, and the last name as a function or a class, or as a test."""
+    suite, is_test, test = names[-1].partition(".")
+    if is_test:
+        return re.search(rf"\bTEST\w*\({suite}, {test}\)", text) is not None
     function = re.escape(names[-1])
     if re.search(rf"\b{re.escape('::'.join(names))}\(", text):
         return True
