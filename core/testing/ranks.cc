@@ -123,9 +123,14 @@ void DieNow() {
 
 void FreezeNow() { kill(getpid(), SIGSTOP); }
 
+// Opened before main, because tests count this process's descriptors.
+const UniqueFd port_locks(open(StrCat("/tmp/lockstep-test-ports-", getuid()).c_str(), O_CREAT | O_RDWR | O_CLOEXEC,
+                               0600));
+
 // The kernel's own choice would be one of the ports that it gives to outgoing connections, from 32768 on. One of those,
 // of a test that runs beside this one, could take the port before a rank listens. Only servers take the ports here.
-// Each process begins elsewhere among them. The socket never listens, so the port is free once it is closed.
+// Each process begins elsewhere among them, and locks the byte of the port's number in a file, so that no other process
+// of tests gets the port while this one lives. The socket never listens, so the port is free once it is closed.
 std::string FreeLocalAddress() {
   constexpr unsigned kFirst = 10000, kPorts = 22000;
   static unsigned next = std::random_device()();
@@ -135,6 +140,12 @@ std::string FreeLocalAddress() {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(static_cast<uint16_t>(kFirst + next++ % kPorts));
+    struct flock byte = {};
+    byte.l_type = F_WRLCK;
+    byte.l_start = ntohs(address.sin_port);
+    byte.l_len = 1;
+    // Without the file there is only chance.
+    if (port_locks.valid() && fcntl(port_locks.get(), F_OFD_SETLK, &byte) != 0) continue;
     if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
       return StrCat("127.0.0.1:", ntohs(address.sin_port));
     }

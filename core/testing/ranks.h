@@ -115,8 +115,8 @@ bool AwaitCount(const std::atomic<int>& count, int all, double deadline_s = 60);
 // stay open, and its pidfd does not report an end.
 void FreezeNow();
 
-// Returns "127.0.0.1:port" with a port that was free a moment ago. It is not reserved: another process may take it
-// before rank 0 listens there.
+// Returns "127.0.0.1:port" with a port that was free a moment ago. It is not reserved: another program may take it
+// before rank 0 listens there. Another process of tests does not, while this one lives.
 std::string FreeLocalAddress();
 
 // Returns the names of all files in /dev/shm, the folder of POSIX shared memory, sorted. Tests compare it before and
