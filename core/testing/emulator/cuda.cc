@@ -183,8 +183,9 @@ cudaError_t cudaFreeAsync(void* memory, cudaStream_t stream) {
 }
 
 cudaError_t cudaMallocHost(void** memory, size_t bytes) {
-  *memory = std::malloc(std::max<size_t>(bytes, 1));
-  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+  constexpr size_t kAlignment = 4096;  // CUDA takes whole pages, and TensorFlow relies on the alignment of tensors
+  return ::posix_memalign(memory, kAlignment, std::max<size_t>(bytes, 1)) == 0 ? cudaSuccess
+                                                                               : cudaErrorMemoryAllocation;
 }
 
 cudaError_t cudaFreeHost(void* memory) {
