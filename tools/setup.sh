@@ -95,15 +95,15 @@ need_compiler() {
 
 # The system's nvcc serves if it is of CUDA 13. cmake/Cuda.cmake looks in the same places.
 make_cuda() {
-  local requirements=requirements/cuda.txt nvcc
+  local pins=requirements/cuda.txt nvcc
   for nvcc in ${CUDA_HOME:+"$CUDA_HOME/bin/nvcc"} "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
     [ -x "$nvcc" ] && "$nvcc" --version | grep -q 'release 13\.' && return
   done
-  [ -f .venv-cuda13/made ] && cmp -s .venv-cuda13/made "$requirements" && return
+  [ -f .venv-cuda13/made ] && cmp -s .venv-cuda13/made "$pins" && return
   say "pip install: the CUDA compiler"
   make_empty_environment
   rm -rf .venv-cuda13
-  "$VENV/bin/pip" install -q --no-deps --target .venv-cuda13 -r "$requirements" && cp "$requirements" .venv-cuda13/made
+  "$VENV/bin/pip" install -q --no-deps --target .venv-cuda13 -r "$pins" && cp "$pins" .venv-cuda13/made
 }
 
 # The first build uses pip, and so do builds after a change of the build files or after Python files came, went or moved:
