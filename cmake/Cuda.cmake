@@ -23,6 +23,10 @@ if(NOT LOCKSTEP_NVCC)
 endif()
 set(LOCKSTEP_HAS_CUDA ON)
 message(STATUS "CUDA: ${LOCKSTEP_NVCC}")
+# The packages have their libraries in lib, where their nvcc does not look.
+get_filename_component(folder "${LOCKSTEP_NVCC}" REALPATH)
+get_filename_component(folder "${folder}" DIRECTORY)
+set(LOCKSTEP_CUDA_LINK "-L${folder}/../lib")
 
 # Machine code for the GPUs that the compiler knows, and for all later ones an intermediate language that the driver
 # compiles.
@@ -71,7 +75,7 @@ function(lockstep_cuda_library name)
   endforeach()
   set(library "${CMAKE_CURRENT_BINARY_DIR}/lib${name}.so")
   add_custom_command(OUTPUT "${library}" DEPENDS ${objects} ${ARG_DEPS} "${ARG_MAP}"
-    COMMAND "${LOCKSTEP_NVCC}" -shared -cudart static -Xlinker "--version-script=${ARG_MAP},--no-undefined,--strip-debug"
+    COMMAND "${LOCKSTEP_NVCC}" ${LOCKSTEP_CUDA_LINK} -shared -cudart static -Xlinker "--version-script=${ARG_MAP},--no-undefined,--strip-debug"
       -o "${library}" ${objects} ${archives}
     COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tools/kernels.py" --out "${name}.kernels.txt" ${reports}
     COMMENT "Linking CUDA library lib${name}.so" VERBATIM COMMAND_EXPAND_LISTS)
