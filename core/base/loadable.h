@@ -26,7 +26,7 @@ struct LibraryPlace {
   std::string missing = {};
 };
 
-// What errors and the loader call such a library.
+// The names of such a library, for errors and the loader.
 struct LibraryNames {
   const char* purpose;  // "Parquet and ORC input"
   const char* library;  // "the library for Arrow"
