@@ -46,7 +46,7 @@ std::vector<char> Numbers(DType dtype, int64_t count, Random& random) {
 
 template <typename E>
 bool IsSame(typename E::Stored a, typename E::Stored b) {
-  if (std::memcmp(&a, &b, sizeof(a)) == 0) return true;
+  if (std::memcmp(static_cast<const void*>(&a), static_cast<const void*>(&b), sizeof(a)) == 0) return true;
   if constexpr (std::is_floating_point_v<typename E::Value>) return std::isnan(E::Load(a)) && std::isnan(E::Load(b));
   return false;
 }
@@ -67,7 +67,7 @@ Status Compare(DType dtype, const std::vector<char>& got, const std::vector<char
   });
 }
 
-Status FirstOf(Session& session, Status compared) { return session.ok() ? std::move(compared) : session.status(); }
+Status FirstOf(Session& session, const Status& compared) { return session.ok() ? compared : session.status(); }
 
 // Data begins at an address that is aligned for 16 bytes, and then at one that is aligned for its type only.
 std::vector<int64_t> Offsets(int64_t element_bytes) { return {0, element_bytes}; }

@@ -29,11 +29,9 @@ Schedule& TheSchedule() {
 // Each launch has a schedule of its own.
 constinit std::atomic<uint64_t> num_launches = 0;
 
-std::string At(const Site& site) { return StrCat(site.file_name(), ":", site.line()); }
+std::string At(const Site& site) { return StrCat(site.file, ":", site.line); }
 
-bool IsSame(const Site& a, const Site& b) {
-  return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
-}
+bool IsSame(const Site& a, const Site& b) { return a.line == b.line && std::strcmp(a.file, b.file) == 0; }
 
 std::string Hex(unsigned mask) {
   char text[16];

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,7 +38,14 @@ struct Schedule {
 // Sets the schedule of the process; the first is {LOCKSTEP_EMULATED_SEED, 2}. Thread-safe.
 void SetSchedule(Schedule schedule);
 
-using Site = std::source_location;
+// A place in a kernel, for messages: std::source_location, which clang 14 does not have.
+struct Site {
+  static constexpr Site current(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
+  const char* file = "";
+  int line = 0;
+};
 
 // A block that runs. Methods are called by its threads.
 class Block {

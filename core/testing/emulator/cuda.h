@@ -29,13 +29,17 @@
 
 // Shared memory of a block: T name[count]. Each array lies in the heap by itself, so the address sanitizer sees its
 // ends.
+// NOLINTBEGIN(bugprone-macro-parentheses): a type, and the name of what is declared
 #define LOCKSTEP_SHARED(T, name, count)     \
   T(&name)                                  \
   [count] = *reinterpret_cast<T(*)[count]>( \
       ::lockstep::emulator::current_block->Shared(__COUNTER__, static_cast<int64_t>(sizeof(T) * (count))))
+// NOLINTEND(bugprone-macro-parentheses)
 // The shared memory whose size the launch says.
+// NOLINTBEGIN(bugprone-macro-parentheses): a type, and the name of what is declared
 #define LOCKSTEP_DYNAMIC_SHARED(T, name) \
   T* const name = static_cast<T*>(::lockstep::emulator::current_block->dynamic_shared())
+// NOLINTEND(bugprone-macro-parentheses)
 
 #define threadIdx (::lockstep::emulator::current_block->thread_index())
 #define blockIdx (::lockstep::emulator::current_block->index())
