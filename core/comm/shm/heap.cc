@@ -1,7 +1,6 @@
 #include "core/comm/shm/heap.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace lockstep::shm {
 namespace {
@@ -32,43 +31,24 @@ Heap::Heap(std::shared_ptr<Segment> segment, int rank)
     : segment_(std::move(segment)),
       begin_(segment_->layout().Heap(rank)),
       end_(begin_ + segment_->layout().heap_bytes),
-      free_{{begin_, end_ - begin_}} {}
+      free_(begin_, end_) {}
 
 // The first comparison, with the whole heap, also keeps the rounding from overflowing.
 std::shared_ptr<SharedBuffer> Heap::Allocate(int64_t bytes) {
   if (bytes < 0 || bytes > end_ - begin_) return nullptr;
   const int64_t reserved = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  int64_t offset = 0;
+  std::optional<int64_t> offset;
   {
     const MutexLock lock(mutex_);
-    const auto found =
-        std::find_if(free_.begin(), free_.end(), [&](const auto& range) { return range.second >= reserved; });
-    if (found == free_.end()) return nullptr;
-    offset = found->first;
-    const int64_t rest = found->second - reserved;
-    free_.erase(found);
-    if (rest > 0) free_.emplace(offset + reserved, rest);
+    offset = free_.Take(reserved);
   }
-  return std::make_shared<Buffer>(shared_from_this(), offset, reserved, bytes);
+  if (!offset) return nullptr;
+  return std::make_shared<Buffer>(shared_from_this(), *offset, reserved, bytes);
 }
 
-// Joins the range with the free one after it, then with the one before it. Two ranges of the list never touch, so there
-// is at most one of each.
 void Heap::Free(int64_t offset, int64_t bytes) {
   const MutexLock lock(mutex_);
-  auto next = free_.lower_bound(offset);
-  if (next != free_.end() && next->first == offset + bytes) {
-    bytes += next->second;
-    next = free_.erase(next);
-  }
-  if (next != free_.begin()) {
-    const auto previous = std::prev(next);
-    if (previous->first + previous->second == offset) {
-      previous->second += bytes;
-      return;
-    }
-  }
-  free_.emplace(offset, bytes);
+  free_.Return(offset, bytes);
 }
 
 // Compares numbers instead of pointers, which may be compared only inside of one object. `end_ - bytes` cannot
@@ -82,9 +62,7 @@ std::optional<int64_t> Heap::OffsetOf(const void* data, int64_t bytes) const {
 
 int64_t Heap::FreeBytes() const {
   const MutexLock lock(mutex_);
-  int64_t bytes = 0;
-  for (const auto& [offset, size] : free_) bytes += size;
-  return bytes;
+  return free_.bytes();
 }
 
 }  // namespace lockstep::shm

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 
+#include "core/base/free_ranges.h"
 #include "core/base/mutex.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/shm/segment.h"
@@ -14,10 +14,9 @@ namespace lockstep::shm {
 // Allocates one rank's part of the shared memory. Each rank allocates only in its own heap and tells its peers the
 // offset at every call, so ranks need not allocate alike.
 //
-// First fit over a list of free ranges, from the lowest offset on; freed neighbours are joined. So used memory stays at
-// the low end, and buffers that come and go in every step get the same pages again. Pages that were used stay with the
-// process, because new pages are the expensive part. An allocation walks over the free ranges; there are few, because
-// buckets are few and large.
+// First fit (core/base/free_ranges.h), so buffers that come and go in every step get the same pages again. Pages that
+// were used stay with the process, because new pages are the expensive part. There are few free ranges to walk over,
+// because buckets are few and large.
 // ```cpp
 // const auto heap = std::make_shared<Heap>(segment, rank);  // always by shared_ptr: buffers hold a share
 // if (const std::shared_ptr<SharedBuffer> buffer = heap->Allocate(bytes)) Pack(buffer->data());
@@ -50,7 +49,7 @@ class Heap : public std::enable_shared_from_this<Heap> {
   const int64_t begin_;  // offset of this heap in the segment
   const int64_t end_;
   mutable Mutex mutex_;
-  std::map<int64_t, int64_t> free_ LOCKSTEP_GUARDED_BY(mutex_);  // offset -> bytes
+  FreeRanges free_ LOCKSTEP_GUARDED_BY(mutex_);  // offsets in the segment
 };
 
 }  // namespace lockstep::shm

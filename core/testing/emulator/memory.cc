@@ -8,7 +8,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <vector>
+
+#include "core/base/free_ranges.h"
 
 // Known to the address sanitizer only: a program without it has null here.
 extern "C" [[gnu::weak]] void* __asan_region_is_poisoned(void* begin, size_t size);
@@ -45,7 +48,7 @@ class Memory {
       std::abort();
     }
     range_ = static_cast<char*>(range);
-    for (int d = 0; d < NumDevices(); ++d) free_.emplace_back().emplace(range_ + d * device_bytes, device_bytes);
+    for (int d = 0; d < NumDevices(); ++d) free_.emplace_back(d * device_bytes, (d + 1) * device_bytes);
   }
 
   void Open() {
@@ -90,7 +93,7 @@ class Memory {
     if (uses_heap_) {
       std::free(memory);
     } else {
-      ToRange(free_[allocation.device], memory, allocation.taken);
+      free_[allocation.device].Return(memory - range_, allocation.taken);
     }
     return true;
   }
@@ -108,8 +111,6 @@ class Memory {
     int device;
     int64_t bytes, taken;
   };
-  // Free parts of a device's range, by address; neighbours are joined.
-  using Parts = std::map<char*, int64_t>;
 
   static char* FromHeap(int64_t bytes) {
     void* memory = nullptr;
@@ -117,38 +118,15 @@ class Memory {
                                                                                    : nullptr;
   }
 
-  // First fit.
-  char* FromRange(Parts& parts, int64_t bytes) {
-    for (auto part = parts.begin(); part != parts.end(); ++part) {
-      auto [begin, size] = *part;
-      if (size < bytes) continue;
-      parts.erase(part);
-      if (size > bytes) parts.emplace(begin + bytes, size - bytes);
-      const int64_t end = RoundUp(begin + bytes - range_, kPage);
-      if (end > used_range_bytes_) {
-        if (num_open_ > 0) Change(range_ + used_range_bytes_, end - used_range_bytes_, PROT_READ | PROT_WRITE);
-        used_range_bytes_ = end;
-      }
-      return begin;
+  char* FromRange(FreeRanges& free, int64_t bytes) {
+    const std::optional<int64_t> begin = free.Take(bytes);
+    if (!begin) return nullptr;
+    const int64_t end = RoundUp(*begin + bytes, kPage);
+    if (end > used_range_bytes_) {
+      if (num_open_ > 0) Change(range_ + used_range_bytes_, end - used_range_bytes_, PROT_READ | PROT_WRITE);
+      used_range_bytes_ = end;
     }
-    return nullptr;
-  }
-
-  static void ToRange(Parts& parts, char* begin, int64_t size) {
-    const auto after = parts.lower_bound(begin);
-    if (after != parts.end() && begin + size == after->first) {
-      size += after->second;
-      parts.erase(after);
-    }
-    const auto next = parts.lower_bound(begin);
-    if (next != parts.begin()) {
-      const auto before = std::prev(next);
-      if (before->first + before->second == begin) {
-        before->second += size;
-        return;
-      }
-    }
-    parts.emplace(begin, size);
+    return range_ + *begin;
   }
 
   static void Poison(char* memory, int64_t bytes, unsigned char byte) {
@@ -174,7 +152,7 @@ class Memory {
   const bool uses_heap_;
   char* range_ = nullptr;
   int64_t range_bytes_ = 0, used_range_bytes_ = 0;
-  std::vector<Parts> free_;  // [devices]
+  std::vector<FreeRanges> free_;  // [devices], offsets in the range
 };
 
 Memory& TheMemory() {
