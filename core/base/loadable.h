@@ -44,8 +44,10 @@ Result<const void*> OpenTable(const LibraryPlace& place, const LibraryNames& nam
 template <typename Table>
 class Loadable {
  public:
-  // interface_id: returns the hash of the headers that the library and this program share.
-  Loadable(LibraryNames names, const char* (*interface_id)()) : names_(names), interface_id_(interface_id) {
+  // interface_id: returns the hash of the headers that the library and this program share. prepare: called with the
+  // library before anything else gets it; null: nothing to do.
+  Loadable(LibraryNames names, const char* (*interface_id)(), void (*prepare)(const Table&) = nullptr)
+      : names_(names), interface_id_(interface_id), prepare_(prepare) {
     place_.missing = StrCat(names.library, " is not known to this process");
   }
 
@@ -74,16 +76,15 @@ class Loadable {
       return FailedPrecondition(StrCat(names_.library, " was built from other sources (interface ", table->interface_id,
                                        ", wanted ", interface_id_(), "): install lockstep-tf again"));
     }
+    if (prepare_ != nullptr) prepare_(*table);
     loaded_.store(table);
     return OkStatus();
   }
 
-  // Returns the library if it was loaded, else null.
-  const Table* loaded() const { return loaded_.load(); }
-
  private:
   const LibraryNames names_;
   const char* (*const interface_id_)();
+  void (*const prepare_)(const Table&);
   Mutex mutex_;
   LibraryPlace place_ LOCKSTEP_GUARDED_BY(mutex_);
   std::atomic<const Table*> loaded_{nullptr};

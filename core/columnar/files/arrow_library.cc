@@ -6,8 +6,9 @@ namespace lockstep::columnar {
 namespace {
 
 Loadable<ArrowLibrary>& TheLibrary() {
-  static auto& library = *new Loadable<ArrowLibrary>(
-      {"Parquet and ORC input", "the library for Arrow", kArrowLibrarySymbol}, &ArrowInterfaceId);
+  static auto& library =
+      *new Loadable<ArrowLibrary>({"Parquet and ORC input", "the library for Arrow", kArrowLibrarySymbol},
+                                  &ArrowInterfaceId, [](const ArrowLibrary& loaded) { UseAllocator(loaded.allocate); });
   return library;
 }
 
@@ -15,17 +16,8 @@ Loadable<ArrowLibrary>& TheLibrary() {
 
 void SetArrowPlace(LibraryPlace place) { TheLibrary().SetPlace(std::move(place)); }
 
-Result<const ArrowLibrary*> LoadArrow() {
-  if (const ArrowLibrary* const library = TheLibrary().loaded()) return library;
-  LOCKSTEP_ASSIGN_OR_RETURN(const ArrowLibrary* const library, TheLibrary().Load());
-  UseAllocator(library->allocate);
-  return library;
-}
+Result<const ArrowLibrary*> LoadArrow() { return TheLibrary().Load(); }
 
-Status UseArrow(const ArrowLibrary* library) {
-  LOCKSTEP_RETURN_IF_ERROR(TheLibrary().Use(library));
-  UseAllocator(library->allocate);
-  return OkStatus();
-}
+Status UseArrow(const ArrowLibrary* library) { return TheLibrary().Use(library); }
 
 }  // namespace lockstep::columnar
