@@ -32,15 +32,6 @@ struct Factors {
   double values[2 * kBatch];
 };
 
-// Returns the last tensor that begins at this block or before.
-__device__ inline int TensorOf(const Tensors& tensors, int block) {
-  int t = 0;
-  for (int step = kBatch / 2; step > 0; step /= 2) {
-    if (t + step < tensors.count && tensors.first_block[t + step] <= block) t += step;
-  }
-  return t;
-}
-
 // Sums up the products of one block of a tensor into parts[block].
 template <typename T>
 __global__ void BlockProductsKernel(Tensors tensors, const T* a, const T* b, Products* parts) {
@@ -48,7 +39,7 @@ __global__ void BlockProductsKernel(Tensors tensors, const T* a, const T* b, Pro
   LOCKSTEP_SHARED(T, tile_b, kTile);
   LOCKSTEP_SHARED(double, sums, kProducts* kSums);
   const int block = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
-  const int t = TensorOf(tensors, block);
+  const int t = RangeOf(tensors.first_block, tensors.count, block);
   const int64_t begin = tensors.first_element[t] + int64_t{block - tensors.first_block[t]} * kBlockElements;
   const int64_t end = min(begin + kBlockElements, tensors.first_element[t + 1]);
   const int product = thread / kSums, own = thread % kSums;
@@ -101,7 +92,7 @@ __device__ inline double Term(double factor, double value) {
 template <typename T>
 __global__ void CombineKernel(Tensors tensors, Factors factors, const T* a, const T* b, T* out) {
   const int block = static_cast<int>(blockIdx.x);
-  const int t = TensorOf(tensors, block);
+  const int t = RangeOf(tensors.first_block, tensors.count, block);
   const double of_a = factors.values[2 * t], of_b = factors.values[2 * t + 1];
   const int64_t begin = tensors.first_element[t] + int64_t{block - tensors.first_block[t]} * kBlockElements;
   const int64_t end = min(begin + kBlockElements, tensors.first_element[t + 1]);

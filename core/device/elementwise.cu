@@ -49,14 +49,18 @@ __global__ void FillKernel(T value, int64_t count, T* out) {
 template <typename E>
 constexpr bool kIsFloating = std::is_floating_point_v<typename E::Value>;
 
+// For functions that leave the elements as they are.
+Error CopyUnlessInPlace(Stream stream, const void* in, int64_t bytes, void* out) {
+  return in == out ? kSuccess : Copy(stream, out, in, bytes);
+}
+
 }  // namespace
 
 Error Scale(Stream stream, DType dtype, double factor, int64_t count, const void* in, void* out) {
   return WithElement(dtype, [&]<typename E>(E) -> Error {
     using T = typename E::Stored;
     if constexpr (std::is_same_v<E, Bool>) {
-      if (in == out) return kSuccess;
-      return cudaMemcpyAsync(out, in, count, cudaMemcpyDefault, Raw(stream));
+      return CopyUnlessInPlace(stream, in, count, out);
     } else {
       return Map<T, T>(stream, in, count, out, MultiplyBy<E>{static_cast<Multiplier<E>>(factor)});
     }
@@ -67,8 +71,7 @@ Error Divide(Stream stream, DType dtype, int64_t divisor, int64_t count, const v
   return WithElement(dtype, [&]<typename E>(E) -> Error {
     using T = typename E::Stored;
     if constexpr (std::is_same_v<E, Bool>) {
-      if (in == out) return kSuccess;
-      return cudaMemcpyAsync(out, in, count, cudaMemcpyDefault, Raw(stream));
+      return CopyUnlessInPlace(stream, in, count, out);
     } else {
       const auto own = static_cast<typename E::Value>(divisor);
       if (own == 0) return cudaErrorInvalidValue;
@@ -83,8 +86,7 @@ Error Convert(Stream stream, DType from, const void* in, int64_t count, DType to
       if constexpr (!kIsFloating<From> || !kIsFloating<To>) {
         return cudaErrorInvalidValue;
       } else if constexpr (std::is_same_v<From, To>) {
-        if (in == out) return kSuccess;
-        return cudaMemcpyAsync(out, in, count * sizeof(typename To::Stored), cudaMemcpyDefault, Raw(stream));
+        return CopyUnlessInPlace(stream, in, count * static_cast<int64_t>(sizeof(typename To::Stored)), out);
       } else {
         return Map<typename From::Stored, typename To::Stored>(stream, in, count, out, ConvertTo<From, To>());
       }

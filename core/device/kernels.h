@@ -2,8 +2,10 @@
 
 #include "core/device/library.h"
 
-// The functions of the table (library.h) that have kernels.
+// The functions of the table (library.h) that have kernels, and what they share with the others.
 namespace lockstep::device {
+
+Error Copy(Stream stream, void* to, const void* from, int64_t bytes);
 
 Error CopyPieces(Stream stream, const Piece* pieces, int64_t count);
 Error Reduce(Stream stream, ReduceOp op, DType dtype, int num_sources, int64_t count, const void* first,

@@ -19,6 +19,15 @@ bool ArePackAligned(Numbers... numbers) {
   return ((reinterpret_cast<uintptr_t>(numbers) % kPackBytes == 0) && ...);
 }
 
+// Returns the last of `count` ranges, at most 128, that begins at `at` or before. first: [count], ascending from 0.
+__device__ inline int RangeOf(const int* first, int count, int at) {
+  int range = 0;
+  for (int step = 64; step > 0; step /= 2) {
+    if (range + step < count && first[range + step] <= at) range += step;
+  }
+  return range;
+}
+
 // Sets out[i] = function(in[i]), kCount elements at a time, and the last ones one by one. `out` may be `in`.
 template <int kCount, typename In, typename Out, typename Function>
 __global__ void MapKernel(const In* in, int64_t count, Out* out, Function function) {

@@ -44,10 +44,7 @@ __device__ void CopyChunk(const Piece& piece, int64_t chunk) {
 // Each block copies a chunk, in the widest words that both addresses allow.
 __global__ void CopyPiecesKernel(Batch batch) {
   const int block = static_cast<int>(blockIdx.x);
-  int p = 0;  // the last piece that begins at this chunk or before
-  for (int step = 64; step > 0; step /= 2) {
-    if (p + step < batch.count && batch.first_chunk[p + step] <= block) p += step;
-  }
+  const int p = RangeOf(batch.first_chunk, batch.count, block);
   const Piece& piece = batch.pieces[p];
   const int64_t chunk = block - batch.first_chunk[p];
   const uint64_t alignment = reinterpret_cast<uint64_t>(piece.from) | reinterpret_cast<uint64_t>(piece.to);

@@ -5,10 +5,13 @@
 //
 // Rules for device code keep nearly all of it testable without a device.
 //
-//   - Launch starts kernels, and LOCKSTEP_SHARED declares shared memory. Nothing else uses <<<>>> and __shared__.
-//   - Functions that both sides share are constexpr (nvcc's --expt-relaxed-constexpr), and not __host__ __device__.
-//   - Kernels use no block-wide code of CUB, which the emulator cannot run.
-//   - A loop that waits for another thread contains an atomic, or __nanosleep.
+// Launch starts kernels, and LOCKSTEP_SHARED declares shared memory. Nothing else uses <<<>>> and __shared__.
+//
+// Functions that both sides share are constexpr (nvcc's --expt-relaxed-constexpr), and not __host__ __device__.
+//
+// Kernels use no block-wide code of CUB, which the emulator cannot run.
+//
+// A loop that waits for another thread contains an atomic, or __nanosleep.
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 

@@ -109,9 +109,6 @@ Error HasPassed(Event event, bool* has_passed) { return Answer(cudaEventQuery(Ra
 Error SynchronizeEvent(Event event) { return Done(cudaEventSynchronize(Raw(event))); }
 Error ElapsedMs(Event begin, Event end, float* ms) { return Done(cudaEventElapsedTime(ms, Raw(begin), Raw(end))); }
 
-Error Copy(Stream stream, void* to, const void* from, int64_t bytes) {
-  return Done(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, Raw(stream)));
-}
 Error Fill(Stream stream, void* to, int byte, int64_t bytes) {
   return Done(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), Raw(stream)));
 }
@@ -164,6 +161,10 @@ const Library& TheLibrary() {
 }
 
 }  // namespace
+
+Error Copy(Stream stream, void* to, const void* from, int64_t bytes) {
+  return Done(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, Raw(stream)));
+}
 
 // Asks CUDA once for each device.
 int NumBlocks(int64_t count) {
