@@ -20,14 +20,14 @@
 // PoolRows combines rows; PoolGradients goes back, from gradients of examples straight to sums per distinct row. In
 // between there are no [N, D] values, which TensorFlow's gather and segment operations write and read again.
 //
-// With weights w, an example's row is the sum of w r over its ids, divided by the combiner's denominator:
-//
-//   combiner   denominator       without weights
-//   sum        1                 1
-//   mean       sum of w          number of ids
-//   sqrtn      sqrt(sum of w w)  sqrt(number of ids)
-//
-// A denominator of 0, or an example without ids, gives a row of zeros. The definitions follow
+// With weights w, an example's row is the sum of w r over its ids, divided by the combiner's denominator.
+// ```
+// combiner   denominator       without weights
+// sum        1                 1
+// mean       sum of w          number of ids
+// sqrtn      sqrt(sum of w w)  sqrt(number of ids)
+// ```
+// A row of zeros is the result for a denominator of 0, and for an example without ids. The definitions follow
 // tf.nn.embedding_lookup_sparse. 16-bit rows are added in float32 and rounded once.
 //
 // Terms are added in the order of the ids, one after another. So results have the same bits, regardless of threads and

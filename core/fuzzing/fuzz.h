@@ -7,7 +7,7 @@
 #include <vector>
 
 // A fuzz target feeds a reader of foreign bytes with bytes that no correct writer produces. It lies beside the source
-// that it tests, as x_fuzz.cc, is a program of its own, and defines these two functions:
+// that it tests, as x_fuzz.cc, and is a program of its own. It defines these two functions.
 // ```cpp
 // namespace lockstep::fuzzing {
 // std::vector<std::string> Seeds() { return {Encode(Hello{1, 2, 3, "note"})}; }

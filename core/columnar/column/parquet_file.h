@@ -21,11 +21,14 @@ namespace lockstep::columnar {
 // LOCKSTEP_ASSIGN_OR_RETURN(Column column, stream->Read(50));   // rows [100, 150) of row groups 0 and 1
 // ```
 // Status codes of all calls:
-//   NOT_FOUND           no such file, or no such column and no default for it
-//   INVALID_ARGUMENT    a folder, a column of another type, two columns of one name
-//   UNIMPLEMENTED       a type without a form as a tensor, or an encoding that Arrow does not read
-//   DATA_LOSS           damaged or truncated, or a null without a default
-//   RESOURCE_EXHAUSTED  no memory
+// ```
+// NOT_FOUND           no such file, or no such column and no default for it
+// INVALID_ARGUMENT    a folder, a column of another type, two columns of one name
+// UNIMPLEMENTED       a type without a form as a tensor, or an encoding that Arrow does not read
+// DATA_LOSS           damaged or truncated, or a null without a default
+// RESOURCE_EXHAUSTED  no memory
+// ```
+
 // A column as a file stores it.
 struct FileColumn {
   std::string name;

@@ -29,13 +29,13 @@
 // ```
 // All memory begins as zeros: progress 0, no sleeping rank, state kRunning. Only the three atomics are synchronised by
 // themselves; all other data is plain memory that progress makes visible:
-//
-//   atomic    written                                     read                              carries
-//   progress  by its rank: Announce, seq_cst              by peers: acquire; before a       all that the rank wrote to
-//                                                         sleep seq_cst                     the segment before
-//   sleepers  by peers around their sleep, seq_cst        by its rank: Announce, seq_cst    nothing
-//   state     by its rank, once, release                  by peers: acquire                 end_reason
-//
+// ```
+// atomic    written                                     read                              carries
+// progress  by its rank: Announce, seq_cst              by peers: acquire; before a       all that the rank wrote to
+//                                                       sleep seq_cst                     the segment before
+// sleepers  by peers around their sleep, seq_cst        by its rank: Announce, seq_cst    nothing
+// state     by its rank, once, release                  by peers: acquire                 end_reason
+// ```
 // How races are avoided, in short: a rank announces its writes by raising its `progress`. In every call, all ranks
 // first wait for each other's announcement of it. So when a rank writes for call n + 2, every rank has ended call n.
 // Therefore the data of a call needs two copies, chosen by the parity of the call's number. A call that was broken off

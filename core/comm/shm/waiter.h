@@ -44,14 +44,15 @@ struct WaitPolicy {
 // error breaks the rank for good and is published to the peers in EndReason.
 //
 // The errors of a wait, in the order in which they are checked:
-//
-//   Abort or Leave here, on another thread        CANCELLED
-//   a missing rank has left                       UNAVAILABLE "rank 1 left the job", and how
-//   a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died", or "... on host a) ..."
-//   a missing rank's connection is closed         UNAVAILABLE "rank 1 (process 123) closed its connection"
-//   a missing rank's process is stopped           UNAVAILABLE "rank 1 (process 123) has been stopped for 5 s ..."
-//   any rank has aborted or broken                its code, and its text after its rank
-//   the time is over                              DEADLINE_EXCEEDED with all ranks that are missing
+// ```
+// Abort or Leave here, on another thread        CANCELLED
+// a missing rank has left                       UNAVAILABLE "rank 1 left the job", and how
+// a missing rank's process ended                UNAVAILABLE "rank 1 (process 123) died", or "... on host a) ..."
+// a missing rank's connection is closed         UNAVAILABLE "rank 1 (process 123) closed its connection"
+// a missing rank's process is stopped           UNAVAILABLE "rank 1 (process 123) has been stopped for 5 s ..."
+// any rank has aborted or broken                its code, and its text after its rank
+// the time is over                              DEADLINE_EXCEEDED with all ranks that are missing
+// ```
 // A death is seen by the check after a whole sleep: after about 50 ms of waiting. A stop (SIGSTOP, Ctrl-Z) counts from
 // the first check that sees it; time in which this process itself did not run does not count.
 //

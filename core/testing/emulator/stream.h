@@ -10,10 +10,12 @@
 
 // Folder emulator/: CUDA's part of a program, on a CPU, for tests.
 //
-//   stream.h  streams and events, which stand-ins of NCCL and of TensorFlow's device share with emulated kernels
-//   memory.h  the memory of devices
-//   block.h   runs kernels on fibers (fiber.h)
-//   cuda.h    CUDA's names for all of them
+// ```
+// stream.h  streams and events, which stand-ins of NCCL and of TensorFlow's device share with emulated kernels
+// memory.h  the memory of devices
+// block.h   runs kernels on fibers (fiber.h)
+// cuda.h    CUDA's names for all of them
+// ```
 
 namespace lockstep::emulator {
 
