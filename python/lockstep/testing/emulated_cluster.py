@@ -82,8 +82,8 @@ class Host:
             start_new_session=True,
         )
         assert self._keeper.stdout is not None and self._keeper.stderr is not None  # Both are pipes.
-        pid, ready = self._keeper.stdout.readline(), self._keeper.stdout.readline()
-        if ready != "ready\n":
+        pid = self._keeper.stdout.readline()
+        if not pid:
             self.end()
             raise _refusal(self._keeper.stderr.read())
         self.pid = int(pid)

@@ -100,7 +100,7 @@ def test_a_kernel_that_refuses_is_named(monkeypatch):
 @pytest.fixture
 def host(monkeypatch):
     """Yields a host that is this machine: its first process has no namespaces of its own."""
-    live = "echo $$; echo ready; cat"
+    live = "echo $$; cat"
     run = 'shift 2; cd "$1"; shift; exec "$@"'
     code = f'if [ "$1" = live ]; then {live}; else {run}; fi'
     monkeypatch.setattr(emulated_cluster, "_PROGRAM", ("sh", "-c", code, "sh"))

@@ -3,10 +3,10 @@
     python emulated_host.py live NAME HOSTS_FILE
 
 creates namespaces and starts a process in them. This process sets up the host's own name, network interfaces, process
-numbers, System V and POSIX shared memory, /proc, /dev/shm and /etc/hosts. The program prints the number that this
-process has outside. The process ends when its standard input ends, which happens whenever the starter has ended. The
-kernel then kills all other processes in the namespace. With the last of them, the network namespace and its interfaces
-disappear. Therefore nothing remains, not even after SIGKILL.
+numbers, System V and POSIX shared memory, /proc, /dev/shm and /etc/hosts. Once the host is set up, the program prints
+the number that this process has outside. The process ends when its standard input ends, which happens whenever the
+starter has ended. The kernel then kills all other processes in the namespace. With the last of them, the network
+namespace and its interfaces disappear. Therefore nothing remains, not even after SIGKILL.
 
     python emulated_host.py run PID FOLDER PROGRAM ARGUMENT...
 
@@ -50,8 +50,8 @@ def _mount(source: str, target: str, kind: str, flags: int = 0) -> None:
     _checked(_libc.mount(source.encode(), target.encode(), kind.encode(), flags, None), f"mount {source} on {target}")
 
 
-def _be_first_process(name: str, hosts_file: str) -> None:
-    """Sets up the host in its first process, and waits until standard input ends."""
+def _be_first_process(name: str, hosts_file: str, ready: int) -> None:
+    """Sets up the host in its first process, writes to `ready`, and waits until standard input ends."""
     # The following mounts are visible only on this host.
     _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
     _mount("proc", "/proc", "proc")
@@ -61,7 +61,8 @@ def _be_first_process(name: str, hosts_file: str) -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True, stdin=subprocess.DEVNULL)
     # The kernel reaps orphaned processes.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    print("ready", flush=True)
+    os.write(ready, b"ready")
+    os.close(ready)
     sys.stdin.read()
 
 
@@ -124,11 +125,17 @@ def main() -> None:
     name, hosts_file = arguments
     spaces = _CLONE_NEWNS | _CLONE_NEWUTS | _CLONE_NEWIPC | _CLONE_NEWPID | _CLONE_NEWNET
     _checked(_libc.unshare(spaces), "unshare")
+    # Only this process knows the number, and only the first process knows when the host is ready. One of them prints,
+    # because nothing orders the lines of two.
+    wait, ready = os.pipe()
     first = os.fork()
     if first == 0:
-        _be_first_process(name, hosts_file)
+        os.close(wait)
+        _be_first_process(name, hosts_file, ready)
         os._exit(0)
-    print(first, flush=True)
+    os.close(ready)
+    if os.read(wait, 5):
+        print(first, flush=True)
     os.waitpid(first, 0)
 
 

@@ -68,6 +68,27 @@ def test_a_program_replaces_the_new_process():
     assert (code, stdout) == (4, "one two\n")
 
 
+@pytest.mark.parametrize("slow", ["the program", "the first process"])
+def test_the_number_is_printed_once_the_host_is_ready_whichever_process_is_slow(slow, tmp_path):
+    code, stdout, stderr = _run(
+        "import socket, subprocess, time\n"
+        "emulated_host._libc = types.SimpleNamespace(unshare=ok, mount=ok)\n"
+        "socket.sethostname = ok\n"
+        f"mark = {str(tmp_path / 'set up')!r}\n"
+        "subprocess.run = lambda *_, **__: open(mark, 'w')\n"
+        "fork = os.fork\n"
+        "def slow():\n"
+        "  pid = fork()\n"
+        f"  if bool(pid) == {slow == 'the program'}: time.sleep(0.3)\n"
+        "  return pid\n"
+        "os.fork = slow\n"
+        "emulated_host.print = lambda *words, **_: print(*map(str.isdigit, map(str, words)), os.path.exists(mark))\n"
+        "sys.argv = ['', 'live', 'a', 'hosts']\n"
+        "emulated_host.main()\n"
+    )
+    assert (code, stdout) == (0, "True True\n"), stderr
+
+
 def test_a_call_of_the_system_that_fails_is_an_error_with_its_reason():
     _checked(0, "mount")
     ctypes.set_errno(errno.EPERM)
