@@ -16,8 +16,8 @@ import pytest
 
 from tests.parity import random_jobs
 
-# `make test` runs SHORT programs, in two minutes on two cores. `make test-long` runs LONG, in hours.
-SHORT, LONG, OF_A_JOB = {"graph": 24, "keras": 8}, 2000, 30
+# `make test` runs SHORT programs, in a minute on two cores. `make test-long` runs LONG, in hours.
+SHORT, LONG, OF_A_JOB = {"graph": 12, "keras": 4}, 2000, 30
 SHRINKING_S = 60.0
 
 

@@ -44,7 +44,7 @@ def trained(request, tmp_path_factory) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("kind", ["replicated", "sharded"])
 @pytest.mark.parametrize("optimizer", model.OPTIMIZERS)
 # 2 is first in both tests, so that its job runs once.
-@pytest.mark.parametrize("trained", [2, 1, pytest.param(4, marks=pytest.mark.long)], indirect=True)
+@pytest.mark.parametrize("trained", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 4))], indirect=True)
 def test_workers_train_as_plain_tensorflow_does(trained, optimizer, kind, oracle):
     for name, value in oracle[optimizer].items():
         got = model.assembled(trained, f"{optimizer}/{kind}/{name}", value.shape)

@@ -76,11 +76,12 @@ def accuracies(output: str) -> list[float]:
             "horovodrun -np 4 python -m horovod.tensorflow.data.compute_worker --dispatchers 2 /tmp/compute.json",
             "horovodrun -np 2 python tensorflow2_mnist_data_service.py /tmp/compute.json",
         ),
-        (
+        pytest.param(
             "horovodrun -np 2 --hosts localhost:1,127.0.0.1:1 python -m horovod.tensorflow.data.compute_worker "
             "--dispatcher-side training /tmp/compute.json",
             "horovodrun -np 2 --hosts localhost:1,127.0.0.1:1 python tensorflow2_mnist_data_service.py "
             "/tmp/compute.json --reuse-dataset",
+            marks=pytest.mark.long,
         ),
     ],
 )

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.oldest
 PROGRAM = Path(__file__).with_name("hybridbackend_generation_3.py")
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.long), 2])
 def job(request, tmp_path_factory) -> tuple[Path, dict[str, np.ndarray], list[str]]:
     """Returns the folder that the program wrote into, the held-out rows, and each worker's output."""
     workers, folder = request.param, tmp_path_factory.mktemp("hybridbackend_generation_3")

@@ -19,7 +19,7 @@ def expected(tmp_path_factory):
     return call_workers(worker.plain, 1, tmp_path_factory.mktemp("plain"))[0]
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.long), 2])
 def job(request, tmp_path_factory):
     """Returns the folder, and the results of each worker's estimator."""
     folder = tmp_path_factory.mktemp("estimator")

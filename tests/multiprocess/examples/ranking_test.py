@@ -55,6 +55,7 @@ def test_what_cannot_be_trained_is_refused_without_a_traceback(films, tmp_path):
     assert "Traceback" not in output
 
 
+@pytest.mark.long  # tests/multiprocess/faults/restart_test.py has a shorter job
 def test_a_killed_worker_ends_the_job_by_name_and_the_next_start_resumes(films, tmp_path):
     arguments = ("--data", films, *SMALL, "--checkpoint-every", 20, "--checkpoint-dir", tmp_path / "checkpoints")
     shared_memory = set(os.listdir("/dev/shm"))

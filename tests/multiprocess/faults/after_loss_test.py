@@ -65,7 +65,7 @@ def job(launch, tmp_path):
     return start
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_worker_that_is_busy_ends_when_the_other_is_killed(job, lost):
     tasks = job("busy")
     os.kill(tasks[lost].pid, signal.SIGKILL)

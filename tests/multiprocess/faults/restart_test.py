@@ -63,9 +63,10 @@ def test_a_killed_job_begins_anew_by_itself_and_ends_as_if_nothing_had_happened(
     ("killed", "seed", "launcher", "variables", "code"),
     [
         ("launcher", 5, ("-n", 2, "--restarts", 3), {}, -signal.SIGKILL),
-        pytest.param("0", 6, ("-n", 2), SAVES_POSITION, 128 + signal.SIGKILL, marks=pytest.mark.long),
+        ("0", 6, ("-n", 2), SAVES_POSITION, 128 + signal.SIGKILL),
     ],
 )
+@pytest.mark.long
 def test_a_job_that_is_started_again_by_hand_ends_as_if_nothing_had_happened(
     undisturbed, killed, seed, launcher, variables, code
 ):

@@ -59,7 +59,7 @@ def _expected():
     return row
 
 
-@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("legacy", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_model_with_a_train_step_trains_by_horovods_interface(legacy, tmp_path):
     if legacy and not HAS_BOTH:
         pytest.skip("there is only one Keras")

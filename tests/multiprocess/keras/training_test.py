@@ -17,7 +17,7 @@ OPTIMIZERS = {
     "SGD": {"class": "SGD", "arguments": {"learning_rate": 0.1, "momentum": 0.9, "clipnorm": 0.1}},
 }
 # 90 rows in batches of 8: both workers have 6 batches. The last one has 8 rows on worker 0, and 2 on worker 1.
-CASES = [("Adagrad", 2, True), ("Adam", 1, True), ("SGD", 2, False)]
+CASES = [("Adagrad", 2, True), pytest.param(("Adam", 1, True), marks=pytest.mark.long), ("SGD", 2, False)]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(map(str, case)))

@@ -66,7 +66,7 @@ def _run(tmp_path: Path, names: list[str], processes: list[tuple[list[str], dict
 
 
 # Promise (deploy/README.md): the commands of manifests start workers that exchange.
-@pytest.mark.parametrize("manifest", ["trainjob.yaml", "jobset.yaml"])
+@pytest.mark.parametrize("manifest", ["trainjob.yaml", pytest.param("jobset.yaml", marks=pytest.mark.long)])
 def test_two_pods_of_a_manifest_exchange(manifest, tmp_path):
     """Runs the containers' command in the variables of the first two pods, with one worker in each."""
     documents = manifests.documents(manifest)

@@ -111,7 +111,11 @@ def _trained(rows: int, steps: int) -> np.ndarray:
 
 # On 3 workers, a table of 3 rows is replicated; on 2 or 1 it is sharded. One of 2 rows is sharded on one worker only.
 # Promise (checkpoints.md): increments have the changed rows of sharded tables; any number of workers resumes from them.
-@pytest.mark.parametrize("tables", [{"t": 3, "two": 2, "big": 40}, {"t": 3, "two": 2}], ids=["one is big", "all small"])
+@pytest.mark.parametrize(
+    "tables",
+    [{"t": 3, "two": 2, "big": 40}, pytest.param({"t": 3, "two": 2}, marks=pytest.mark.long)],
+    ids=["one is big", "all small"],
+)
 def test_tables_that_are_sharded_on_some_numbers_of_workers_resume_on_all(tables, tmp_path):
     steps = 0
     for workers in (2, 3, 2, 1, 2):

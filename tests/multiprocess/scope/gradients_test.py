@@ -9,7 +9,11 @@ from lockstep.testing import call_workers
 from tests.multiprocess.scope import gradients_worker as worker
 
 # A job of three workers has shares of different sizes of the tables' rows.
-JOBS = [(kind, world) for kind in worker.KINDS for world in (1, 2, 3) if world < 3 or kind == "static"]
+JOBS = [
+    *((kind, 2) for kind in worker.KINDS),
+    ("static", 3),
+    *(pytest.param(kind, 1, marks=pytest.mark.long) for kind in worker.KINDS),
+]
 
 
 @functools.cache

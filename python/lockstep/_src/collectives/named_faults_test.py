@@ -196,7 +196,13 @@ def test_on_workers(part):
 
 
 @pytest.mark.parametrize(
-    ("opened", "how"), [("job", "exit"), ("job", "interrupt"), ("lane", "interrupt"), ("lane", "join")]
+    ("opened", "how"),
+    [
+        ("job", "exit"),
+        pytest.param("job", "interrupt", marks=pytest.mark.long),
+        pytest.param("lane", "interrupt", marks=pytest.mark.long),
+        ("lane", "join"),
+    ],
 )
 def test_programs_that_end_while_they_wait(opened, how):
     call_workers(interrupted_program, 2, opened, how, timeout_s=90)

@@ -89,8 +89,8 @@ _FINISHED = "it finished its program while others continue. The workers make une
     [
         (_ORDERED, "", _FINISHED),
         (_NAMED, _EXITS_WELL, _FINISHED),
-        (_ORDERED, _EXITS, "its program ended with sys.exit('no such column')"),
-        (_ORDERED, _FAILS, "its program ended with ValueError: no such column"),
+        pytest.param(_ORDERED, _EXITS, "its program ended with sys.exit('no such column')", marks=pytest.mark.long),
+        pytest.param(_ORDERED, _FAILS, "its program ended with ValueError: no such column", marks=pytest.mark.long),
         (_NAMED, _FAILS, "its program ended with ValueError: no such column"),
     ],
     ids=["ordered-finishes", "named-exits-well", "ordered-exits", "ordered-fails", "named-fails"],
@@ -167,7 +167,9 @@ for _ in range(5 - 2 * hvd.rank()):
 
 @pytest.mark.workers
 @pytest.mark.newest_only
-@pytest.mark.parametrize("program", [_SESSION, _KERAS, _HVD_KERAS], ids=["session", "keras", "horovod"])
+@pytest.mark.parametrize(
+    "program", [_SESSION, _KERAS, pytest.param(_HVD_KERAS, marks=pytest.mark.long)], ids=["session", "keras", "horovod"]
+)
 def test_others_hear_at_which_step_a_program_has_finished(program):
     waiting, gone = run_workers(2, [sys.executable, "-c", program], timeout_s=_DEADLINE_S, check=False)
     assert gone.exit_code == 0, gone.output

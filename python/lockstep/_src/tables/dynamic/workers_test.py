@@ -174,7 +174,7 @@ def on_worker(version):
 
 
 # One host, also with the behavior of TensorFlow 1, and two hosts, whose workers exchange inside each host first.
-JOBS = [("aa", 2), ("aa", 1), pytest.param("aab", 2, marks=pytest.mark.newest_only)]
+JOBS = [("aa", 2), pytest.param("aa", 1, marks=pytest.mark.long), pytest.param("aab", 2, marks=pytest.mark.newest_only)]
 
 
 @functools.cache

@@ -107,7 +107,7 @@ def compare(folder):
         np.testing.assert_allclose(found[name], rows, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [2, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 3))])
 def test_training_and_checkpoints_are_the_same_for_all_placements(workers, tmp_path):
     call_workers(compare, workers, str(tmp_path), timeout_s=300)
 

@@ -249,7 +249,7 @@ def random_programs(seeds, most_tables, seeds_of_functions):
     ("workers", "seeds", "most_tables", "functions"),
     [
         pytest.param(2, (1,), 40, (3,), marks=pytest.mark.newest_only),
-        (3, (5,), 12, ()),
+        pytest.param(3, (5,), 12, (), marks=pytest.mark.long),
         pytest.param(2, (2, 6, 7), 40, (4,), marks=pytest.mark.long),
         pytest.param(3, (9,), 40, (8,), marks=pytest.mark.long),
     ],

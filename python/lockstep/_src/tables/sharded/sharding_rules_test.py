@@ -192,7 +192,7 @@ def train_columns_on_worker(partitioned):
 
 @pytest.mark.workers
 @pytest.mark.parametrize("partitioned", [False, True])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_feature_columns_train_as_in_plain_tensorflow(workers, partitioned):
     partitioner = v1.fixed_size_partitioner(1) if partitioned else None
     before, after, _ = trained_columns(range(workers), tf.name_scope(""), partitioner)

@@ -165,12 +165,12 @@ def on_workers(workers, mode):
     ("workers", "mode"),
     [
         (1, "graph"),
-        (1, "function"),
+        pytest.param(1, "function", marks=pytest.mark.long),
         (2, "graph"),
         (2, "graph of version 1"),
         (2, "eager"),
         (2, "function"),
-        (4, "graph"),
+        pytest.param(4, "graph", marks=pytest.mark.long),
     ],
 )
 def test_reads_and_learns_as_plain_tensorflow_does(workers, mode, name):
