@@ -191,7 +191,7 @@ for part in "$@"; do
     spark) make_environment && make_spark ;;
     ray | kubernetes | mlflow) make_environment && optional "$part" ;;
     docs) make_docs ;;
-    lint) debian_packages clang-format clang-tidy ;;
+    lint) debian_packages clang-format clang-tidy libbenchmark-dev ;;
     fuzz) need_compiler && debian_packages clang libclang-rt-dev ;;
     *) die "unknown part '$part'" ;;
   esac
