@@ -23,5 +23,6 @@ run() {
 
 # Each parallel process loads TensorFlow, about 1 GiB. So does each worker; a test has up to four of them.
 run --processes=one --numprocesses="$JOBS" --maxprocesses=4 --dist=loadfile "$@"
-run --processes=several --numprocesses=$((JOBS + (JOBS + 1) / 2)) --maxprocesses=3 --dist=loadfile "$@"
+run --processes=several --numprocesses=$((JOBS + (JOBS + 1) / 2)) --maxprocesses=3 --dist=loadfile \
+  --no-loadscope-reorder "$@"
 exit $status
