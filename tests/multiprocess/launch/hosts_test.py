@@ -112,7 +112,7 @@ def test_a_host_that_is_lost_ends_the_job(horovodrun, tmp_path):
 
 
 # Promise (horovod_elastic.md): committed state survives the loss of a host, with rank 0 or without.
-@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.long), 1])
+@pytest.mark.parametrize("lost", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_an_elastic_job_survives_the_loss_of_a_host(horovodrun, tmp_path, lost):
     """The lost host may be rank 0's. Committed state is kept, and the host gets no new processes."""
     (tmp_path / "train.py").write_text(ELASTIC)
