@@ -107,7 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         kept = [item for item in kept if item in in_turn]
     if wanted := config.getoption("--processes"):
         kept = [item for item in kept if (item.get_closest_marker("workers") is not None) == (wanted == "several")]
-        # The files of tests/ take longest: they come first, so that no process is left with one at the end.
+        # The files of tests/ take longest: they come first, so that no process is left with one at the end. (Without
+        # workers, where this does not matter, xdist orders the files itself.)
         kept.sort(key=lambda item: _SPANNING not in item.path.parents)
     if len(kept) < len(items):
         staying = set(kept)

@@ -10,7 +10,7 @@ namespace lockstep {
 // The free ranges of one piece of memory, for an allocator that keeps its list elsewhere than in that memory.
 //
 // First fit, from the lowest offset on; freed neighbours are joined. So used memory stays at the low end. A search
-// walks over the free ranges, and so is for few of them. Thread-compatible.
+// walks over all free ranges, so there should be few of them. Thread-compatible.
 class FreeRanges {
  public:
   // All of [begin, end) is free.

@@ -34,9 +34,7 @@
   T(&name)                                  \
   [count] = *reinterpret_cast<T(*)[count]>( \
       ::lockstep::emulator::current_block->Shared(__COUNTER__, static_cast<int64_t>(sizeof(T) * (count))))
-// NOLINTEND(bugprone-macro-parentheses)
 // The shared memory whose size the launch says.
-// NOLINTBEGIN(bugprone-macro-parentheses): a type, and the name of what is declared
 #define LOCKSTEP_DYNAMIC_SHARED(T, name) \
   T* const name = static_cast<T*>(::lockstep::emulator::current_block->dynamic_shared())
 // NOLINTEND(bugprone-macro-parentheses)

@@ -190,11 +190,11 @@ def _oracle(library, name, lazy):
     return optimizer_of("tf1", name)
 
 
-def trained_rows(library, optimizers_to_use):
+def trained_rows(library, names):
     """Returns this rank's rows after training, by optimizer and table."""
     starting.init("horovod", use_legacy_optimizer=False)
     results = {}
-    for name in optimizers_to_use:
+    for name in names:
         with tf.Graph().as_default() if library == "tf1" else contextlib.nullcontext():
             results[name] = train(library, name)
         for number, (keys, _) in enumerate(results[name]):
