@@ -1,6 +1,6 @@
 """The worker of jobs in which something goes wrong: trains, saves, evaluates and exports something small.
 
-    python fault_worker.py FOLDER MOMENT LATE [raise RANK | exit RANK]
+    python fault_worker.py FOLDER MOMENT LATE MISBEHAVIOUR RANK ANSWERS          (command() returns this line)
 
 A moment is one of MOMENTS. Each rank writes FOLDER/there.<rank> when it reaches the moment, and stays in it until
 FOLDER/go exists. Only then does rank LATE come to the rendezvous, or to its first step; all others wait for it there.
@@ -60,6 +60,11 @@ def model(tf, hb):
         table = tf.get_variable("table", [ROWS, DIM], initializer=tf.zeros_initializer(), use_resource=True)
     dense = tf.get_variable("dense", [ROWS], initializer=tf.zeros_initializer(), use_resource=True)
     return dense, tf.nn.embedding_lookup(table, tf.range(ROWS))
+
+
+def command(folder, moment, late, misbehaves=("", -1), answers=1):
+    """Returns the words of a command that does `work`."""
+    return [sys.executable, __file__, str(folder), moment, str(late), *map(str, misbehaves), str(answers)]
 
 
 def work(folder, moment, late, misbehaves=("", -1), answers=1):
@@ -133,4 +138,5 @@ def work(folder, moment, late, misbehaves=("", -1), answers=1):
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], sys.argv[2], int(sys.argv[3]), (sys.argv[4], int(sys.argv[5])) if sys.argv[4:] else ("", -1))
+    FOLDER, MOMENT, LATE, MISBEHAVIOUR, RANK, ANSWERS = sys.argv[1:]
+    work(FOLDER, MOMENT, int(LATE), (MISBEHAVIOUR, int(RANK)), int(ANSWERS))

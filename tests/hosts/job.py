@@ -6,8 +6,6 @@ A rank runs a program. Or it runs a function in a fork of a process that has imp
 from __future__ import annotations
 
 import contextlib
-import functools
-import multiprocessing.forkserver
 import os
 import secrets
 import time
@@ -17,6 +15,7 @@ from typing import Any
 
 from lockstep.testing.emulated_cluster import Host
 from lockstep.testing.emulated_host import run_on
+from lockstep.testing.workers import fork_server
 
 ROOT = Path(__file__).resolve().parents[2]
 _HIDDEN = ("LOCKSTEP_", "TF_CONFIG", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "SLURM_", "HOROVOD_")
@@ -132,23 +131,6 @@ def _start(host: Host, work: Sequence[object], env: Mapping[str, str], folder: P
         return host.start(work, env=env, cwd=folder, stdout=output, stderr=output)
 
 
-@functools.cache
-def _fork_server() -> Any:
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["numpy", "tensorflow", "hybridbackend.tensorflow"])
-    # TensorFlow reads this variable during its import. With oneDNN it has an allocator that keeps all memory that it
-    # once had. When it gets no more, it tries for 10 s.
-    variables = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
-    former = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    multiprocessing.forkserver.ensure_running()
-    for name, value in former.items():
-        os.environ.pop(name)
-        if value is not None:
-            os.environ[name] = value
-    return server
-
-
 class _Forked:
     """A process of the fork server, with the interface of subprocess.Popen."""
 
@@ -164,7 +146,7 @@ class _Forked:
 
 def _call(host: Host, work: Sequence[Any], env: Mapping[str, str], folder: Path, log: Path) -> _Forked:
     arguments = (host.pid, str(folder), str(log), dict(env), work)
-    return _Forked(_fork_server().Process(target=_work, args=arguments))
+    return _Forked(fork_server().Process(target=_work, args=arguments))
 
 
 def _work(host: int, folder: str, log: str, env: dict[str, str], work: Sequence[Any]) -> None:

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -72,7 +71,7 @@ def try_cell(fault: Fault, moment: str, folder: Path, draw: random.Random) -> tu
       The seconds until everything had ended, the broken promises, and the output.
     """
     wrong: list[str] = []
-    command = [sys.executable, fault_worker.__file__, folder, moment, _LATE]
+    command = fault_worker.command(folder, moment, _LATE)
     tmp = leftovers.own_tmp(folder)
     with (
         Cluster(2) as hosts,

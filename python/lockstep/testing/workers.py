@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import random
@@ -32,6 +32,8 @@ _KILL_AFTER_S = 2.0
 # Tests give the time that workers may take on a quiet machine. On a busy machine, workers get this many times as much,
 # but at most 540 s, because pytest ends a test after 600 s.
 _BUSY_FACTOR, _MAX_TIMEOUT_S = 4, 540.0
+# This process's environment before tests changed it.
+_ENVIRONMENT = dict(os.environ)
 
 
 class WorkerError(AssertionError):
@@ -204,10 +206,24 @@ def _free_port() -> int:
 
 
 @functools.cache
-def _fork_server() -> Any:
+def fork_server() -> Any:
+    """Returns a context whose processes are forks of one that has imported TensorFlow and Lockstep.
+
+    A process has only one fork server, which all tests share. TensorFlow reads variables during its import. So the fork
+    server does not have the variables of the test that starts it, but those from before all tests.
+    """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["lockstep.testing.preloaded"])
+    of_test = dict(os.environ)
+    _set_environment(_ENVIRONMENT)
+    multiprocessing.forkserver.ensure_running()
+    _set_environment(of_test)
     return server
+
+
+def _set_environment(variables: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
 
 
 def _forked(
@@ -218,7 +234,7 @@ def _forked(
     fail_fast: bool,
 ) -> list[Outcome]:
     """Calls a function on workers that the fork server starts, each with its own `variables`."""
-    server = _fork_server()
+    server = fork_server()
     with tempfile.TemporaryDirectory(prefix="lockstep_test_") as folder:
         bases = [Path(folder) / str(rank) for rank in range(len(variables))]
         processes = [
@@ -250,8 +266,7 @@ def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environm
     log = os.open(f"{base}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    os.environ.clear()
-    os.environ.update(environment)
+    _set_environment(environment)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     exit_code = 0
     try:

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,10 @@ SHOW = [sys.executable, "-c", "import os; print(os.environ['LOCKSTEP_RANK'], os.
 def say(what):
     print("said", what)
     return os.environ["LOCKSTEP_RANK"], os.environ.get("EXTRA"), what
+
+
+def environment_of_fork_server():
+    return Path(f"/proc/{os.getppid()}/environ").read_text()
 
 
 def fail_on_rank_1():
@@ -51,6 +56,13 @@ def test_a_module_runs_on_every_worker_as_a_program(tmp_path, monkeypatch):
 def test_a_function_returns_its_value_from_every_worker():
     values = call_workers(say, 2, {"a": 1}, environment={"EXTRA": "more"})
     assert values == [("0", "more", {"a": 1}), ("1", "more", {"a": 1})]
+
+
+def test_a_test_does_not_change_the_environment_in_which_tensorflow_is_imported():
+    (environment,) = call_workers(environment_of_fork_server, 1)
+    assert "PATH=" in environment
+    assert "PYTEST_CURRENT_TEST" in os.environ
+    assert "PYTEST_CURRENT_TEST" not in environment
 
 
 def test_outcomes_hold_what_each_worker_printed():
