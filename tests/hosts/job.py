@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.launch.base.environment import replace_environment
 from lockstep.testing.emulated_cluster import Host
 from lockstep.testing.emulated_host import run_on
 from lockstep.testing.workers import fork_server
@@ -153,7 +154,6 @@ def _work(host: int, folder: str, log: str, env: dict[str, str], work: Sequence[
     output = os.open(log, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    os.environ.clear()
-    os.environ.update(env)
+    replace_environment(env)
     function, *arguments = work
     run_on(host, folder, lambda: function(*arguments))

@@ -1,11 +1,11 @@
 """The function with which a program starts workers."""
 
-import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from lockstep.launch.base.environment import replaced_environment
 from lockstep.launch.base.known_lines import holds_start_up_lines
 from lockstep.launch.base.output import Console
 from lockstep.launch.cli import tf1_command
@@ -62,7 +62,7 @@ def run(
         job, code = attempts.run_attempts(make_job, times, console)
         attempts.remind_of_scope(job, code, console)
     elif function is not None:
-        with _environment(environments[0]):
+        with replaced_environment(environments[0]):
             function()
         return
     else:
@@ -85,16 +85,3 @@ def _run_alone(words: list[str], environment: Mapping[str, str]) -> int:
     except OSError as error:
         raise not_executable(words[0], error) from None
     return code if code >= 0 else 128 - code
-
-
-@contextlib.contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Replaces this process's environment variables inside the block."""
-    former = dict(os.environ)
-    try:
-        os.environ.clear()
-        os.environ.update(variables)
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(former)

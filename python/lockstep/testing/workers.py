@@ -27,6 +27,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lockstep.launch.base.environment import replace_environment, replaced_environment
+
 # The time in seconds between SIGTERM and SIGKILL for a worker.
 _KILL_AFTER_S = 2.0
 # Tests give the time that workers may take on a quiet machine. On a busy machine, workers get this many times as much,
@@ -214,16 +216,9 @@ def fork_server() -> Any:
     """
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["lockstep.testing.preloaded"])
-    of_test = dict(os.environ)
-    _set_environment(_ENVIRONMENT)
-    multiprocessing.forkserver.ensure_running()
-    _set_environment(of_test)
+    with replaced_environment(_ENVIRONMENT):
+        multiprocessing.forkserver.ensure_running()
     return server
-
-
-def _set_environment(variables: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(variables)
 
 
 def _forked(
@@ -266,7 +261,7 @@ def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environm
     log = os.open(f"{base}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    _set_environment(environment)
+    replace_environment(environment)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     exit_code = 0
     try:

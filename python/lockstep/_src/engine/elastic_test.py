@@ -13,6 +13,7 @@ import tensorflow as tf
 from lockstep._src.engine import elastic
 from lockstep._src.engine.context import Context, context
 from lockstep.launch.base.elastic_wire import ADDRESS, SECRET, WORKER, Channel, round_secret
+from lockstep.launch.base.environment import replaced_environment
 
 TIMEOUT_S = 60
 PLACE = {
@@ -83,11 +84,10 @@ class Launcher:
 @pytest.fixture(name="moved")
 def _moved(monkeypatch):
     """Restores the environment after the test; returns a list with an entry for each move of the context."""
-    saved, moves = dict(os.environ), []
+    moves = []
     monkeypatch.setattr(Context, "move", lambda self: moves.append(self))
-    yield moves
-    os.environ.clear()
-    os.environ.update(saved)
+    with replaced_environment(dict(os.environ)):
+        yield moves
 
 
 @pytest.fixture(name="launcher")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lockstep.launch.base import notes
+from lockstep.launch.base.environment import replace_environment
 from lockstep.launch.base.errors import LaunchError
 from lockstep.launch.local.guard import die_with
 
@@ -192,8 +193,7 @@ def _settle(environment: Mapping[str, str], inherited: Collection[int], stdout: 
     sys.stdin, sys.stdout, sys.stderr = (
         os.fdopen(descriptor, mode, 1, closefd=False) for descriptor, mode in ((0, "r"), (1, "w"), (2, "w"))
     )
-    os.environ.clear()
-    os.environ.update(environment)
+    replace_environment(environment)
     atexit._clear()  # Functions that the launcher's program registered must not run in workers.
 
 
