@@ -2,15 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
+#include "core/comm/collective/adasum_plan.h"
 #include "core/comm/collective/arrivals.h"
 
 // Three steps, for R ranks:
@@ -32,64 +31,11 @@
 namespace lockstep {
 namespace {
 
-// Large enough that the products have few bytes, and small enough to be divided evenly and to stay in the first-level
-// cache while a pair of blocks is read.
-constexpr int64_t kBlockElements = 4096;
+using namespace adasum;  // NOLINT(google-build-using-namespace): the parts of this file
 
 // Fewer bytes are cheaper to copy than to allocate in shared memory; the communicator copies them through its own
 // memory.
 constexpr int64_t kSharedFromBytes = 1 << 16;
-
-// Elements of one tensor that one rank computes together.
-struct Block {
-  int64_t tensor;
-  int64_t begin;  // in the list
-  int64_t count;
-};
-
-// The division of a list, equal on all ranks.
-struct Plan {
-  int64_t num_tensors = 0;
-  std::vector<Block> blocks;      // the list's blocks, in its order
-  std::vector<int64_t> first;     // [R + 1]: rank r has the blocks from first[r] up to first[r + 1]
-  std::vector<int64_t> elements;  // [R]: the number of their elements
-
-  std::span<const Block> BlocksOf(int rank) const {
-    return std::span(blocks).subspan(first[rank], first[rank + 1] - first[rank]);
-  }
-};
-
-// Returns the plan. A rank's share begins with the first block that begins in the rank's part (1/R) of the elements.
-Plan MakePlan(std::span<const int64_t> counts, int size) {
-  Plan plan;
-  int64_t total = 0;
-  for (const int64_t count : counts) {
-    for (int64_t at = 0; at < count; at += kBlockElements) {
-      plan.blocks.push_back({plan.num_tensors, total + at, std::min(kBlockElements, count - at)});
-    }
-    total += count;
-    ++plan.num_tensors;
-  }
-  const auto begins_before = [](const Block& block, int64_t element) { return block.begin < element; };
-  for (int rank = 0; rank <= size; ++rank) {
-    const auto block = std::lower_bound(plan.blocks.begin(), plan.blocks.end(), total * rank / size, begins_before);
-    plan.first.push_back(block - plan.blocks.begin());
-  }
-  for (int rank = 0; rank < size; ++rank) {
-    int64_t elements = 0;
-    for (const Block& block : plan.BlocksOf(rank)) elements += block.count;
-    plan.elements.push_back(elements);
-  }
-  return plan;
-}
-
-// The numbers behind a pair's coefficients: the squared norms and the dot product. Gathered as three doubles.
-struct Products {
-  double aa = 0;
-  double bb = 0;
-  double ab = 0;
-};
-static_assert(sizeof(Products) == 3 * sizeof(double));
 
 // Always adds the same kLanes sums, and then these in their order. The vectors are explicit, because compilers may not
 // reorder sums, and do not see these lanes in a loop over scalars.
@@ -124,12 +70,6 @@ Products ProductsOf(const T* a, const T* b, int64_t count) {
   return products;
 }
 
-// Returns a tensor's coefficient from its squared norm and the dot product. A square below the smallest normal number
-// has lost its precision, and quotients by it might be infinite. NaN is not less, and stays NaN.
-double Factor(double square, double dot) {
-  return square < std::numeric_limits<double>::min() ? 1.0 : 1.0 - 0.5 * dot / square;
-}
-
 template <typename T>
 void CombineInto(T* a, const T* b, const Products& products, int64_t count) {
   const double of_a = Factor(products.aa, products.ab), of_b = Factor(products.bb, products.ab);
@@ -142,7 +82,7 @@ template <typename T>
 Status CombineNeighbours(Communicator& communicator, const std::string& name, const Plan& plan, int stride, T* values) {
   const std::span<const Block> own = plan.BlocksOf(communicator.rank());
   const int64_t row_elements = plan.elements[communicator.rank()];
-  const int pairs = (communicator.size() - 1 - stride) / (2 * stride) + 1;
+  const int pairs = NumPairs(communicator.size(), stride);
   const auto in_row = [&](int row, const Block& block) {
     return values + row * row_elements + block.begin - own[0].begin;
   };
@@ -154,23 +94,8 @@ Status CombineNeighbours(Communicator& communicator, const std::string& name, co
       parts.push_back(ProductsOf(in_row(row, block), in_row(row + stride, block), block.count));
     }
   }
-  std::vector<Products> all_parts(plan.blocks.size() * pairs);  // [blocks, pairs]: shares lie in the list's order
-  std::vector<int64_t> counts;
-  for (int r = 0; r < communicator.size(); ++r) {
-    counts.push_back(static_cast<int64_t>(plan.BlocksOf(r).size()) * pairs);
-  }
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllGatherV(name, {DType::kFloat64, 3}, static_cast<int64_t>(parts.size()),
-                                                   parts.data(), Expecting(name, counts, all_parts.data())));
-  std::vector<Products> products(plan.num_tensors * pairs);  // [tensors, pairs]
-  for (size_t b = 0; b < plan.blocks.size(); ++b) {
-    for (int pair = 0; pair < pairs; ++pair) {
-      Products& sum = products[plan.blocks[b].tensor * pairs + pair];
-      const Products& part = all_parts[b * pairs + pair];
-      sum.aa += part.aa;
-      sum.bb += part.bb;
-      sum.ab += part.ab;
-    }
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Products> products,
+                            GatherProducts(communicator, name, plan, pairs, parts));
   for (const Block& block : own) {
     for (int pair = 0; pair < pairs; ++pair) {
       const int row = 2 * stride * pair;
@@ -218,31 +143,6 @@ Status Combine(Communicator& communicator, const std::string& name, const Plan& 
           [](float value) { return FloatToBFloat16(value); }, floats, values);
     default: return OkStatus();  // CheckArguments refused the others.
   }
-}
-
-Status CheckArguments(std::string_view name, DType dtype, std::span<const int64_t> counts, const void* in,
-                      const void* out) {
-  if (!IsFloatingPoint(dtype)) {
-    return InvalidArgument(StrCat("adasum '", name, "' of ", DTypeName(dtype), ", wanted a floating-point type"));
-  }
-  const auto negative = std::find_if(counts.begin(), counts.end(), [](int64_t count) { return count < 0; });
-  if (negative != counts.end()) {
-    return InvalidArgument(
-        StrCat("adasum '", name, "': tensor ", negative - counts.begin(), " has ", *negative, " elements"));
-  }
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  if (total > 0 && (in == nullptr || out == nullptr)) {
-    return InvalidArgument(StrCat("adasum '", name, "': ", total, " elements from ", in, " to ", out));
-  }
-  return OkStatus();
-}
-
-// Returns "gradients (adasum of 10 4096)". It avoids StrCat, because it runs in each step and a list may be long.
-std::string NameWithCounts(std::string_view name, std::span<const int64_t> counts) {
-  std::string text(name);
-  text += " (adasum of";
-  for (const int64_t count : counts) text.append(" ").append(std::to_string(count));
-  return text + ")";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "core/comm/collective/communicator.h"
 
 #include <numeric>
+#include <string>
 #include <utility>
 
 namespace lockstep {
@@ -14,6 +15,11 @@ std::string_view ReduceOpName(ReduceOp op) {
     case ReduceOp::kProduct: return "product";
   }
   return "unknown";
+}
+
+Result<std::vector<int64_t>> Communicator::Compare(const Call&, std::span<const int64_t>) {
+  return Unimplemented(std::string("communicators of kind '") + std::string(backend()) +
+                       "' cannot compare the calls of others");
 }
 
 void Communicator::ObserveCalls(std::shared_ptr<Telemetry> telemetry, std::string_view lane) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "core/base/dtype.h"
 #include "core/base/sha256.h"
@@ -18,6 +19,8 @@
 // descriptions of calls, reductions of elements, Adasum.
 
 namespace lockstep {
+
+struct Call;  // call.h
 
 // The reduction of the elements of all ranks. Sums are taken in rank order, so every rank and every run gets the same
 // bits. kMean is the sum divided by the number of ranks, for floating-point types only. kMin and kMax are for all
@@ -94,11 +97,11 @@ class SharedBuffer {
 // When a call returns OK, this rank has its result, and its `in` may be changed. The peers may not have returned yet; a
 // caller that needs that adds a Barrier.
 //
-// Threads: one collective at a time (a lane, see job/lane.h, serves many callers). Any thread may call Abort, Leave,
-// AllocateShared and the getters at any time. All collectives block the calling thread. Processes that are forked from
-// a rank may destroy their copy of it and must not call anything else. Counts may be zero. Pointers of empty tensors
-// may be null; others need only the alignment of their type. In and out may be the same memory where noted, and must
-// not overlap otherwise.
+// Threads: one collective at a time (a lane, see job/lane.h, serves many callers). Any thread may call Abort, End,
+// Leave, AllocateShared, StoppedPeer and the getters at any time. All collectives block the calling thread. Processes
+// that are forked from a rank may destroy their copy of it and must not call anything else. Counts may be zero.
+// Pointers of empty tensors may be null; others need only the alignment of their type. In and out may be the same
+// memory where noted, and must not overlap otherwise.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -150,6 +153,19 @@ class Communicator {
   // is OK.
   virtual Status Decline(std::string_view name, const Status& why) = 0;
 
+  // The control plane of collectives whose data moves in another way (core/device/comm). Compares `call` as the
+  // collective of its kind does, with the same errors and names, and gives every rank the `values` of all, [R, values]
+  // (one zero for each rank if there are none). All ranks pass equally many values, which are like counts: not
+  // negative, and not more items than fit into a machine. UNIMPLEMENTED if the implementation has none.
+  virtual Result<std::vector<int64_t>> Compare(const Call& call, std::span<const int64_t> values);
+
+  // Returns whether a collective has ended this rank for good, or Abort, End or Leave was called. Any thread.
+  virtual bool broken() const { return false; }
+
+  // Ends this rank as an error of its own collectives does: these return `error` from now on, and peers that wait for
+  // this rank get it, with its code. Only the first end has an effect. Any thread; does not wait.
+  virtual void End(const Status& error) { Abort(error); }
+
   // Ends all present and future collectives of this rank with CANCELLED and the text of `why` (with its code before it,
   // if it is another code). It notifies the peers, whose collectives end in the same way. Only the first call has an
   // effect, and only if the communicator is not broken yet. Does not wait.
@@ -177,8 +193,7 @@ class Communicator {
 
   // Returns UNAVAILABLE with the name of a rank of this host whose process has been stopped (SIGSTOP, Ctrl-Z) for
   // longer than `stopped_timeout`. Returns OK if there is none, or it cannot be seen. Collectives check this
-  // themselves. Code that waits for ranks outside of them calls it some times per second, on the thread that calls
-  // collectives.
+  // themselves. Code that waits for ranks outside of them calls it some times per second, on any thread.
   virtual Status StoppedPeer() { return OkStatus(); }
 
   // Returns `bytes` of memory that the peers can read, or null if none is left. Callers then use private memory, which

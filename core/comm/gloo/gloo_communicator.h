@@ -67,7 +67,7 @@ class GlooCommunicator final : public Communicator {
   //
   // Ends all calls; `error` is returned from then on. If it is already broken, the first error stays and is returned.
   Status Break(const Status& error) { return streams_->Break(error); }
-  bool broken() const { return streams_->broken(); }
+  bool broken() const override { return streams_->broken(); }
   // Waits, before Leave, until this rank's finished contributions have reached the peers. Like a collective, one at a
   // time.
   void Flush();

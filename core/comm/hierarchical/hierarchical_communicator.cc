@@ -218,8 +218,7 @@ Status HierarchicalCommunicator::CheckUsable() {
 }
 
 Status HierarchicalCommunicator::FoldError(const Status& status) {
-  const bool ended = local_->broken() || (across_ != nullptr && across_->broken());
-  if (!ended) [[likely]]
+  if (!broken()) [[likely]]
     return status;
   AfterLoss::ProgramKnows();
   if (!end_.ok()) return end_;
@@ -330,6 +329,24 @@ Status HierarchicalCommunicator::Decline(std::string_view name, const Status& wh
     const Status status = RunAsLeader(name, FoldError(local_->Decline(name, why)), [] { return OkStatus(); });
     return PublishResult(name, status, 0, nullptr);
   });
+}
+
+Result<std::vector<int64_t>> HierarchicalCommunicator::Compare(const Call& call, std::span<const int64_t> values) {
+  std::vector<int64_t> all;
+  LOCKSTEP_RETURN_IF_ERROR(Observe(call.kind, call.name, 0, 0, [&]() -> Status {
+    const Calling calling(*this, call.kind, call.name);
+    LOCKSTEP_RETURN_IF_ERROR(CheckUsable());
+    LOCKSTEP_ASSIGN_OR_RETURN(all, Agree(call, values));
+    return OkStatus();
+  }));
+  return all;
+}
+
+// The next call, or the running one, reports it as an end of its own.
+void HierarchicalCommunicator::End(const Status& error) {
+  watch_->ReportError(error);
+  if (across_ != nullptr) (void)across_->Break(error);
+  local_->End(error);
 }
 
 // Only the first end has an effect, with the text of the rank that saw it.

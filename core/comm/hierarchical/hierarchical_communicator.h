@@ -78,7 +78,10 @@ class HierarchicalCommunicator final : public Communicator {
                    const Allocate& allocate) override;
   Status Barrier(std::string_view name) override;
   Status Decline(std::string_view name, const Status& why) override;
+  Result<std::vector<int64_t>> Compare(const Call& call, std::span<const int64_t> values) override;
   void Abort(const Status& why) override;
+  void End(const Status& error) override;
+  bool broken() const override { return local_->broken() || (across_ != nullptr && across_->broken()); }
   void Leave(std::string_view how) override;
   std::optional<int> Link(int rank) const override { return links_[rank].borrowed(); }
   std::optional<Digest> LinkKey(int rank) const override {

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/comm/collective/arrivals.h"
 #include "core/comm/shm/copy.h"
 
 namespace lockstep::shm {
@@ -41,6 +42,19 @@ Status ShmCommunicator::FillSlot(const void* data, int64_t bytes) {
 Status ShmCommunicator::Barrier(std::string_view name) {
   return Observe(CallKind::kBarrier, name, 0, 0,
                  [&]() -> Status { return calls_.Begin({.kind = CallKind::kBarrier, .name = name}, nullptr, 0); });
+}
+
+Result<std::vector<int64_t>> ShmCommunicator::Compare(const Call& call, std::span<const int64_t> values) {
+  // At least one: an exchange of nothing would have no memory.
+  static constexpr int64_t kNothing = 0;
+  if (values.empty()) values = std::span(&kNothing, 1);
+  std::vector<int64_t> all(size_ * values.size());
+  const std::vector<int64_t> one_each(size_, 1);
+  const Item item = {DType::kInt64, static_cast<int64_t>(values.size())};
+  LOCKSTEP_RETURN_IF_ERROR(Observe(call.kind, call.name, 0, 0, [&] {
+    return AllGatherAs(call, item, 1, values.data(), Expecting(call.name, one_each, all.data()));
+  }));
+  return all;
 }
 
 Status ShmCommunicator::Decline(std::string_view name, const Status& why, bool verbatim) {

@@ -57,7 +57,10 @@ class ShmCommunicator final : public Communicator {
   Status Decline(std::string_view name, const Status& why) override {
     return Observe(CallKind::kDecline, name, 0, 0, [&] { return Decline(name, why, /*verbatim=*/false); });
   }
+  Result<std::vector<int64_t>> Compare(const Call& call, std::span<const int64_t> values) override;
   void Abort(const Status& why) override { waiter_->Abort(why); }
+  void End(const Status& error) override { waiter_->End(error); }
+  bool broken() const override { return waiter_->broken(); }
   // Does nothing in a fork of the process that made the communicator.
   void Leave(std::string_view how) override;
   std::optional<int> Link(int rank) const override { return waiter_->peers().socket(rank); }
@@ -84,7 +87,6 @@ class ShmCommunicator final : public Communicator {
   void set_peers_are_late(bool value) { waiter_->set_peers_are_late(value); }
   // Ends all calls; `error` is returned from then on. If it is already broken, it has no effect.
   void Break(const Status& error) { waiter_->End(error); }
-  bool broken() const { return waiter_->broken(); }
   Status CheckUsable() const { return calls_.CheckUsable(); }
 
  private:

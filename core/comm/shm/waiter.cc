@@ -225,6 +225,7 @@ Status Waiter::JudgeStopped() {
 
 std::string Waiter::StoppedTooLong(int peer) {
   if (!policy_.stopped_timeout_s) return "";
+  const MutexLock lock(stops_mutex_);
   Stop& stop = stops_[peer];
   const auto now = Deadline::Clock::now();
   const double since_look_s = std::chrono::duration<double>(now - stop.looked).count();

@@ -57,8 +57,8 @@ struct WaitPolicy {
 // the first check that sees it; time in which this process itself did not run does not count.
 //
 // Threads: one thread at a time calls Announce, WaitForAll, SetOperation and set_policy; any thread calls Abort, Leave,
-// broken and BrokenStatus. Owns the peers' sockets and pidfds, and a share of the segment. The destructor sends no
-// farewell.
+// JudgeStopped, broken and BrokenStatus. Owns the peers' sockets and pidfds, and a share of the segment. The destructor
+// sends no farewell.
 class Waiter {
  public:
   // The names of the ranks in messages: their numbers in the job, [R], and their host if the job has several.
@@ -103,7 +103,7 @@ class Waiter {
   void set_peers_are_late(bool value) { peers_are_late_ = value; }
 
   // Returns UNAVAILABLE with the first peer that has been stopped for too long, missing or not. For code that waits
-  // outside of collectives: call it some times per second, on the waiting thread.
+  // outside of collectives: call it some times per second. Any thread.
   Status JudgeStopped();
 
   const Peers& peers() const { return peers_; }
@@ -190,7 +190,8 @@ class Waiter {
     uint32_t progress = 0;
     std::optional<double> seconds;  // no value: it was not stopped
   };
-  std::array<Stop, kMaxRanks> stops_;
+  Mutex stops_mutex_;
+  std::array<Stop, kMaxRanks> stops_ LOCKSTEP_GUARDED_BY(stops_mutex_);
 
   // Set (release) after first_error_ and never reset: a reader of true (acquire) finds the error, under the mutex.
   std::atomic<bool> broken_{false};
