@@ -55,8 +55,8 @@ double Factor(double square, double dot);
 // Returns the number of pairs in the round in which rows `stride` apart are combined.
 inline int NumPairs(int size, int stride) { return (size - 1 - stride) / (2 * stride) + 1; }
 
-// Gathers the products of all blocks, and adds up those of each tensor in the order of its blocks. parts: [own blocks,
-// pairs]. Returns [tensors, pairs], equal on all ranks. A collective.
+// Gathers the products of all blocks, and adds up the products of each tensor in the order of its blocks. parts: [own
+// blocks, pairs]. Returns [tensors, pairs], equal on all ranks. A collective.
 Result<std::vector<Products>> GatherProducts(Communicator& communicator, std::string_view name, const Plan& plan,
                                              int pairs, std::span<const Products> parts);
 

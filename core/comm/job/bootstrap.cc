@@ -37,6 +37,7 @@ struct Member {
   uint64_t pid = 0;         // for messages
   std::string socket;       // its local socket for ranks of its host
   uint16_t later_port = 0;  // of rank 0
+  std::string device;       // the backend of its device; "": none
 };
 
 std::string Encode(const Member& member) {
@@ -47,6 +48,7 @@ std::string Encode(const Member& member) {
   writer.Number(member.pid);
   writer.String(member.socket);
   writer.Number(member.later_port);
+  writer.String(member.device);
   return writer.Take();
 }
 
@@ -60,6 +62,7 @@ std::optional<Member> Decode(std::string_view note) {
   member.pid = reader.Number<uint64_t>();
   member.socket = reader.String();
   member.later_port = reader.Number<uint16_t>();
+  member.device = reader.String();
   if (!reader.Complete()) return std::nullopt;
   return member;
 }
@@ -81,6 +84,23 @@ std::string Name(int rank, const Member& member) {
 std::string NameByNote(int rank, std::string_view note) {
   const std::optional<Member> member = Decode(note);
   return member ? Name(rank, *member) : "";
+}
+
+// Returns "on its GPU (nccl)", for messages.
+std::string PlaceOf(const Member& member) {
+  return member.device.empty() ? "on its CPU" : StrCat("on its GPU (", member.device, ")");
+}
+
+// A job's tensors are on GPUs, or on CPUs, on all ranks. All GPUs use one backend.
+Status CompareDevices(const std::vector<Member>& members) {
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].device == members[0].device) continue;
+    return FailedPrecondition(StrCat(Name(0, members[0]), " trains ", PlaceOf(members[0]), ", and ",
+                                     Name(static_cast<int>(rank), members[rank]), " ", PlaceOf(members[rank]),
+                                     "; all ranks of a job use GPUs with one backend, or none does: compare "
+                                     "CUDA_VISIBLE_DEVICES and the drivers of both"));
+  }
+  return OkStatus();
 }
 
 // Each rank compares all settings with rank 0's, and so comes to the same result without another exchange.
@@ -157,7 +177,8 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options, in
   LOCKSTEP_ASSIGN_OR_RETURN(group.mesh, shm::Mesh::Listen());
   const Member self = {SettingsLine(options), options.host.empty() ? ThisHost() : options.host,
                        NameOfThisHost(),      static_cast<uint64_t>(getpid()),
-                       group.mesh->name(),    static_cast<uint16_t>(options.later_port)};
+                       group.mesh->name(),    static_cast<uint16_t>(options.later_port),
+                       options.device};
   LOCKSTEP_ASSIGN_OR_RETURN(RendezvousResult rendezvous, JoinRendezvous({.rank = options.rank,
                                                                          .size = options.size,
                                                                          .address = options.rendezvous,
@@ -171,6 +192,7 @@ Result<std::unique_ptr<Communicator>> Assemble(const ContextOptions& options, in
                                                                          .keep_connections = true}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Member> members, Decode(rendezvous.notes));
   LOCKSTEP_RETURN_IF_ERROR(CompareSettings(members));
+  LOCKSTEP_RETURN_IF_ERROR(CompareDevices(members));
   if (later_port != nullptr) *later_port = members[0].later_port;
   const auto groups = GroupByHost(members, options.backend == "gloo" ? Hosts::kApart : Hosts::kActual);
   LOCKSTEP_RETURN_IF_ERROR(CheckHosts(options, members, groups));

@@ -97,6 +97,27 @@ TEST(ContextTest, RanksThatAreConfiguredDifferentlyAreShownBoth) {
   }
 }
 
+// Promise (gpu.md): ranks on CPUs and ranks on GPUs in one job are refused by name.
+TEST(ContextTest, RanksOnCpusAndOnGpusAreRefusedByName) {
+  const std::string address = testing::FreeLocalAddress();
+  std::vector<Status> errors(2);
+  std::vector<std::thread> threads;
+  for (int rank : {0, 1}) {
+    threads.emplace_back([&, rank] {
+      ContextOptions options = JobOptions({"shm", 2}, address, rank);
+      if (rank == 1) options.device = "nccl";
+      errors[rank] = Context::Create(options).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& error : errors) {
+    EXPECT_EQ(error.code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(error.message().find("rank 0 (process "), std::string::npos) << error.ToString();
+    EXPECT_NE(error.message().find(") trains on its CPU, and rank 1 (process "), std::string::npos);
+    EXPECT_NE(error.message().find(") on its GPU (nccl); all ranks"), std::string::npos) << error.ToString();
+  }
+}
+
 // The buffer's memory belongs to the segment, which the buffer keeps alive.
 TEST(ContextTest, SharedBuffersOutliveTheContext) {
   Result<std::unique_ptr<Context>> context = Context::Create({});
