@@ -39,7 +39,8 @@ inline constexpr bool kSanitized = LOCKSTEP_SANITIZED;
 struct JobShape {
   std::string backend;
   int size;
-  std::string hosts = "";  // of each rank a letter, [size]: ranks with the same one share memory. "": all do
+  std::string hosts = "";   // of each rank a letter, [size]: ranks with the same one share memory. "": all do
+  std::string device = "";  // the backend of the ranks' devices (core/device/comm); "": they have none
 
   // The ranks of each host, in the order in which hosts reduce.
   std::vector<std::vector<int>> Hosts() const {
@@ -82,17 +83,35 @@ inline std::vector<JobShape> OnSitesOnly(std::vector<JobShape> shapes) {
 }
 
 inline std::string ToString(const JobShape& shape) {
-  return StrCat(shape.backend, "_", shape.size, shape.hosts.empty() ? "" : "_", shape.hosts);
+  return StrCat(shape.backend, "_", shape.size, Behind("_", shape.hosts), Behind("_", shape.device));
 }
 inline void PrintTo(const JobShape& shape, std::ostream* stream) { *stream << ToString(shape); }
 inline std::string JobShapeName(const ::testing::TestParamInfo<JobShape>& info) { return ToString(info.param); }
 
+// The backends on which the tests of a program run. A program sets it before main.
+struct TestedBackends {
+  // Returns the shapes that take the place of a test's own; null: these.
+  std::function<std::vector<JobShape>(const std::vector<JobShape>&)> shapes;
+  // Makes the communicator of a rank with a device, over the host's.
+  std::function<Result<std::unique_ptr<Communicator>>(const ContextOptions& options, Communicator& host)> on_device;
+};
+inline TestedBackends& BackendsOfThisProgram() {
+  static TestedBackends backends;
+  return backends;
+}
+// Returns the shapes of a test that is instantiated for these.
+inline std::vector<JobShape> Tested(const std::vector<JobShape>& shapes) {
+  return BackendsOfThisProgram().shapes == nullptr ? shapes : BackendsOfThisProgram().shapes(shapes);
+}
+
 // The expected reduction of the ranks' tensors: in rank order on each host, and then over the hosts in their order.
+// NCCL's ranks have no hosts.
 inline std::string WantedReduction(const JobShape& shape, ReduceOp op, DType dtype,
                                    const std::vector<std::string>& tensors) {
   const std::vector<std::vector<int>> hosts = shape.Hosts();
   const bool one_each = hosts.size() == tensors.size();
-  if (hosts.size() == 1 || one_each) return testing::NaiveReduce(ReduceOpName(op), dtype, tensors);
+  if (hosts.size() == 1 || one_each || shape.device == "nccl")
+    return testing::NaiveReduce(ReduceOpName(op), dtype, tensors);
   const std::string_view part = ReduceOpName(op == ReduceOp::kMean ? ReduceOp::kSum : op);
   std::vector<std::string> sums;
   for (const std::vector<int>& ranks : hosts) {
@@ -125,6 +144,7 @@ inline ContextOptions JobOptions(const JobShape& shape, const std::string& addre
   options.rendezvous = address;
   options.secret = "the secret of the tests";
   options.backend = shape.backend;
+  options.device = shape.device;
   // On hosts of their own ranks find out for themselves.
   if (!shape.hosts.empty() && !testing::Site::OfThisProcess())
     options.host = StrCat("host ", shape.hosts.substr(rank, 1));
@@ -137,7 +157,11 @@ inline ContextOptions JobOptions(const JobShape& shape, const std::string& addre
 // Joins the job, plays the part, and leaves, as the context ends.
 inline std::string PlayPart(const ContextOptions& options, const Part& part) {
   Result<std::unique_ptr<Context>> context = Context::Create(options);
-  return context.ok() ? part((*context)->communicator()) : context.status().ToString();
+  if (!context.ok()) return context.status().ToString();
+  Communicator& host = (*context)->communicator();
+  if (options.device.empty()) return part(host);
+  const auto communicator = BackendsOfThisProgram().on_device(options, host);
+  return communicator.ok() ? part(**communicator) : communicator.status().ToString();
 }
 
 // The ranks of a job as processes. Exit code 0: the part returned ""; else what it returned is in the report.

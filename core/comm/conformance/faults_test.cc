@@ -266,9 +266,9 @@ TEST_P(StopsTest, ARankThatGoesOnInTimeIsNotMissed) {
   job.ExpectSurvivorsWell();
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, StopsTest,
-                         ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"auto", 4, "aabb"}),
-                         JobShapeName);
+INSTANTIATE_TEST_SUITE_P(
+    Backends, StopsTest,
+    ::testing::ValuesIn(Tested({JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"auto", 4, "aabb"}})), JobShapeName);
 
 TEST_P(FaultsTest, ARankThatLeavesEarlyIsSaidToHaveLeft) {
   Job job(GetParam(), [victim = last()](Communicator& c) -> std::string {
@@ -423,17 +423,18 @@ TEST_P(FaultsTest, NothingStaysInTheFolderOfSharedMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, FaultsTest,
-                         ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"shm", 5},
-                                           JobShape{"gloo", 2}, JobShape{"gloo", 3}, JobShape{"auto", 3, "aab"},
-                                           JobShape{"auto", 4, "aabb"}),
+                         ::testing::ValuesIn(Tested({JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"shm", 5},
+                                                     JobShape{"gloo", 2}, JobShape{"gloo", 3},
+                                                     JobShape{"auto", 3, "aab"}, JobShape{"auto", 4, "aabb"}})),
                          JobShapeName);
 // For tests/hosts/conformance_test.py.
-INSTANTIATE_TEST_SUITE_P(AtScale, FaultsTest, ::testing::ValuesIn(OnSitesOnly({OnHosts(16, 4)})), JobShapeName);
+INSTANTIATE_TEST_SUITE_P(AtScale, FaultsTest, ::testing::ValuesIn(Tested(OnSitesOnly({OnHosts(16, 4)}))), JobShapeName);
 
 // A death that 63 others wait for: 3 in their host's shared memory, 15 leaders on the rail, the rest for their leaders.
-TEST(FaultsAtScaleTest, AKilledRankIsNamedByAllOthers) {
+class FaultsAtScaleTest : public FaultsTest {};
+TEST_P(FaultsAtScaleTest, AKilledRankIsNamedByAllOthers) {
   TimeOfDeath death;
-  Job job(OnHosts(16, 4), [&](Communicator& c) -> std::string {
+  Job job(GetParam(), [&](Communicator& c) -> std::string {
     if (Status s = c.Barrier("together"); !s.ok()) return Unexpected(s);
     constexpr int kVictim = 29;
     if (c.rank() == kVictim) death.DieNow();
@@ -446,6 +447,8 @@ TEST(FaultsAtScaleTest, AKilledRankIsNamedByAllOthers) {
   });
   job.ExpectSurvivorsWell({29});
 }
+
+INSTANTIATE_TEST_SUITE_P(AtScale, FaultsAtScaleTest, ::testing::ValuesIn(Tested({OnHosts(16, 4)})), JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

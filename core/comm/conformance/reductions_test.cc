@@ -114,9 +114,9 @@ TEST_P(ReductionsConformanceTest, TheMeanOfWholeNumbersIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ReductionsConformanceTest,
-                         ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"gloo", 2},
-                                           JobShape{"gloo", 3}, JobShape{"auto", 3, "aba"},
-                                           JobShape{"auto", 4, "aabb"}),
+                         ::testing::ValuesIn(Tested({JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"gloo", 2},
+                                                     JobShape{"gloo", 3}, JobShape{"auto", 3, "aba"},
+                                                     JobShape{"auto", 4, "aabb"}})),
                          JobShapeName);
 
 }  // namespace
