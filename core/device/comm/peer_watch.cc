@@ -148,7 +148,7 @@ Status PeerWatch::Judge(const std::optional<Waiting>& waiting, int64_t reached) 
   return since_->Passed() ? JudgeLate(*waiting) : OkStatus();
 }
 
-// A rank that left after it had ended the call disturbs nobody. Of a dead one it is not known, so the call gets the
+// A rank that left after it had ended the call disturbs nobody. A dead rank has not told it, so the call gets the
 // time that its data may need.
 Status PeerWatch::JudgeGone(const Waiting& waiting) {
   if (since_->Elapsed() < kGrace_s) return OkStatus();
