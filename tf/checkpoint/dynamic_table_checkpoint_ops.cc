@@ -26,6 +26,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/bridge/convert.h"
+#include "tf/bridge/host_memory.h"
 #include "tf/bridge/parallel.h"
 #include "tf/checkpoint/bundle_rows.h"
 #include "tf/checkpoint/table_reader.h"
@@ -240,6 +241,7 @@ class TrackTablesKernel : public tf::OpKernel {
     if (!tf::LookupResource(context, handle, &variable).ok()) {
       return FailedPrecondition(absl::StrCat("variable '", handle.name(), "' is not initialized"));
     }
+    LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(handle));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto tracked, TrackedRows::Of(context, handle));
     const tf::tf_shared_lock lock(*variable->mu());
     if (!variable->is_initialized) {

@@ -27,6 +27,7 @@
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 #include "tf/bridge/convert.h"
+#include "tf/bridge/host_memory.h"
 #include "tf/bridge/parallel.h"
 #include "tf/checkpoint/bundle_rows.h"
 #include "tf/checkpoint/job_steps.h"
@@ -63,6 +64,7 @@ class RestoreShardsKernel : public CollectiveKernel {
       const SavedTable& table = tables_[t];
       LOCKSTEP_RETURN_IF_ERROR(table.CheckPlacement(call.engine.communicator()));
       const tf::ResourceHandle& handle = tf::HandleFromInput(call.context, static_cast<int>(t) + 1);
+      LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(handle));
       LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::LookupOrCreateResource<tf::Var>(
           call.context, handle, &arguments->variables.emplace_back(), [&table](tf::Var** made) {
             *made = new tf::Var(table.dtype);

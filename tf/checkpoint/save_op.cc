@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tf/bridge/convert.h"
 #include "tf/bridge/copies.h"
+#include "tf/bridge/host_memory.h"
 #include "tf/bridge/parallel.h"
 #include "tf/checkpoint/save_job.h"
 #include "tf/comm/collective_kernel.h"
@@ -54,8 +55,7 @@ class SaveCheckpointKernel : public CollectiveKernel {
   Result<Exchange> Prepare(const Call& call) override {
     const std::string prefix(call.context->input(0).scalar<tf::tstring>()());
     if (prefix.empty() && !background_) return InvalidArgument("the checkpoint has no name");
-    tf::Tensor saved;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(call.context->allocate_temp(tf::DT_STRING, {}, &saved)));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor saved, AllocateTemporary(call.context, tf::DT_STRING, {}));
     saved.scalar<tf::tstring>()() = prefix;
     call.context->set_output(0, saved);
     if (prefix.empty()) return TakeMemory(call);
@@ -143,9 +143,11 @@ class SaveCheckpointKernel : public CollectiveKernel {
   // memory: for a copy of a variable that changes as a whole; null: nothing changes while the snapshot is read.
   static Result<std::shared_ptr<VariableSnapshot>> SnapshotOf(tf::OpKernelContext* context, int input,
                                                               const std::string& name, CopyMemory* memory) {
+    const tf::ResourceHandle& handle = tf::HandleFromInput(context, input);
     tf::core::RefCountPtr<tf::Var> variable;
-    const absl::Status found = tf::LookupResource(context, tf::HandleFromInput(context, input), &variable);
+    const absl::Status found = tf::LookupResource(context, handle, &variable);
     const std::string where = absl::StrCat("variable '", name, "': ");
+    LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(handle));
     if (!found.ok()) return FailedPrecondition(absl::StrCat(where, "it is not initialized"));
     Result<std::shared_ptr<VariableSnapshot>> snapshot =
         memory == nullptr ? VariableSnapshot::Begin(std::move(variable))

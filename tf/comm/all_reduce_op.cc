@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tf/bridge/host_memory.h"
 #include "tf/comm/collective_kernel.h"
 #include "tf/comm/views.h"
 
@@ -135,9 +136,8 @@ class AllReduceKernel : public CollectiveKernel {
     if (bucket.bytes > kSmallBytes) bucket.memory = call.engine.communicator().AllocateShared(bucket.bytes);
     bucket.is_shared = bucket.memory != nullptr;
     if (!bucket.is_shared) {
-      tf::Tensor memory;
-      LOCKSTEP_RETURN_IF_ERROR(
-          FromTensorFlow(call.context->allocate_temp(tf::DT_UINT8, tf::TensorShape({bucket.bytes}), &memory)));
+      LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor memory,
+                                AllocateTemporary(call.context, tf::DT_UINT8, tf::TensorShape({bucket.bytes})));
       bucket.memory = std::make_shared<PrivateBuffer>(std::move(memory));
     }
     return bucket;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tf/bridge/host_memory.h"
 #include "tf/comm/collective_kernel.h"
 
 namespace lockstep {
@@ -36,8 +37,7 @@ class BroadcastKernel : public CollectiveKernel {
     int64_t bytes = 0;
     for (const tf::Tensor& input : inputs) bytes += static_cast<int64_t>(input.TotalBytes());
 
-    tf::Tensor packed;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_temp(tf::DT_UINT8, tf::TensorShape({bytes}), &packed)));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor packed, AllocateTemporary(context, tf::DT_UINT8, tf::TensorShape({bytes})));
     if (communicator.rank() == root_) {
       char* to = static_cast<char*>(Data(packed));
       for (const tf::Tensor& input : inputs) to = Copy(to, Data(input), input.TotalBytes());

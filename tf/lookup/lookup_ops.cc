@@ -41,6 +41,7 @@
 #include "core/sharding/lookup.h"
 #include "core/telemetry/clock.h"
 #include "tensorflow/core/util/work_sharder.h"
+#include "tf/bridge/host_memory.h"
 #include "tf/comm/collective_kernel.h"
 #include "tf/lookup/key_owners.h"
 #include "tf/lookup/lookup_counts.h"
@@ -456,7 +457,7 @@ class CombineGradientKernel : public CollectiveKernel {
       return gradient;
     }
     // The slice is the row of a single id, in pieces: dimension 0 is the row's own.
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_temp(in.values.dtype(), row, copy)));
+    LOCKSTEP_ASSIGN_OR_RETURN(*copy, AllocateTemporary(context, in.values.dtype(), row));
     const int64_t bytes = run * DTypeSize(dtype);
     for (int64_t i = 0; i < given.dim_size(0); ++i) {
       std::memcpy(static_cast<char*>(Data(*copy)) + i * bytes, begin + i * stride * DTypeSize(dtype), bytes);

@@ -29,6 +29,7 @@
 #include "core/embedding/optimizer/update.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
+#include "tf/bridge/host_memory.h"
 #include "tf/bridge/parallel.h"
 #include "tf/comm/collective_op.h"
 #include "tf/table/table_resource.h"
@@ -87,8 +88,7 @@ Status MakeWritable(tf::OpKernelContext* context, tf::Var* variable, const std::
   if (rows != nullptr && VariableSnapshot::BeforeChange(variable, *rows)) return OkStatus();
   if (!variable->copy_on_read_mode.load() && !variable->tensor()->RefCountIsOne()) {
     const tf::Tensor& old = *variable->tensor();
-    tf::Tensor copy;
-    LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->allocate_temp(old.dtype(), old.shape(), &copy)));
+    LOCKSTEP_ASSIGN_OR_RETURN(tf::Tensor copy, AllocateTemporary(context, old.dtype(), old.shape()));
     std::memcpy(Data(copy), Data(old), old.TotalBytes());
     *variable->tensor() = std::move(copy);
   }
@@ -237,9 +237,10 @@ class SparseUpdateKernel : public tf::OpKernel {
       Table& table = tables.emplace_back(Table{
           names_[i], kind, all_rows_[i], context->input(values), context->input(values + count), {}, {}, {}, {}, {}});
       const auto look_up = [&](int input, const std::string& what) -> Status {
+        const tf::ResourceHandle& handle = tf::HandleFromInput(context, input);
         VariablePointer& variable = table.variables.emplace_back();
-        const absl::Status found = tf::LookupResource(context, tf::HandleFromInput(context, input), &variable);
-        if (found.ok()) return OkStatus();
+        const absl::Status found = tf::LookupResource(context, handle, &variable);
+        if (found.ok()) return CheckOnHost(handle).WithPrefix(absl::StrCat(Describe(table), ": "));
         return FailedPrecondition(absl::StrCat(Describe(table), ": ", what, " is not initialized: ", found.message()));
       };
       if (dynamic_[i]) {

@@ -17,6 +17,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tf/bridge/convert.h"
+#include "tf/bridge/host_memory.h"
 #include "tf/bridge/parallel.h"
 
 namespace lockstep {
@@ -52,6 +53,7 @@ class ReadRowsKernel : public tf::OpKernel {
     const tf::ResourceHandle& handle = tf::HandleFromInput(context, 0);
     tf::core::RefCountPtr<tf::Var> variable;
     if (!tf::LookupResource(context, handle, &variable).ok()) return NotInitialized(handle);
+    LOCKSTEP_RETURN_IF_ERROR(CheckOnHost(handle));
     const tf::tf_shared_lock lock(*variable->mu());
     const tf::Tensor& table = *variable->tensor();
     if (!variable->is_initialized || !table.IsInitialized()) return NotInitialized(handle);

@@ -56,6 +56,8 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
             "Install lockstep-tf again"
         ) from e
     capi = ctypes.CDLL(str(path))  # finds the loaded library and does not load a second one
+    capi.lockstep_register_kernels_for_gpus.restype = None
+    capi.lockstep_register_kernels_for_gpus()
     capi.lockstep_init.argtypes = [ctypes.POINTER(_ContextOptions)]
     capi.lockstep_open_lane.argtypes = [
         ctypes.c_int,
