@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import threading
@@ -273,12 +272,12 @@ class Context:
 
     # Devices.
 
-    @functools.cached_property
+    @property
     def num_gpus(self) -> int:
-        """Number of GPUs that TensorFlow sees in this process."""
+        """Number of GPUs that TensorFlow sees in this process, without those that `set_visible_devices` hides."""
         import tensorflow as tf
 
-        return len(tf.config.list_physical_devices("GPU"))
+        return len(tf.config.get_visible_devices("GPU"))
 
     @property
     def has_gpu(self) -> bool:

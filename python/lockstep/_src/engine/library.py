@@ -174,11 +174,6 @@ def _set_arrow(place: libraries.ArrowPlace) -> None:
     capi.lockstep_set_arrow(library, needed, len(needed), place.missing.encode())
 
 
-def has_host_memory(variable: Any) -> bool:
-    """Returns whether a resource variable is in the host's memory, where the operations on rows need it."""
-    return "GPU" not in (variable.handle.device or "").upper()
-
-
 def _strings(texts: Iterable[bytes]) -> ctypes.Array[ctypes.c_char_p]:
     listed = list(texts)
     return (ctypes.c_char_p * len(listed))(*listed)

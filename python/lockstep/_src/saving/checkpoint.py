@@ -31,6 +31,7 @@ from tensorflow.python.training.saving import saveable_object, saveable_object_u
 from lockstep._src.collectives import ordered
 from lockstep._src.engine import background, file_errors
 from lockstep._src.engine.context import context
+from lockstep._src.engine.host_memory import is_on_host
 from lockstep._src.engine.library import ops
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.interception import Interception
@@ -145,13 +146,13 @@ class SaverBuilder(tf_saver.BulkSaverBuilder):
 def _variables_and_tensors(saveables: Sequence[Any]) -> dict[str, list[Any]]:
     """Returns the arguments of LockstepSaveCheckpoint for these: resource variables by their handles, others by values.
 
-    The handles of variables on another device than the CPU are of no use to the operation.
+    The operation reads the values of variables in the host's memory only.
     """
     variables: list[tuple[Any, Any]] = []
     tensors: list[tuple[Any, Any]] = []
-    only_cpu = not tf.config.get_visible_devices("GPU")
     for saveable in saveables:
-        by_handle = type(saveable) is saveable_object_util.ResourceVariableSaveable and only_cpu
+        is_variable = type(saveable) is saveable_object_util.ResourceVariableSaveable
+        by_handle = is_variable and is_on_host(saveable.handle_op.device)
         (variables if by_handle else tensors).extend((saveable, spec) for spec in saveable.specs)
     return {
         "variables": [saveable.handle_op for saveable, _ in variables],

@@ -16,6 +16,7 @@ from tensorflow.python.ops import resource_variable_ops
 from tensorflow.python.training.saving import saveable_object
 
 from lockstep._src.engine.context import context
+from lockstep._src.engine.host_memory import has_host_memory
 from lockstep._src.engine.library import ops
 from lockstep._src.tables import sharded
 
@@ -61,10 +62,9 @@ def saved_shard_of(variable: Any) -> sharded.Shard | None:
 def take_of_one_worker(names_to_saveables: Any) -> tuple[dict[str, ShardSaveable], Any]:
     """Splits a saver's variables into tables with their slots, by name, and all others, in a job of one worker.
 
-    In larger jobs it returns all as others: TensorFlow's saver keeps them apart, as slices. So it does on a machine
-    with GPUs, where the variables may be in a device's memory.
+    In larger jobs it returns all as others: TensorFlow's saver keeps them apart, as slices.
     """
-    if context.world_size > 1 or tf.config.get_visible_devices("GPU"):
+    if context.world_size > 1:
         return {}, names_to_saveables
     if not isinstance(names_to_saveables, dict):
         flat = tf.nest.flatten(list(names_to_saveables))
@@ -77,7 +77,8 @@ def _split(named: Iterable[tuple[str, Any]]) -> tuple[dict[str, ShardSaveable], 
     rows, rest = {}, {}
     for name, variable in named:
         shard = saved_shard_of(variable)
-        if shard is None:
+        # A slot may be in the memory of a GPU: names and shapes alone make it one.
+        if shard is None or not has_host_memory(variable):
             rest[name] = variable
         else:
             rows[name] = ShardSaveable(variable, shard, name)

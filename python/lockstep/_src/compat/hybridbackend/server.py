@@ -71,8 +71,9 @@ def target() -> str:
 def device_setter() -> Callable[[tf.Operation], str]:
     """Returns a function for `tf.device` that places operations on the device on which this worker trains.
 
-    Operations with a device from an inner `tf.device` keep it. On GPUs, sessions must allow soft placement, because
-    some operations have no GPU kernel. The sessions of this module allow it.
+    Operations with a device from an inner `tf.device` keep it, and tables stay on the CPU. On GPUs, sessions must allow
+    soft placement if the program itself places operations there that have no GPU kernel, such as input from files. The
+    sessions of this module allow it.
     """
     (device,) = context.local_devices
 

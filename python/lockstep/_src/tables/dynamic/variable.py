@@ -14,6 +14,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.engine import library
 from lockstep._src.engine.context import context
+from lockstep._src.engine.host_memory import on_host
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.dynamic import handles, initial_rows, lookups, matrices, modes, serialized, table_options
 from lockstep._src.tables.sharded.lookup_steps import DistinctRows
@@ -246,7 +247,7 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
         Raises:
           TypeError: the keys have another type.
         """
-        with ops.name_scope("Gather" if name is None else name):
+        with ops.name_scope("Gather" if name is None else name), on_host():
             keys = self._checked_keys(indices)
             rows = self._lookups.rows(keys, self._begin_lookup())
             return rows if self.dtype == tf.float32 else tf.cast(rows, self.dtype)
@@ -263,8 +264,9 @@ class DynamicVariable(matrices.NotAMatrix, resource_variable_ops.BaseResourceVar
           keys: keys of any shape.
           problem: see `lookup_steps.route`.
         """
-        keys = self._checked_keys(keys)
-        return self._lookups.distinct_rows(keys, self._begin_lookup(), problem)
+        with on_host():
+            keys = self._checked_keys(keys)
+            return self._lookups.distinct_rows(keys, self._begin_lookup(), problem)
 
     def _checked_keys(self, keys: Any) -> tf.Tensor:
         keys = tf.convert_to_tensor(keys)

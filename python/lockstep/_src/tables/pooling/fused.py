@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from lockstep._src.engine import library
 from lockstep._src.engine.context import context
+from lockstep._src.engine.host_memory import made_on_host
 from lockstep._src.tables.sharded.lookup_steps import DistinctRows
 
 COMBINERS = ("sum", "mean", "sqrtn")
@@ -191,6 +192,7 @@ def _lookups_of(op: tf.Operation, values: int) -> Iterator[tuple[Any, ...]]:
 
 
 @tf.RegisterGradient("LockstepPool")
+@made_on_host
 def _gradient_of_pool(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
     of_rows, of_weights = [], []
     lookups = zip(_lookups_of(op, 1), op.outputs, grads, strict=True)
@@ -204,6 +206,7 @@ def _gradient_of_pool(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
 
 
 @tf.RegisterGradient("LockstepPoolGradient")
+@made_on_host
 def _gradient_of_pool_gradient(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
     # The inner product of row gradients with `given` equals the inner product of the examples' gradients with the
     # pooled `given`.
@@ -247,6 +250,7 @@ def _weight_gradients(
 
 
 @tf.RegisterGradient("LockstepValidIds")
+@made_on_host
 def _gradient_of_valid_ids(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
     if len(grads) < 4:
         return [None] * len(op.inputs)

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from lockstep._src.engine.context import context
+from lockstep._src.engine.host_memory import made_on_host
 from lockstep._src.tables.dynamic import modes
 from lockstep._src.tables.dynamic.variable import DynamicVariable
 from lockstep._src.tables.pooling import fused
@@ -32,6 +33,7 @@ def table_of(params: Any) -> Any:
     return params if params.dtype.is_floating else None
 
 
+@made_on_host
 def lookup_fused(
     table: Any,
     ids: Ids,
@@ -62,6 +64,7 @@ def _pooled(ids: Ids, weights: Ids | None, examples: fused.Examples) -> fused.Po
     return fused.Pooled(ids.values, examples, None if weights is None else weights.values)
 
 
+@made_on_host
 def combine(
     table: Any, given: fused.Pooled, combiner: str, max_norm: float | None, has_fill: bool = False
 ) -> tf.Tensor:
@@ -146,6 +149,7 @@ def lookup_valid(
     return _of_batch(lookup_pooled(table, kept_ids, kept_weights, combiner, max_norm), ids, batch_shape)
 
 
+@made_on_host
 def _lookup_valid_fused(table: Any, ids: Ids, weights: Ids | None, combiner: str, max_norm: float | None) -> tf.Tensor:
     """Returns what `lookup_valid` does without a default id, for a table as `table_of` returns it."""
     if are_ragged_matrices(ids, weights):

@@ -15,7 +15,7 @@ from tensorflow.python.framework import func_graph, ops
 from tensorflow.python.ops import control_flow_util, ref_variable, resource_variable_ops
 from tensorflow.python.saved_model import save_context
 
-from lockstep._src.engine.context import context
+from lockstep._src.engine import host_memory
 from lockstep._src.tables.dynamic import modes
 from lockstep._src.tables.sharded import ShardingRules, lookup_steps, row_reads
 
@@ -47,7 +47,7 @@ class _Replicated:
             return False
         if graph is not None and control_flow_util.GraphOrParentsInXlaContext(graph):
             return False
-        return "CPU" in self.device.upper() or not context.has_gpu
+        return host_memory.is_on_host(self.device)
 
     # Lookups exchange nothing.
     has_route = False

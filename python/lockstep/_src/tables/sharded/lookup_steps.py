@@ -16,6 +16,7 @@ from lockstep._src.collectives import named_job, wire
 from lockstep._src.collectives.ordered import Priority
 from lockstep._src.engine import apart, library
 from lockstep._src.engine.context import context
+from lockstep._src.engine.host_memory import made_on_host
 from lockstep._src.graph import gradient_scale, row_weights
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded.row_reads import read_rows
@@ -363,6 +364,7 @@ def _stages_of(op: tf.Operation) -> Iterator[tuple[Stage, str]]:
 
 
 @tf.RegisterGradient("LockstepCombine")
+@made_on_host
 def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None]:
     summed = []
     for (stage, rows_of), gradients, grad in zip(_stages_of(op), op.get_attr("gradients"), grads, strict=True):
@@ -381,6 +383,7 @@ def _gradient_of_combine(op: tf.Operation, *grads: Any) -> list[tf.Tensor | None
 
 
 @tf.RegisterGradient("LockstepCombineGradient")
+@made_on_host
 def _gradient_of_combine_gradient(op: tf.Operation, *grads: tf.Tensor) -> list[tf.Tensor | None]:
     # The sum per row is linear: its gradient gives each id the gradient of its row.
     given = [
@@ -391,6 +394,7 @@ def _gradient_of_combine_gradient(op: tf.Operation, *grads: tf.Tensor) -> list[t
 
 
 @tf.RegisterGradient("LockstepGatherTable")
+@made_on_host
 def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     summed = _exchange_gradient(
         _weighted(grad),
@@ -401,6 +405,7 @@ def _gather_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
 
 
 @tf.RegisterGradient("LockstepReduceTable")
+@made_on_host
 def _reduce_table_gradient(op: tf.Operation, grad: Any) -> tf.Tensor:
     return library.ops.lockstep_gather_table(tf.convert_to_tensor(grad), **_placement_of(op))
 

@@ -175,27 +175,24 @@ def draw(recipe: Recipe, shape: tf.TensorShape, shard: Shard) -> tf.Tensor:
     small = _copies(recipe.tensors)
     operands = [_as_row(operand, row_shape) for operand in small[len(small) - len(recipe.steps) :]]
     names = [name for name, _ in recipe.steps]
-    # The library's operations have kernels only for CPUs.
     if isinstance(recipe.source, Constant):
         value = _as_row(tf.convert_to_tensor(small[0], recipe.dtype), row_shape)
         for name, operand in zip(names, operands, strict=True):
             value = _APPLY[name](value, operand)
-        with tf.device("CPU:0"):
-            return library.ops.lockstep_repeat_row(row=tf.broadcast_to(value, row_shape), num_rows=shard.local_rows)
-    with tf.device("CPU:0"):
-        key, counter = _key_and_counter(recipe.source, small)
-        return library.ops.lockstep_initial_rows(
-            key=key,
-            counter=counter,
-            operands=operands,
-            dtype=recipe.dtype,
-            steps=names,
-            distribution=recipe.source.distribution,
-            rank=shard.rank,
-            world_size=shard.world_size,
-            row_shape=row_shape,
-            **shard.attributes,
-        )
+        return library.ops.lockstep_repeat_row(row=tf.broadcast_to(value, row_shape), num_rows=shard.local_rows)
+    key, counter = _key_and_counter(recipe.source, small)
+    return library.ops.lockstep_initial_rows(
+        key=key,
+        counter=counter,
+        operands=operands,
+        dtype=recipe.dtype,
+        steps=names,
+        distribution=recipe.source.distribution,
+        rank=shard.rank,
+        world_size=shard.world_size,
+        row_shape=row_shape,
+        **shard.attributes,
+    )
 
 
 def _step(op: tf.Operation, shape: tf.TensorShape) -> tuple[str, tf.Tensor, tf.Tensor] | None:

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps_utils, ops
 from tensorflow.python.ops import resource_variable_ops
 
-from lockstep._src.engine import library
+from lockstep._src.engine import host_memory, library
 
 _READ = "LockstepReadRows"
 # A `tf.function` runs reads in any order between two writes.
@@ -35,4 +35,4 @@ def read_rows(variable: tf.Variable, numbers: tf.Tensor) -> tf.Tensor:
 
 def _is_plain_memory_of_host(variable: tf.Variable) -> bool:
     dtype = variable.dtype.base_dtype
-    return (dtype.is_numeric or dtype.is_bool) and library.has_host_memory(variable)
+    return (dtype.is_numeric or dtype.is_bool) and host_memory.has_host_memory(variable)

@@ -12,6 +12,7 @@ from tensorflow.python.ops import resource_variable_ops
 
 from lockstep._src.engine import library
 from lockstep._src.engine.context import context
+from lockstep._src.engine.host_memory import on_host
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.placement.shard import Shard
 from lockstep._src.tables.sharded import initial_values, lookup_steps, scatters, shard
@@ -136,15 +137,16 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
             raise ValueError(f"table '{name}': got the shape {self._logical_shape}, wanted a known shape with rows")
         self._shard = Shard(self._logical_shape.as_list()[0], context.rank, context.world_size, block, first)
         # A stock variable makes the handle, the initializer and the read operation; it joins no collection.
-        local = resource_variable_ops.ResourceVariable(
-            initial_value=initial_values.own_rows(
-                initial_value, self._logical_shape, dtype, self._shard, unique_name(name)
-            ),
-            trainable=False,
-            collections=[],
-            name=name,
-            dtype=dtype,
-        )
+        with on_host():
+            local = resource_variable_ops.ResourceVariable(
+                initial_value=initial_values.own_rows(
+                    initial_value, self._logical_shape, dtype, self._shard, unique_name(name)
+                ),
+                trainable=False,
+                collections=[],
+                name=name,
+                dtype=dtype,
+            )
         super().__init__(
             trainable=trainable,
             shape=local.shape,
@@ -240,7 +242,7 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
         Returns:
           [indices..., D...]. If an id is out of range on one worker, running it raises InvalidArgumentError on all.
         """
-        with ops.name_scope("Gather" if name is None else name):
+        with ops.name_scope("Gather" if name is None else name), on_host():
             ids = tf.convert_to_tensor(indices)
             if self._shard.world_size == 1:
                 return read_rows(self, lookup_steps.check_ids(ids, self._shard.rows, self.logical_name))
@@ -254,7 +256,8 @@ class RowShardedTable(resource_variable_ops.BaseResourceVariable):
 
     def distinct_rows(self, ids: tf.Tensor, problem: tf.Tensor | None = None) -> lookup_steps.DistinctRows:
         """Returns the row of each distinct id, for ids as in `sparse_read`; `problem`: see `lookup_steps.route`."""
-        return lookup_steps.distinct_rows(self, ids, self._shard, self.logical_name, self.sums_gradients, problem)
+        with on_host():
+            return lookup_steps.distinct_rows(self, ids, self._shard, self.logical_name, self.sums_gradients, problem)
 
     def gather_nd(self, indices: Any, name: str | None = None) -> tf.Tensor:
         """Returns rows or elements of the table, like `tf.gather_nd`: the first coordinate is the id.

@@ -10,7 +10,7 @@ from tensorflow.python.framework import ops
 from tensorflow.python.ops import control_flow_util, resource_variable_ops
 
 from lockstep._src.collectives.slices import before_sum
-from lockstep._src.engine import library
+from lockstep._src.engine import host_memory, library
 from lockstep._src.engine.thread_value import ThreadValue
 from lockstep._src.tables.updates.owners import slot_names
 from lockstep._src.tables.updates.rules import Rule
@@ -64,7 +64,7 @@ def is_fit(variable: Any) -> bool:
     return (
         isinstance(variable, resource_variable_ops.BaseResourceVariable)
         and variable.dtype.base_dtype == tf.float32
-        and library.has_host_memory(variable)
+        and host_memory.has_host_memory(variable)
         and bool(variable.shape.rank)
         and (tf.compat.dimension_value(variable.shape[0]) or 0) <= _MOST_ROWS
     )
