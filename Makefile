@@ -72,7 +72,7 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	@tools/setup.sh python $(optional_packages) & environment=$$!; core=0; \
 	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
-	@WERROR=ON tools/setup.sh ops
+	@WERROR=ON tools/setup.sh ops standin
 	@core=0; python=0; \
 	$(core_tests) '' $(if $(REDUCED),-R columnar) || core=$$?; \
 	$(python_tests) || python=$$?; \
@@ -90,7 +90,7 @@ python_tests = $(if $(REDUCED),CASES=$(or $(CASES),3)) tools/test_python.sh $(if
 
 .PHONY: test-long
 test-long: ## the tests that make test leaves out because they take long; TESTS selects some
-	@tools/setup.sh ops spark ray
+	@tools/setup.sh ops standin spark ray
 	@$(python) -m pytest --long -m long --timeout=1200 $(or $(TESTS),--ignore=tests/hosts python tf tests)
 
 .PHONY: check-filter
@@ -106,7 +106,7 @@ test-core: check-filter ## the core's tests; FILTER selects some
 
 .PHONY: test-python
 test-python: ## Python's tests; TESTS selects some
-	@tools/setup.sh ops
+	@tools/setup.sh ops standin
 	@$(python_tests)
 
 # Programs for emulated hosts: the engine's tests, and the switch for slow and lossy cables.

@@ -2,11 +2,12 @@
 # Creates the parts that a target needs, if they are missing or out of date:
 # - a virtual environment with the pinned packages;
 # - the op library, built against its TensorFlow and installed into it together with the façades (Python files are then
-#   taken from this tree);
+#   taken from this tree), and after it the stand-in device of tests;
 # - a CUDA compiler in .venv-cuda13, if the system has none;
 # - Debian's packages for C++ tests, benchmarks and checks.
 #
-# Usage: tools/setup.sh compiler|cuda|core|python|ops|tests|hosts|spark|ray|kubernetes|mlflow|bench|tfra|peers|lint|docs|fuzz ...
+# Usage: tools/setup.sh
+#   compiler|cuda|core|python|ops|standin|tests|hosts|spark|ray|kubernetes|mlflow|bench|tfra|peers|lint|docs|fuzz ...
 # Reads: PYTHON (which python3 makes the environment), TF (version), VENV (the environment's folder), JOBS, WERROR (ON: a
 # new build of the op library takes warnings as errors).
 set -euo pipefail
@@ -127,6 +128,9 @@ make_ops() {
   fi
 }
 
+# The stand-in device of tests, in the build folder of the op library.
+make_standin() { "$VENV/bin/cmake" --build "$BUILD" --target lockstep_standin -- --quiet; }
+
 # peer NAME [OPTION...]: the environment of another library that benchmarks measure, in .venv-peers/NAME. pip gets the
 # options. Without a peer the benchmarks do without its figures.
 peer() {
@@ -178,6 +182,7 @@ for part in "$@"; do
     core) make_core_environment ;;
     python) make_environment ;;
     ops) make_environment && make_ops ;;
+    standin) make_standin ;;
     # The core is part of several builds, which ccache compiles once; without it they take longer.
     tests)
       need_compiler && debian_packages libgtest-dev libgmock-dev

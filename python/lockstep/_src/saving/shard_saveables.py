@@ -77,7 +77,7 @@ def _split(named: Iterable[tuple[str, Any]]) -> tuple[dict[str, ShardSaveable], 
     rows, rest = {}, {}
     for name, variable in named:
         shard = saved_shard_of(variable)
-        # A slot may be in the memory of a GPU: names and shapes alone make it one.
+        # A slot may be in the memory of a GPU: only names and shapes make it one.
         if shard is None or not has_host_memory(variable):
             rest[name] = variable
         else:
