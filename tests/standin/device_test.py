@@ -170,3 +170,25 @@ def test_keras_fits_a_table_beside_dense_layers_on_the_device():
         for value, wanted in zip(values, expected, strict=True):
             np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
         assert all(device.endswith("GPU:0") for device in devices)
+
+
+def choose_a_device() -> dict[str, Any]:
+    plugin.load()
+    import horovod.tensorflow as hvd
+    import hybridbackend.tensorflow as hb
+
+    hvd.init()
+    gpus = tf.config.list_physical_devices("GPU")
+    for gpu in gpus:
+        tf.config.experimental.set_memory_growth(gpu, True)
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+    mean = hvd.allreduce(tf.fill([3], float(hvd.rank())), op=hvd.Average)
+    names = [device.name for device in tf.config.list_logical_devices("GPU")]
+    return {"there": len(gpus), "names": names, "counted": hb.context.num_gpus, "mean": mean.numpy()}
+
+
+# Promise (gpu.md): a worker chooses its GPU, and lets its memory grow, after `hvd.init()`.
+def test_a_worker_chooses_its_device_after_it_has_joined_the_job():
+    for done in call_workers(choose_a_device, 2, timeout_s=120, environment=plugin.environment(devices=2)):
+        assert (done["there"], done["counted"], done["names"]) == (2, 1, ["/device:GPU:0"])
+        np.testing.assert_array_equal(done["mean"], [0.5, 0.5, 0.5])

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
 from tensorflow.python.framework import ops
 
 from lockstep._src.collectives import named
@@ -35,10 +36,18 @@ def _outside_functions() -> contextlib.AbstractContextManager[None]:
     return tf.init_scope() if tf.executing_eagerly() or ops.has_default_graph() else contextlib.nullcontext()
 
 
+def _has_used_devices() -> bool:
+    """Returns whether an eager operation has run: after the first, a program cannot change settings of its devices."""
+    return eager_context.context()._context_handle is not None
+
+
 def run_now(build: Callable[[], Any]) -> Any:
-    """Returns the tensors of `build()` as numpy arrays; a program that is not eager runs them in a session."""
+    """Returns the tensors of `build()` as numpy arrays; a program that is not eager runs them in a session.
+
+    So does an eager program that has used no device yet: it may still choose its GPU, or let its memory grow.
+    """
     with _outside_functions():
-        if tf.executing_eagerly():
+        if tf.executing_eagerly() and _has_used_devices():
             return tf.nest.map_structure(lambda tensor: tensor.numpy(), build())
     # This uses a graph of its own, as the program's may be finalized. The session takes no memory of GPUs.
     config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
