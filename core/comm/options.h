@@ -68,7 +68,7 @@ struct ContextOptions {
   int64_t shared_bytes_per_rank = int64_t{1} << 30;  // address space; memory is taken when it is used
   std::string purpose = "engine";  // purpose of the rendezvous, in one line; ranks with another one get an error
   // The backend of this rank's device (core/device/comm), the same on all ranks; "": its tensors are on the CPU.
-  std::string device;
+  std::string device = {};
   std::string interface;  // name, address or network (rendezvous/network_addresses.h) for data between hosts; "": as
                           // rank 0 is reached
   double silence_timeout_s = 8;  // how long a rank of another host may be cut off or frozen before the job ends
