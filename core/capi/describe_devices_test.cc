@@ -1,0 +1,42 @@
+#include "core/capi/describe_devices.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "core/capi/device_place.h"
+
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// The tests of this file run in this order in one process: a loaded library stays.
+TEST(DescribeDevicesTest, AMissingLibraryIsAnError) {
+  lockstep_set_device_library("", "build it with make gpu");
+  EXPECT_STREQ(lockstep_describe_devices(0), "{\"error\": \"build it with make gpu\"}");
+  lockstep_set_device_library("/nowhere/liblockstep_cuda13.so", "");
+  EXPECT_THAT(lockstep_describe_devices(1), StartsWith("{\"error\": \"/nowhere/liblockstep_cuda13.so cannot be"));
+}
+
+TEST(DescribeDevicesTest, DescribesTheDevicesOfTheLibrary) {
+  lockstep_set_device_library(LOCKSTEP_EMULATED_LIBRARY, "");
+  EXPECT_STREQ(lockstep_describe_devices(0),
+               "{\"runtime\": \"emulator 13.0\", \"driver\": 13000, \"count\": 1, \"why\": \"\", \"devices\": []}");
+  const std::string described = lockstep_describe_devices(1);
+  EXPECT_THAT(described, HasSubstr("\"devices\": [{\"name\": \""));
+  EXPECT_THAT(described, HasSubstr(", \"peers\": []}]}"));
+}
+
+TEST(DescribeDevicesTest, DescribesNcclOrNamesAllPlaces) {
+  lockstep_set_nccl("/nowhere/libnccl.so.2", "");
+  const std::string missing = lockstep_describe_nccl();
+  EXPECT_THAT(missing, StartsWith("{\"error\": \"NCCL cannot be loaded: "));
+  EXPECT_THAT(missing, HasSubstr("/nowhere/libnccl.so.2 (LOCKSTEP_NCCL)"));
+  lockstep_set_nccl(LOCKSTEP_STANDIN_NCCL, "");
+  EXPECT_THAT(lockstep_describe_nccl(), StartsWith("{\"version\": 2"));
+  EXPECT_THAT(lockstep_describe_nccl(), HasSubstr(LOCKSTEP_STANDIN_NCCL " (LOCKSTEP_NCCL)"));
+}
+
+}  // namespace
