@@ -1,4 +1,4 @@
-"""The stand-in device (device.cc): loads it, and reads its counters.
+"""The stand-in device (device.cc): loads it, and reads its counters. And the stand-in for NCCL between such devices.
 
 A process cannot unload it, so each test starts processes for it: `workers.call_workers(function, ...,
 environment=plugin.environment())`, and the function calls `load` first.
@@ -15,10 +15,13 @@ from typing import NamedTuple
 import tensorflow as tf
 from tensorflow.python.framework import load_library
 
+from lockstep._src.engine import libraries
+
 _MINOR = ".".join(tf.__version__.split(".")[:2])
 _BUILD = Path(__file__).parents[2] / "build" / f"tf-{tf.__version__}"
 PLUGIN = _BUILD / "tests" / "standin" / f"liblockstep_standin_tf{_MINOR}.so"
 LIBRARY = _BUILD / "core" / "device" / "liblockstep_emulated.so"
+NCCL = _BUILD / "core" / "testing" / "nccl" / "liblockstep_standin_nccl.so"
 
 
 class Work(NamedTuple):
@@ -41,18 +44,22 @@ class Work(NamedTuple):
         return Work(*(now - then for now, then in zip(self, before, strict=True)))
 
 
-def environment(devices: int = 1, delay_us: int = 0) -> dict[str, str]:
+def environment(devices: int = 1, delay_us: int = 0, backend: str = "nccl") -> dict[str, str]:
     """Returns the variables of a process with stand-in devices.
 
     Args:
       devices: the number of devices.
       delay_us: the time before each piece of work of a stream. Code that does not wait for the work reads old values.
+      backend: how tensors move between devices: option `comm_device`.
     """
     return {
         "LOCKSTEP_STANDIN_LIBRARY": str(LIBRARY),
         "LOCKSTEP_STANDIN_DEVICES": str(devices),
         "LOCKSTEP_EMULATED_DEVICES": str(devices),
         "LOCKSTEP_EMULATED_DELAY_US": str(delay_us),
+        libraries.DEVICE_LIBRARY: str(LIBRARY),
+        libraries.NCCL: str(NCCL),
+        "LOCKSTEP_COMM_DEVICE": backend,
     }
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lockstep._src.engine import at_exit, program_end
+from lockstep._src.engine import at_exit, devices, program_end
 from lockstep._src.engine.arguments import listed
 from lockstep._src.engine.cluster import Cluster, Task
 from lockstep._src.engine.environment import warn_of_what_has_no_effect
@@ -24,17 +24,19 @@ def connection_options(cluster: Cluster, options: Options) -> Any:
     """Returns the options with which the engine connects a process to its job.
 
     A worker of an elastic job survives the loss of others. Its next exchange reports the loss, and it continues. A time
-    of 0, which means "never" in `Options`, becomes None.
+    of 0, which means "never" in `Options`, becomes None. On each host the first worker warns of a GPU that the engine
+    cannot use.
     """
     from lockstep._src.engine import library
 
+    device = devices.connection(options, warns=cluster.local_rank == 0)
     return library.ConnectionOptions(
         rank=cluster.rank,
         size=cluster.world_size,
         rendezvous=cluster.rendezvous,
         secret=cluster.secret,
         listen=cluster.listen,
-        backend=options.comm_default,
+        backend="auto" if options.comm_default == "NCCL" else options.comm_default,
         interface=options.comm_interface,
         host=options.comm_host,
         rendezvous_timeout_s=options.rendezvous_timeout_s,
@@ -44,6 +46,7 @@ def connection_options(cluster: Cluster, options: Options) -> Any:
         end_after_loss_s=None if elastic_wire.ADDRESS in os.environ else options.end_after_loss_s or None,
         shared_bytes_per_rank=options.shared_bytes_per_rank,
         timeline=options.timeline,
+        **device._asdict(),
     )
 
 

@@ -1,8 +1,8 @@
 """The libraries of this installation: which one fits the installed TensorFlow, and which one the installed pyarrow.
 
 They lie beside `lockstep/_build_info.py`, which the build writes. A wheel carries an op library for each minor version
-of TensorFlow and a library for Arrow for each major version of pyarrow. A build from sources has one of each. Neither
-TensorFlow nor pyarrow is imported here.
+of TensorFlow and a library for Arrow for each major version of pyarrow. A build from sources has one of each, and with
+`make gpu` the library for GPUs. Neither TensorFlow nor pyarrow is imported here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ import importlib
 import importlib.machinery
 import importlib.metadata
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
 _REBUILD = "pip install --no-build-isolation --force-reinstall --no-deps lockstep-tf (or, in its source tree, ... -e .)"
 # The parts of pyarrow that the library for Arrow needs, each after those that it needs itself.
 _PARTS_OF_ARROW = ("arrow", "arrow_compute", "parquet", "arrow_acero", "arrow_dataset")
+_DEVICE_LIBRARY = "liblockstep_cuda13.so"
+# Another file in its place, such as the emulated one: for tests.
+DEVICE_LIBRARY = "LOCKSTEP_DEVICE_LIBRARY"
+# The path of libnccl.so.2.
+NCCL = "LOCKSTEP_NCCL"
 
 
 def op_library(tensorflow_version: str, tensorflow_folder: Path) -> Path:
@@ -81,6 +86,50 @@ def arrow_place(search: Iterable[str] | None = None) -> ArrowPlace:
         return ArrowPlace(None, missing=why)
     needed = (folder / f"lib{part}.so.{suffix}" for part in _PARTS_OF_ARROW)
     return ArrowPlace(library, tuple(path for path in needed if path.exists()))
+
+
+@dataclasses.dataclass(frozen=True)
+class DevicePlace:
+    """The place of the library for GPUs, as core/device/load.h describes it.
+
+    Attributes:
+      library: The file; None if there is none.
+      missing: Without a library: the reason, and what to do.
+    """
+
+    library: Path | None
+    missing: str = ""
+
+
+def device_place(environ: Mapping[str, str]) -> DevicePlace:
+    """Returns the place of the library for GPUs: beside the op library, unless `LOCKSTEP_DEVICE_LIBRARY` names it."""
+    if named := environ.get(DEVICE_LIBRARY):
+        return DevicePlace(Path(named))
+    library = _folder_of(_build_info()) / _DEVICE_LIBRARY
+    if library.is_file():
+        return DevicePlace(library)
+    return DevicePlace(None, f"the library for GPUs is not built ({library}); build it in lockstep's sources: make gpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class NcclPlace:
+    """Where NCCL may lie, as core/device/comm/nccl_api.h describes it.
+
+    Attributes:
+      file: The path that `LOCKSTEP_NCCL` names; "" without one.
+      folder: The folder of the wheel nvidia-nccl-cu12 or nvidia-nccl-cu13 with the library; None without one.
+    """
+
+    file: str
+    folder: Path | None
+
+
+def nccl_place(environ: Mapping[str, str], search: Iterable[str] | None = None) -> NcclPlace:
+    """Returns the places of NCCL: the environment's, and the wheel's in a folder of `search`, or of `sys.path`."""
+    spec = importlib.machinery.PathFinder.find_spec("nvidia", None if search is None else list(search))
+    folders = (Path(path) / "nccl" / "lib" for path in (spec and spec.submodule_search_locations) or ())
+    found = next((folder for folder in folders if (folder / "libnccl.so.2").exists()), None)
+    return NcclPlace(environ.get(NCCL, ""), found)
 
 
 def described() -> str:

@@ -122,3 +122,26 @@ def test_a_range_of_versions_is_named_by_its_ends(installation):
     libraries._build_info().TENSORFLOW_VERSIONS[2:] = ["2.17.1", "2.18.1"]
     with pytest.raises(ImportError, match=r"against TensorFlow 2\.15 to 2\.18, but TensorFlow 2\.21\.0"):
         libraries.op_library("2.21.0", HERE)
+
+
+def test_the_library_for_gpus_lies_beside_the_op_library_unless_the_environment_names_another(installation):
+    missing = libraries.device_place({})
+    assert missing.library is None
+    assert f"{installation}/liblockstep_cuda13.so" in missing.missing and "make gpu" in missing.missing
+    (installation / "liblockstep_cuda13.so").touch()
+    assert libraries.device_place({}) == libraries.DevicePlace(installation / "liblockstep_cuda13.so")
+    named = libraries.device_place({"LOCKSTEP_DEVICE_LIBRARY": "/tests/liblockstep_emulated.so"})
+    assert named == libraries.DevicePlace(Path("/tests/liblockstep_emulated.so"))
+
+
+def test_nccl_lies_in_a_wheel_of_any_folder_of_the_search(tmp_path):
+    search = [str(tmp_path / name) for name in ("other", "site", "last")]
+    # Wheels of NVIDIA share a namespace package, which may have a part in each folder.
+    (tmp_path / "other" / "nvidia" / "cudnn").mkdir(parents=True)
+    folder = tmp_path / "site" / "nvidia" / "nccl" / "lib"
+    folder.mkdir(parents=True)
+    assert libraries.nccl_place({}, search) == libraries.NcclPlace("", None)
+    (folder / "libnccl.so.2").touch()
+    assert libraries.nccl_place({}, search) == libraries.NcclPlace("", folder)
+    assert libraries.nccl_place({"LOCKSTEP_NCCL": "/opt/libnccl.so.2"}, search[:1]).file == "/opt/libnccl.so.2"
+    assert libraries.nccl_place({}, []) == libraries.NcclPlace("", None)

@@ -93,6 +93,13 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     capi.lockstep_describe_parquet.restype = ctypes.c_char_p
     capi.lockstep_set_arrow.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_char_p]
     capi.lockstep_set_arrow.restype = None
+    capi.lockstep_set_device_library.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    capi.lockstep_set_device_library.restype = None
+    capi.lockstep_set_nccl.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    capi.lockstep_set_nccl.restype = None
+    capi.lockstep_describe_devices.argtypes = [ctypes.c_int]
+    capi.lockstep_describe_devices.restype = ctypes.c_char_p
+    capi.lockstep_describe_nccl.restype = ctypes.c_char_p
     return loaded_ops, capi
 
 
@@ -115,6 +122,9 @@ class _ContextOptions(ctypes.Structure):
         ("end_after_loss_s", ctypes.c_double),
         ("shared_bytes_per_rank", ctypes.c_longlong),
         ("listener", ctypes.c_int),
+        ("device_backend", ctypes.c_char_p),
+        ("device_channels", ctypes.c_int),
+        ("device_native_sums", ctypes.c_int),
     ]
 
 
@@ -128,6 +138,9 @@ class ConnectionOptions:
       stopped_timeout_s: None if a rank may be stopped for as long as it may be late.
       end_after_loss_s: None if the process never ends by itself after the loss of another rank.
       listener: On rank 0, the descriptor of a socket that listens at `rendezvous`; None if the engine opens one.
+      device_backend: The backend of this rank's GPU, 'nccl' or 'staged'; "": its tensors go through the host's memory.
+      device_channels: How many communicators of NCCL take turns.
+      device_native_sums: Whether NCCL may choose the order of sums.
     """
 
     rank: int
@@ -146,6 +159,9 @@ class ConnectionOptions:
     listener: int | None = None
     listen: str = ""
     timeline: str = ""
+    device_backend: str = ""
+    device_channels: int = 1
+    device_native_sums: bool = False
 
     def _as_c(self) -> _ContextOptions:
         values = dataclasses.asdict(self)
@@ -392,6 +408,28 @@ def describe_parquet(filenames: Sequence[str]) -> dict[str, Any]:
         code = getattr(errors, described["code"])
         raise errors.exception_type_from_error_code(code)(None, None, described["error"])
     return described
+
+
+def describe_devices(*, details: bool) -> dict[str, Any]:
+    """Loads the library for GPUs, and returns what it counts (core/capi/describe_devices.h).
+
+    Args:
+      details: whether each device is described; this takes some of its memory.
+
+    Returns:
+      "runtime", "driver", "count", "why" and "devices"; or only "error", the reason why the library cannot be loaded.
+    """
+    place = libraries.device_place(os.environ)
+    library = b"" if place.library is None else os.fsencode(place.library)
+    capi.lockstep_set_device_library(library, place.missing.encode())
+    return json.loads(capi.lockstep_describe_devices(int(details)).decode("utf-8", "surrogateescape"))
+
+
+def describe_nccl() -> dict[str, Any]:
+    """Loads NCCL, and returns its "version", such as 22809, and "place"; or only "error", the reason why it cannot."""
+    place = libraries.nccl_place(os.environ)
+    capi.lockstep_set_nccl(os.fsencode(place.file), b"" if place.folder is None else os.fsencode(place.folder))
+    return json.loads(capi.lockstep_describe_nccl().decode("utf-8", "surrogateescape"))
 
 
 def check(code: int) -> None:

@@ -97,9 +97,13 @@ def _one_of(*choices: str) -> Callable[[Any], str]:
 
 
 def _to_backend(value: Any) -> str:
-    # HybridBackend's only backend is 'NCCL', its default. Programs that set it get the automatic choice.
+    # HybridBackend's only backend is 'NCCL', its default. Between hosts' memories it means the automatic choice.
     backend = _one_of("auto", "shm", "gloo", "nccl")(_to_str(value).lower())
     return "auto" if backend == "nccl" else backend
+
+
+def _to_device_backend(value: Any) -> str:
+    return _one_of("nccl", "staged", "host")(_to_str(value).lower())
 
 
 def _to_batch_size(value: Any) -> int | None:
@@ -166,11 +170,18 @@ class Options:
       background_saves: whether the checkpoints of a session's `CheckpointSaverHook` are written while training
         continues. With listeners of the program, training still waits.
       pipeline_dense_ga_enabled: without effect: gradients of micro-batches are always summed first.
-      comm_default: backend of the communication engine: 'shm', shared memory of one host; 'gloo', connections between
-        all workers; 'auto', shared memory inside each host and connections between hosts. 'NCCL' is accepted and means
-        'auto'.
-      comm_pool_capacity: without effect: one communicator with one ordered lane serves a whole process.
-      comm_pool_name: without effect, as `comm_pool_capacity`.
+      comm_default: backend of the communication engine between the memories of CPUs: 'shm', shared memory of one host;
+        'gloo', connections between all workers; 'auto', shared memory inside each host and connections between hosts.
+        'NCCL' is accepted and means 'auto'. While it is 'auto' and NCCL moves the tensors of this worker's GPU, its
+        value reads as 'NCCL'.
+      comm_device: backend between the memories of GPUs, for workers with one: 'nccl'; 'staged', copies through the
+        hosts' memories, for several workers on one GPU; 'host', TensorFlow copies tensors to the CPU first. Without a
+        GPU it has no effect.
+      comm_native_sums: whether NCCL takes sums itself, in an order of its own. By default they are taken in the order
+        of ranks, with the same bits as on CPUs.
+      comm_pool_capacity: number of NCCL's communicators for each lane, at most 32, which take turns; without effect on
+        CPUs.
+      comm_pool_name: without effect: a process has one pool.
       comm_wire_dtype: type in which float32 values travel, 'float16' or 'bfloat16'; None: unchanged.
       comm_gradient_wire_dtype: the same for gradients; None: `comm_wire_dtype`.
       stall_timeout_s: seconds that a worker may be late in a collective before the job ends with an error that names
@@ -215,6 +226,8 @@ class Options:
     pipeline_dense_ga_enabled: bool = _option(False, _to_bool, "HB_PIPELINE_DENSE_GA_ENABLED")
 
     comm_default: str = _option("auto", _to_backend, "LOCKSTEP_COMM", "HB_COMM_DEFAULT", fixed_once_connected=True)
+    comm_device: str = _option("nccl", _to_device_backend, "LOCKSTEP_COMM_DEVICE", fixed_once_connected=True)
+    comm_native_sums: bool = _option(False, _to_bool, "LOCKSTEP_COMM_NATIVE_SUMS", fixed_once_connected=True)
     comm_pool_capacity: int = _option(1, _at_least(1), "HB_COMM_POOL_CAPACITY")
     comm_pool_name: str = _option("default", _to_str, "HB_COMM_POOL_NAME")
     comm_wire_dtype: str | None = _option(None, _to_wire_dtype, "HB_COMM_WIRE_DTYPE")
@@ -256,7 +269,7 @@ class Options:
     def update(self, **values: Any) -> dict[str, Any]:
         """Sets all given options, or none if one is refused; returns their values from before."""
         converted = {name: _convert(name, value) for name, value in values.items()}
-        previous = {name: getattr(self, name) for name in converted}
+        previous = {name: self.__dict__.get(name) for name in converted}
         for name in converted:
             fixed = self.__dict__.get("_connected", False) and _SPECS[name].fixed_once_connected
             if fixed and converted[name] != previous[name]:
@@ -303,6 +316,8 @@ class OptionValues(TypedDict, total=False):
     background_saves: bool
     pipeline_dense_ga_enabled: bool
     comm_default: str
+    comm_device: str
+    comm_native_sums: bool
     comm_pool_capacity: int
     comm_pool_name: str
     comm_wire_dtype: str | None
@@ -333,6 +348,19 @@ def _convert(name: str, value: Any) -> Any:
 
 
 _SPECS: dict[str, _Spec] = {field.name: field.metadata["spec"] for field in dataclasses.fields(Options)}
+
+
+def _comm_default(options: Options) -> str:
+    """Returns the value that programs see: 'NCCL' in place of 'auto', if NCCL moves the tensors of this worker."""
+    from lockstep._src.engine import devices
+
+    value = str(options.__dict__["comm_default"])
+    return "NCCL" if value == "auto" and devices.connection(options, warns=False).device_backend == "nccl" else value
+
+
+# A property in the class would be the field's default. Its value is set like any other.
+_open_to_attributes: Any = Options
+_open_to_attributes.comm_default = property(_comm_default)
 
 VARIABLES = frozenset(variable for spec in _SPECS.values() for variable in spec.env)
 

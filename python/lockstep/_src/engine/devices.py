@@ -1,0 +1,83 @@
+"""The GPU of this worker: whether tensors move between the GPUs of the workers, and how (docs/gpu.md).
+
+A worker has a GPU if TensorFlow shows one, and if the library for GPUs can use it. Looking uses no device, so a program
+may choose its GPU afterwards, as Horovod's programs do.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import NamedTuple, Protocol
+
+# The lowest version of NVIDIA's driver for CUDA 13, and the version of CUDA as drivers report it.
+LEAST_DRIVER, LEAST_CUDA = 580, 13000
+# Each channel takes memory of the GPU.
+_MOST_CHANNELS = 32
+
+
+class Settings(Protocol):
+    """The options about devices (options.py)."""
+
+    comm_device: str
+    comm_native_sums: bool
+    comm_pool_capacity: int
+
+
+class Connection(NamedTuple):
+    """The fields of `ConnectionOptions` about this worker's GPU."""
+
+    device_backend: str = ""
+    device_channels: int = 1
+    device_native_sums: bool = False
+
+
+def connection(options: Settings, *, warns: bool) -> Connection:
+    """Returns how this worker's GPU takes part in the job.
+
+    Args:
+      options: the job's settings.
+      warns: whether a GPU that cannot take part is a warning, once in the life of the process.
+    """
+    from lockstep._src.engine import host_memory
+
+    if options.comm_device == "host" or not host_memory.has_gpu():
+        return Connection()
+    if why := problem(options.comm_device):
+        if warns:
+            _warn(why)
+        return Connection()
+    return Connection(options.comm_device, min(options.comm_pool_capacity, _MOST_CHANNELS), options.comm_native_sums)
+
+
+def problem(backend: str) -> str:
+    """Returns why GPUs cannot use a backend here, and what to do; "" if they can."""
+    from lockstep._src.engine import library
+
+    found = library.describe_devices(details=False)
+    if "error" in found:
+        return str(found["error"])
+    if not found["count"]:
+        text = f"{found['runtime']}: {found['why']}"
+        if found["driver"] < LEAST_CUDA:
+            text += f"; install NVIDIA's driver {LEAST_DRIVER} or later"
+        return text
+    return str(library.describe_nccl().get("error", "")) if backend == "nccl" else ""
+
+
+def nccl_version(options: Settings) -> int:
+    """Returns the version of the NCCL that moves this worker's tensors, such as 22809; 0 if none does."""
+    from lockstep._src.engine import library
+
+    if connection(options, warns=False).device_backend != "nccl":
+        return 0
+    return int(library.describe_nccl()["version"])
+
+
+@functools.cache
+def _warn(why: str) -> None:
+    logging.getLogger("lockstep").warning(
+        "TensorFlow shows a GPU, but its tensors go through the host's memory to other workers: %s. Or choose it "
+        "without this warning: option comm_device='host' (LOCKSTEP_COMM_DEVICE=host)",
+        why,
+    )
