@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from horovod.common.process_sets import ProcessSet
 from lockstep import named
-from lockstep._src.compat.horovod import collectives, job
+from lockstep._src.compat.horovod import collectives, helpers, job
 
 
 class HorovodBasics:
@@ -111,8 +111,8 @@ class HorovodBasics:
         return True
 
     def nccl_built(self) -> int:
-        """Returns 0: this version exchanges in the memory of hosts."""
-        return 0
+        """Returns the version of the NCCL that exchanges tensors of this rank's GPU, such as 22809; 0 if none does."""
+        return helpers.nccl_version()
 
     def ddl_built(self) -> bool:
         """Returns False."""
@@ -123,8 +123,8 @@ class HorovodBasics:
         return False
 
     def cuda_built(self) -> bool:
-        """Returns False."""
-        return False
+        """Returns whether tensors on this worker's GPU are exchanged without the CPU's operations."""
+        return helpers.exchanges_on_gpus()
 
     def rocm_built(self) -> bool:
         """Returns False."""

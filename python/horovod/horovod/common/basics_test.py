@@ -4,6 +4,7 @@ from horovod.common.basics import HorovodBasics
 from horovod.tensorflow import mpi_ops
 from lockstep.testing import call_workers
 
+# All of them are false without a GPU (tests/standin/options_test.py has one).
 _BUILT = "mpi_enabled mpi_built nccl_built ddl_built ccl_built cuda_built rocm_built"
 
 

@@ -8,6 +8,7 @@ from lockstep._src.compat.horovod.helpers import (
     gpu_available,
     is_iterable,
     is_version_greater_equal_than,
+    nccl_version,
     num_rank_is_power_2,
     split_list,
 )
@@ -43,8 +44,8 @@ def gloo_built(verbose: bool = False) -> bool:
 
 
 def nccl_built(verbose: bool = False) -> bool:
-    """Returns False: this version exchanges in the memory of hosts."""
-    return False
+    """Returns whether NCCL exchanges tensors on this worker's GPU."""
+    return nccl_version() > 0
 
 
 def ddl_built(verbose: bool = False) -> bool:

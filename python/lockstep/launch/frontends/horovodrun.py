@@ -156,6 +156,12 @@ def _environments(job_hosts: JobHosts, console: Console) -> Environments:
     return of
 
 
+def _has_device_library() -> bool:
+    """Returns whether the library for GPUs lies beside the op library; NCCL is loaded when it is used."""
+    built = importlib.util.find_spec("lockstep._build_info")
+    return built is not None and Path(str(built.origin)).with_name("liblockstep_cuda13.so").is_file()
+
+
 def _build() -> str:
     def mark(there: bool) -> str:
         return "[X]" if there else "[ ]"
@@ -176,6 +182,6 @@ Available Controllers:
 
 Available Tensor Operations:
     {built} shared memory, inside of a machine
-    [ ] NCCL
+    {mark(_has_device_library())} NCCL, between GPUs
     [ ] MPI
     {built} Gloo, between machines"""

@@ -33,6 +33,22 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     return bool(tf.config.list_physical_devices("GPU"))
 
 
+def nccl_version() -> int:
+    """Returns the version of the NCCL that exchanges this worker's tensors, such as 22809; 0 if none does."""
+    from lockstep._src.engine import devices
+    from lockstep._src.engine.context import context
+
+    return devices.nccl_version(context.options)
+
+
+def exchanges_on_gpus() -> bool:
+    """Returns whether tensors on this worker's GPU are exchanged by device code."""
+    from lockstep._src.engine import devices
+    from lockstep._src.engine.context import context
+
+    return bool(devices.connection(context.options, warns=False).device_backend)
+
+
 def cache(function: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `function`, called once for the same arguments."""
     return functools.cache(function)
