@@ -8,9 +8,9 @@ import re
 import socket
 from collections.abc import Callable, Sequence
 
-from lockstep._src.doctor import machine
 from lockstep._src.doctor.checks import address_checks, collective_checks, host_checks, times_of
 from lockstep._src.doctor.findings import Finding, has_problem
+from lockstep._src.doctor.gpus import gpus
 from lockstep._src.doctor.installation import installation, probe, python
 from lockstep._src.doctor.rank import measure
 from lockstep._src.engine.cluster import RANK, Cluster
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     findings = hosts[here]
     findings += [python(), *installation(found := probe())]
     findings += host_checks(cluster.local_world_size if launched else workers)
-    findings += [machine.gpus(found.get("cuda")), *address_checks(cluster, options.port)]
+    findings += [*gpus(found), *address_checks(cluster, options.port)]
     if "library" in found and not options.no_collectives:
         if launched:
             findings += times_of(measure())

@@ -12,7 +12,7 @@ from lockstep._src.engine.build import buildinfo
 _TIMEOUT_S = 300
 # Prints a line of JSON for each thing that was loaded. A crash in one of them leaves the lines before it.
 _PROBE = """
-import json
+import json, os
 from pathlib import Path
 import tensorflow as tf
 print(json.dumps({"tensorflow": tf.__version__, "cuda": tf.test.is_built_with_cuda()}), flush=True)
@@ -20,6 +20,12 @@ try:
   from lockstep._src.engine import libraries, library
   path = libraries.op_library(tf.__version__, Path(tf.__file__).parent)
   print(json.dumps({"library": str(path)}), flush=True)
+  shown = len(tf.config.list_physical_devices("GPU"))
+  print(json.dumps({"shown": shown}), flush=True)
+  if shown:
+    print(json.dumps({"device_library": str(libraries.device_place(os.environ).library)}), flush=True)
+    print(json.dumps({"devices": library.describe_devices(details=True)}), flush=True)
+    print(json.dumps({"nccl": library.describe_nccl()}), flush=True)
 except ImportError as error:
   print(json.dumps({"error": str(error)}), flush=True)
 """
@@ -35,7 +41,9 @@ def probe(executable: str = sys.executable) -> dict[str, Any]:
 
     Returns:
       "tensorflow": its version; "cuda": whether it was built for CUDA; "library": the op library's file, if it was
-      loaded; "error": why not. After a crash "ended" says how the process ended.
+      loaded; "error": why not; "shown": the number of GPUs that TensorFlow shows. If there is one: "device_library",
+      the file of the library for GPUs; "devices" and "nccl", as `library.describe_devices` and `describe_nccl` return
+      them. After a crash "ended" says how the process ended.
     """
     try:
         loaded = subprocess.run(

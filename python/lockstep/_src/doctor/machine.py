@@ -1,10 +1,9 @@
-"""Checks of this machine's processors, memory and GPUs. Each returns findings, and imports no TensorFlow."""
+"""Checks of this machine's processors and memory. Each returns findings, and imports no TensorFlow."""
 
 import errno
 import mmap
 import os
 import resource
-import subprocess
 from pathlib import Path
 
 from lockstep._src.doctor.findings import Finding
@@ -131,29 +130,3 @@ def dev_shm(path: str = "/dev/shm") -> Finding:
         "libraries need more (docker run --shm-size=1g; in Kubernetes an emptyDir with medium: Memory)"
     )
     return Finding(path, "ok", f"{seen}: small", advice)
-
-
-def gpus(has_cuda: bool | None) -> Finding:
-    """Lists the GPUs of this machine.
-
-    Args:
-      has_cuda: Whether TensorFlow was built for CUDA; None: it is not known.
-    """
-    try:
-        listed = subprocess.run(
-            ["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30
-        )
-    except FileNotFoundError:
-        return Finding("GPUs", "ok", "none (no nvidia-smi): workers train on the CPU")
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("GPUs", "problem", f"nvidia-smi does not answer: {error}", "restart the driver, or the machine")
-    names = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
-    if listed.returncode or not names:
-        said = " ".join((listed.stderr or listed.stdout).split()) or f"exit code {listed.returncode}"
-        return Finding(
-            "GPUs", "warning", f"nvidia-smi lists none: {said}", "install or load the driver (modprobe nvidia)"
-        )
-    seen = f"{len(names)}: " + "; ".join(names)
-    if has_cuda is False:
-        return Finding("GPUs", "warning", seen, "this TensorFlow is for the CPU only: install tensorflow[and-cuda]")
-    return Finding("GPUs", "ok", seen)

@@ -1,7 +1,6 @@
 import errno
 import os
 import resource
-import subprocess
 import types
 from pathlib import Path
 
@@ -86,17 +85,3 @@ def test_a_small_dev_shm_is_explained(monkeypatch, blocks, says):
 
 def test_a_missing_dev_shm_is_explained():
     assert "mount a tmpfs" in machine.dev_shm("/no/such/folder").advice
-
-
-@pytest.mark.parametrize(
-    ("code", "said", "has_cuda", "state"),
-    [
-        (0, "GPU 0: H100 (UUID: GPU-1)", True, "ok"),
-        (0, "GPU 0: H100 (UUID: GPU-1)", False, "warning"),
-        (9, "NVIDIA-SMI has failed", True, "warning"),
-    ],
-)
-def test_gpus_that_jobs_cannot_use_are_a_warning(monkeypatch, code, said, has_cuda, state):
-    monkeypatch.setattr(subprocess, "run", lambda words, **how: subprocess.CompletedProcess(words, code, said, ""))
-    finding = machine.gpus(has_cuda)
-    assert finding.state == state and said in finding.seen and bool(finding.advice) == (state == "warning")
