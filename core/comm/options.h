@@ -69,6 +69,10 @@ struct ContextOptions {
   std::string purpose = "engine";  // purpose of the rendezvous, in one line; ranks with another one get an error
   // The backend of this rank's device (core/device/comm), the same on all ranks; "": its tensors are on the CPU.
   std::string device = {};
+  // With 'nccl': the communicators of each lane, which take turns; and whether NCCL adds in its own order. The same on
+  // all ranks (core/device/comm/device_communicator.h).
+  int device_channels = 1;
+  bool native_sums = false;
   std::string interface;  // name, address or network (rendezvous/network_addresses.h) for data between hosts; "": as
                           // rank 0 is reached
   double silence_timeout_s = 8;  // how long a rank of another host may be cut off or frozen before the job ends

@@ -27,13 +27,10 @@ Result<std::unique_ptr<Context>> Context::Create(const ContextOptions& options) 
   return std::unique_ptr<Context>(new Context(options, std::move(communicator), std::move(later)));
 }
 
-Context::Context(ContextOptions options, std::unique_ptr<Communicator> communicator, BackgroundLane::Place later)
-    : options_(std::move(options)),
-      job_(std::make_shared<Job>()),
-      lane_(std::make_unique<Lane>(LaneSpinUs(options_.size), job_)),
-      later_(std::move(later)) {
-  job_->communicator = std::move(communicator);
-}
+Context::Context(const ContextOptions& options, std::unique_ptr<Communicator> communicator, BackgroundLane::Place later)
+    : job_(std::make_shared<LaneJob>(options, std::move(communicator))),
+      lane_(std::make_unique<Lane>(LaneSpinUs(options.size), job_)),
+      later_(std::move(later)) {}
 
 Context::~Context() {
   background_.reset();
@@ -43,7 +40,7 @@ Context::~Context() {
 
 BackgroundLane& Context::background() {
   const MutexLock lock(background_mutex_);
-  if (background_ == nullptr) background_ = std::make_unique<BackgroundLane>(options_, std::move(later_));
+  if (background_ == nullptr) background_ = std::make_unique<BackgroundLane>(options(), std::move(later_));
   return *background_;
 }
 
@@ -61,11 +58,11 @@ void Context::Leave(std::string_view how) {
     const MutexLock lock(background_mutex_);
     if (background_ != nullptr) background_->Leave(how);
   }
-  communicator().Leave(how);
+  job_->Leave(how);
 }
 
 void Context::Abort(const Status& why) {
-  communicator().Abort(why);
+  job_->Abort(why);
   const MutexLock lock(background_mutex_);
   if (background_ != nullptr) background_->Abort(why);
 }

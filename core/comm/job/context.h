@@ -9,6 +9,7 @@
 #include "core/comm/collective/communicator.h"
 #include "core/comm/job/background_lane.h"
 #include "core/comm/job/lane.h"
+#include "core/comm/job/lane_job.h"
 #include "core/comm/job/run_agreement.h"
 #include "core/comm/options.h"
 
@@ -24,8 +25,9 @@ namespace lockstep {
 // LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Context> context, Context::Create(options));
 // context->lane().Post([&] { status = context->communicator().Barrier("start"); done.set_value(); });
 // ```
-// The references that it returns are to objects that it owns: communicator(), lane(), background() and run_agreement()
-// live as long as it does. For posted work, the communicator and the agreement live until that work has run.
+// The references that it returns are to objects that it owns: communicator(), job(), lane(), background() and
+// run_agreement() live as long as it does. For posted work, the job with the communicator and the agreement lives until
+// that work has run.
 // Thread-safe if collectives go through the lane: the communicator accepts one at a time.
 class Context {
  public:
@@ -40,8 +42,10 @@ class Context {
   // not wait: work posted after it runs later, and then the job is left.
   ~Context();
 
-  const ContextOptions& options() const { return options_; }
-  Communicator& communicator() { return *job_->communicator; }
+  const ContextOptions& options() const { return job_->options(); }
+  Communicator& communicator() { return job_->communicator(); }
+  // Returns what work on the lane uses.
+  LaneJob& job() { return *job_; }
   Lane& lane() { return *lane_; }
   // Returns the lane for work beside the steps, which is made at the first call.
   BackgroundLane& background();
@@ -52,20 +56,12 @@ class Context {
   // Does the same with Communicator::Abort.
   void Abort(const Status& why);
   // Returns the agreement of this job's ranks on the graphs that they run.
-  RunAgreement& run_agreement() { return job_->run_agreement; }
+  RunAgreement& run_agreement() { return job_->run_agreement(); }
 
  private:
-  // The objects that work on the lane refers to. The lane's thread has a share, so they outlive the context if its last
-  // owner is destroyed on the lane.
-  struct Job {
-    std::unique_ptr<Communicator> communicator;
-    RunAgreement run_agreement;
-  };
+  Context(const ContextOptions& options, std::unique_ptr<Communicator> communicator, BackgroundLane::Place later);
 
-  Context(ContextOptions options, std::unique_ptr<Communicator> communicator, BackgroundLane::Place later);
-
-  const ContextOptions options_;
-  std::shared_ptr<Job> job_;
+  const std::shared_ptr<LaneJob> job_;
   std::unique_ptr<Lane> lane_;
   Mutex background_mutex_;
   BackgroundLane::Place later_ LOCKSTEP_GUARDED_BY(background_mutex_);                 // until the lane is made

@@ -68,9 +68,9 @@ struct CommOptions {
 // and the host's communicator as well. Streams that wait for a ticket go on after an error; the data is undefined then,
 // so a program checks the ticket's status before it uses results for good (Ticket::Then).
 //
-// The host's communicator has to outlive this one. No other code makes its collectives or uses its links meanwhile,
-// except by this object's methods. Threads: one call at a time, as for Communicator; any thread may call Abort, Leave
-// and the getters.
+// The host's communicator has to outlive this one. The thread that makes the calls may also use it directly, after
+// ReleaseHost; nothing else makes its collectives or uses its links. Threads: one call at a time, as for Communicator;
+// any thread may call Abort, Leave and the getters.
 class DeviceCommunicator {
  public:
   // Waits until the calls have ended, and leaves.
@@ -112,6 +112,8 @@ class DeviceCommunicator {
   virtual Result<Ticket> Adasum(std::string_view name, DType dtype, std::span<const int64_t> counts_of_tensors,
                                 const void* in, void* out, Stream after) = 0;
 
+  // Waits until no call of this object uses the host's communicator, so that the calling thread may.
+  virtual void ReleaseHost() {}
   // As in Communicator, over the host's. They wait for no stream.
   virtual Status Barrier(std::string_view name) = 0;
   virtual Status Decline(std::string_view name, const Status& why) = 0;
