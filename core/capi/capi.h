@@ -48,6 +48,9 @@ typedef struct {
   double end_after_loss_s;
   long long shared_bytes_per_rank;
   int listener;
+  const char* device_backend;
+  int device_channels;
+  int device_native_sums;
 } LockstepContextOptions;
 
 // Joins the other ranks at the rendezvous and makes the default context. Blocks until all ranks are there, or up to
