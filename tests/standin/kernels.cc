@@ -58,13 +58,13 @@ class OnDevice : public tf::OpKernel {
 
   // Shapes of outputs may depend on values, so it waits for the work, which the stream puts into order.
   void Compute(tf::OpKernelContext* context) override {
-    const Result<device::Stream> stream = RawStream(context);
-    OP_REQUIRES(context, stream.ok(), absl::InternalError(stream.status().message()));
+    const Result<RawDevice> device = RawDeviceOf(context);
+    OP_REQUIRES(context, device.ok(), absl::InternalError(device.status().message()));
     Count(kLaunches, 0);
     std::mutex mutex;
     std::condition_variable ended;
     bool has_ended = false;
-    reinterpret_cast<emulator::Stream*>(*stream)->Post([&] {
+    reinterpret_cast<emulator::Stream*>(device->stream)->Post([&] {
       kernel_->Compute(context);
       const std::lock_guard lock(mutex);
       has_ended = true;

@@ -1,11 +1,9 @@
 #include "tf/bridge/host_memory.h"
 
 #include <memory>
-#include <set>
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
 #include "tensorflow/core/framework/node_properties.h"
@@ -71,23 +69,15 @@ class FactoryOnHost : public tf::kernel_factory::OpKernelFactory {
 
 }  // namespace
 
-void lockstep_register_kernels_for_gpus() {
-  const auto is_ours = [](const tf::KernelDef& kernel) { return absl::StartsWith(kernel.op(), "Lockstep"); };
-  const tf::KernelList kernels = tf::GetFilteredRegisteredKernels(is_ours);
-  std::set<std::string> of_gpus;
-  for (const tf::KernelDef& kernel : kernels.kernel()) {
-    if (kernel.device_type() == tf::DEVICE_GPU) of_gpus.insert(kernel.op());
-  }
-  for (const tf::KernelDef& kernel : kernels.kernel()) {
-    const tf::OpDef* op = nullptr;
-    if (of_gpus.contains(kernel.op()) || !tf::OpRegistry::Global()->LookUpOpDef(kernel.op(), &op).ok()) continue;
-    auto of_gpu = std::make_unique<tf::KernelDef>(kernel);
-    of_gpu->set_device_type(tf::DEVICE_GPU);
-    for (const auto& input : op->input_arg()) of_gpu->add_host_memory_arg(input.name());
-    for (const auto& output : op->output_arg()) of_gpu->add_host_memory_arg(output.name());
-    // It takes the definition.
-    tf::kernel_factory::OpKernelRegistrar(of_gpu.release(), "lockstep on the host", std::make_unique<FactoryOnHost>());
-  }
+void RegisterOnHost(const tf::KernelDef& kernel) {
+  const tf::OpDef* op = nullptr;
+  if (!tf::OpRegistry::Global()->LookUpOpDef(kernel.op(), &op).ok()) return;
+  auto of_gpu = std::make_unique<tf::KernelDef>(kernel);
+  of_gpu->set_device_type(tf::DEVICE_GPU);
+  for (const auto& input : op->input_arg()) of_gpu->add_host_memory_arg(input.name());
+  for (const auto& output : op->output_arg()) of_gpu->add_host_memory_arg(output.name());
+  // It takes the definition.
+  tf::kernel_factory::OpKernelRegistrar(of_gpu.release(), "lockstep on the host", std::make_unique<FactoryOnHost>());
 }
 
 Result<tf::Tensor> AllocateTemporary(tf::OpKernelContext* context, tf::DataType dtype, const tf::TensorShape& shape) {

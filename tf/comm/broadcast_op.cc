@@ -23,15 +23,11 @@ class BroadcastKernel : public CollectiveKernel {
   }
 
  protected:
-  // The other ranks allocate as much memory as their own inputs have. A root that is not a rank of the job is
-  // INVALID_ARGUMENT on all ranks; the size of the job is not known when the graph is built.
+  // The other ranks allocate as much memory as their own inputs have.
   Result<Exchange> Prepare(const Call& call) override {
     tf::OpKernelContext* const context = call.context;
     Communicator& communicator = call.engine.communicator();
-    if (root_ < 0 || root_ >= communicator.size()) {
-      return InvalidArgument(absl::StrCat("broadcast '", name(), "': root ", root_, " is not a rank of a job of size ",
-                                          communicator.size()));
-    }
+    LOCKSTEP_RETURN_IF_ERROR(CheckRoot(root_, name(), communicator));
     tf::OpInputList inputs;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(context->input_list("tensors", &inputs)));
     int64_t bytes = 0;

@@ -1,12 +1,12 @@
 // The path of a collective through the threads:
 //
-//   TensorFlow's thread     ComputeAsync: Prepare, register for cancellation, post; returns
-//   the lane's thread       the Exchange, in turn with other kernels' exchanges; then done(), which continues the graph
+//   TensorFlow's thread     ComputeAsync: WorkOf, register for cancellation, post; returns
+//   the lane's thread       the work, in turn with other kernels' work; then done(), which continues the graph
 //   a thread that cancels   OnCancel: schedules a check in one second, and returns
-//   TensorFlow's timer      aborts the communicator if the collective is still running
+//   TensorFlow's timer      aborts the lane's job if the collective is still running
 //
-// done() is called on the lane; TensorFlow runs the nodes that become ready on its own threads. An asynchronous kernel
-// must call done() once on every path: after it, context and kernel may be destroyed.
+// done() is called on the lane, or on a thread of devices; TensorFlow runs the nodes that become ready on its own
+// threads. An asynchronous kernel must call done() once on every path: after it, context and kernel may be destroyed.
 #include "tf/comm/collective_kernel.h"
 
 #include <atomic>
@@ -30,8 +30,8 @@ constexpr int64_t kCancelGraceUs = 1'000'000;
 
 // Connects one collective with the cancellation of its step. The collective and the closures of a cancellation share
 // it; the closures may outlive the collective. Watch is called once before the collective is posted, Finish once on the
-// lane, and OnCancel at any time in between, on any thread. It holds the engine weakly, so that a waiting closure keeps
-// no job alive.
+// thread that ends the call, and OnCancel at any time in between. It holds the engine weakly, so that a waiting closure
+// keeps no job alive.
 class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
  public:
   CancelGuard(const std::shared_ptr<Context>& engine, std::string name) : engine_(engine), name_(std::move(name)) {}
@@ -61,9 +61,9 @@ class CancelGuard : public std::enable_shared_from_this<CancelGuard> {
     tf::Env::Default()->SchedClosureAfter(kCancelGraceUs, [self = shared_from_this()] {
       if (self->finished_.load()) return;
       if (const std::shared_ptr<Context> engine = self->engine_.lock()) {
-        engine->communicator().Abort(Cancelled(absl::StrCat("the step was cancelled while '", self->name_,
-                                                            "' waited for its peers: another operation of this rank "
-                                                            "failed, or its session was closed")));
+        engine->job().Abort(Cancelled(absl::StrCat("the step was cancelled while '", self->name_,
+                                                   "' waited for its peers: another operation of this rank failed, or "
+                                                   "its session was closed")));
       }
     });
   }
@@ -86,46 +86,54 @@ std::string NameOf(const tf::NodeDef& node) {
 
 }  // namespace
 
-CollectiveKernel::CollectiveKernel(tf::OpKernelConstruction* construction)
+LaneKernel::LaneKernel(tf::OpKernelConstruction* construction)
     : AsyncOpKernel(construction), collective_name_(NameOf(construction->def())) {}
 
-// Finds the engine, prepares, declines if preparation failed, watches for cancellation, and posts. Every exit calls
-// done() exactly once; after it, kernel and context must not be touched.
-void CollectiveKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback done) {
+// Finds the engine, gets the work, watches for cancellation, and posts. Every exit calls done() exactly once; after it,
+// kernel and context must not be touched.
+void LaneKernel::ComputeAsync(tf::OpKernelContext* context, DoneCallback done) {
   Result<std::shared_ptr<Context>> engine = DefaultContext();
   OP_REQUIRES_ASYNC(context, engine.ok(), ToTensorFlow(engine.status()), done);
 
-  Result<Exchange> exchange = Prepare({context, **engine});
+  Work work = WorkOf({context, **engine});
   // There is nothing to wait for; it is not posted to the lane.
-  if (exchange.ok() && !*exchange) {
+  if (!work) {
     done();
     return;
   }
-  // A failed preparation takes the collective's place on the lane, in its order, so that all ranks end the same call.
-  if (!exchange.ok()) {
-    exchange = Exchange([this, why = exchange.status()](Communicator& communicator) {
-      return communicator.Decline(collective_name_, why);
-    });
-  }
 
-  // This comes after Prepare: the watch covers the time on the lane, which is the only part that can be long.
+  // This comes after WorkOf: the watch covers the time on the lane, which is the only part that can be long.
   auto guard = std::make_shared<CancelGuard>(*engine, collective_name_);
   // A collective of an already cancelled step is left out. Peers whose step failed alike leave it out as well. Other
   // peers wait for it until this rank leaves, calls another collective, or the stall timeout ends the job.
   OP_REQUIRES_ASYNC(context, guard->Watch(context->cancellation_manager()),
                     absl::CancelledError(absl::StrCat("'", name(), "' was cancelled before it began")), done);
 
-  // A plain reference suffices: the lane keeps the communicator until it has run everything.
-  Communicator& communicator = (*engine)->communicator();
+  End end = [context, guard = std::move(guard), done = std::move(done)](const Status& status) {
+    guard->Finish();
+    if (!status.ok()) context->SetStatus(ToTensorFlow(status));
+    done();
+  };
+  // A plain reference suffices: the lane keeps the job until it has run everything.
   (*engine)->lane().Post(
-      [context, guard = std::move(guard), exchange = *std::move(exchange), done = std::move(done), &communicator] {
-        const int64_t begin_ns = SteadyNs();
-        const Status status = exchange(communicator);
-        if (LaneCounters* const counters = communicator.counters()) counters->AddExchange(SteadyNs() - begin_ns);
-        guard->Finish();
-        if (!status.ok()) context->SetStatus(ToTensorFlow(status));
-        done();
-      });
+      [work = std::move(work), end = std::move(end), &job = (*engine)->job()]() mutable { work(job, std::move(end)); });
+}
+
+// A failed preparation takes the collective's place on the lane, in its order, so that all ranks end the same call.
+LaneKernel::Work CollectiveKernel::WorkOf(const Call& call) {
+  Result<Exchange> exchange = Prepare(call);
+  if (exchange.ok() && !*exchange) return nullptr;
+  if (!exchange.ok()) {
+    exchange = Exchange([this, why = exchange.status()](Communicator& communicator) {
+      return communicator.Decline(collective_name(), why);
+    });
+  }
+  return [exchange = *std::move(exchange)](LaneJob& job, const End& end) {
+    const int64_t begin_ns = SteadyNs();
+    const Status status = exchange(job.OwnCommunicator());
+    if (LaneCounters* const counters = job.communicator().counters()) counters->AddExchange(SteadyNs() - begin_ns);
+    end(status);
+  };
 }
 
 // Works in one pass: appends characters, and at the end of each part removes its digits if a '_' precedes them.
@@ -186,6 +194,12 @@ std::string ShapeSignature(const tf::OpInputList& tensors) {
   }
   absl::StrAppend(&result, " and ", tensors.size() - 1, " more (#", absl::Hex(hash, absl::kZeroPad16), ")");
   return result;
+}
+
+Status CheckRoot(int root, std::string_view node, const Communicator& communicator) {
+  if (root >= 0 && root < communicator.size()) return OkStatus();
+  return InvalidArgument(
+      absl::StrCat("broadcast '", node, "': root ", root, " is not a rank of a job of size ", communicator.size()));
 }
 
 }  // namespace lockstep

@@ -14,25 +14,61 @@
 
 namespace lockstep {
 
-// Base of every kernel that communicates. A kernel implements two steps, and this class does the rest:
+// Base of every kernel that communicates on the context's lane: of CollectiveKernel below, and of the kernels for GPUs
+// (device_kernel.h). No thread of TensorFlow waits for a peer: ComputeAsync posts to the lane and returns.
+//
+// Cancellation (a failing step, session.close): the collective gets one second to end. If the step fails on all ranks
+// alike, the peers arrive in this time and nothing is lost. Then the lane's job is aborted, and the peers get the
+// reason.
+//
+// Concurrent runs share kernels, so a kernel keeps no state of a call. Collectives reach the lane in the order in which
+// TensorFlow runs them; the pass in tf/graph makes this order the same on all ranks.
+class LaneKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit LaneKernel(tensorflow::OpKernelConstruction* construction);
+
+  // Final, so that the common part exists once. FAILED_PRECONDITION if the process has joined no job, CANCELLED if the
+  // step was cancelled before the collective began.
+  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
+
+ protected:
+  // The arguments of a kernel's call: its inputs and outputs, and the engine, which also lives until the work has
+  // ended.
+  struct Call {
+    tensorflow::OpKernelContext* context;  // valid until the work has ended
+    Context& engine;
+  };
+  // Ends a call, once, on any thread: now or later.
+  using End = std::function<void(const Status&)>;
+  // The work that runs on the lane. It is copied on the way, so keep large state in a shared_ptr. It must not throw.
+  using Work = std::function<void(LaneJob& job, End end)>;
+
+  // Returns the work of a call, on TensorFlow's thread; empty if there is nothing to wait for. It must be empty on all
+  // ranks or on none, or some ranks would wait for a collective that others leave out. Several threads may call it at
+  // once.
+  virtual Work WorkOf(const Call& call) = 0;
+
+  // Returns the collective's name in errors and in the comparison between ranks. This is the
+  // name of an eager call (LOCKSTEP_NAME_ATTR), or the node's name without the numbers that TensorFlow appends to make
+  // it unique. These may differ if only one rank writes summaries.
+  const std::string& collective_name() const { return collective_name_; }
+
+ private:
+  const std::string collective_name_;
+};
+
+// Base of the kernels whose tensors are in the host's memory. A kernel implements two steps, and this class does the
+// rest:
 //
 //   Prepare   on TensorFlow's thread: checks this rank's arguments, allocates, packs. Never waits.
 //   Exchange  what Prepare returned: runs on the context's lane, one at a time; may wait for the other ranks. It writes
 //             or allocates the outputs.
 //
-// No thread of TensorFlow waits for a peer: ComputeAsync posts to the lane and returns.
-//
 // An error in Prepare may concern only this rank, while peers already wait in the collective. So it is declined: all
 // ranks raise the error and stay usable. Therefore all checks of arguments belong into Prepare. An Exchange of several
 // collectives that fails between two of them declines the next one itself.
 //
-// Cancellation (a failing step, session.close): the collective gets one second to end. If the step fails on all ranks
-// alike, the peers arrive in this time and nothing is lost. Then the communicator is aborted, and the peers get the
-// reason.
-//
-// Concurrent runs share kernels, so Prepare keeps no state in the kernel. Inputs and outputs live until the Exchange
-// has returned, so it may hold their addresses. Collectives reach the lane in the order in which TensorFlow runs them;
-// the pass in tf/graph makes this order the same on all ranks.
+// Inputs and outputs live until the Exchange has returned, so it may hold their addresses.
 // ```cpp
 // class SumKernel : public CollectiveKernel {
 //   Result<Exchange> Prepare(const Call& call) override {
@@ -45,37 +81,18 @@ namespace lockstep {
 //   }
 // };
 // ```
-class CollectiveKernel : public tensorflow::AsyncOpKernel {
+class CollectiveKernel : public LaneKernel {
  public:
-  explicit CollectiveKernel(tensorflow::OpKernelConstruction* construction);
-
-  // Final, so that the common part exists once. FAILED_PRECONDITION if the process has joined no job, CANCELLED if the
-  // step was cancelled before the collective began.
-  void ComputeAsync(tensorflow::OpKernelContext* context, DoneCallback done) final;
+  using LaneKernel::LaneKernel;
 
  protected:
-  // The work that runs on the lane. It is copied on the way, so keep large state in a shared_ptr. It must not throw.
   using Exchange = std::function<Status(Communicator&)>;
 
-  // The arguments of a kernel's call: its inputs and outputs, and the engine, which also lives until the exchange has
-  // ended.
-  struct Call {
-    tensorflow::OpKernelContext* context;  // valid until the exchange has ended
-    Context& engine;
-  };
-
-  // Checks, allocates and packs. An empty Exchange means that there is nothing to wait for: the outputs are ready. It
-  // must be empty on all ranks or on none, or some ranks would wait for a collective that others leave out. Several
-  // threads may call it at once.
+  // Checks, allocates and packs. An empty Exchange means that there is nothing to wait for: the outputs are ready.
   virtual Result<Exchange> Prepare(const Call& call) = 0;
 
-  // Returns the collective's name in errors and in the comparison between ranks. This is the
-  // name of an eager call (LOCKSTEP_NAME_ATTR), or the node's name without the numbers that TensorFlow appends to make
-  // it unique. These may differ if only one rank writes summaries.
-  const std::string& collective_name() const { return collective_name_; }
-
  private:
-  const std::string collective_name_;
+  Work WorkOf(const Call& call) final;
 };
 
 // Returns `name` without "_<digits>" at the end of its parts: "scope_2/dense_1/all_reduce" is "scope/dense/all_reduce".
@@ -88,6 +105,10 @@ std::string ShapeSignature(const tensorflow::OpInputList& tensors);
 // Returns the reduction that the op's attribute reduce_op (LOCKSTEP_REDUCE_OP_ATTR) names. Fails the construction for
 // the mean of an integer input 0: so it fails on every rank, before any collective begins.
 ReduceOp ReduceOpOf(tensorflow::OpKernelConstruction* construction);
+
+// INVALID_ARGUMENT, on all ranks, for a root that is not a rank of the job. Its size is not known when the graph is
+// built.
+Status CheckRoot(int root, std::string_view node, const Communicator& communicator);
 
 // Registers `Kernel` for op `name` on the CPU.
 #define LOCKSTEP_COLLECTIVE_KERNEL(name, Kernel) \

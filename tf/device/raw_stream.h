@@ -6,8 +6,13 @@
 
 namespace lockstep {
 
-// Returns the stream into which a kernel of a GPU puts its work: CUDA's, or the one of a plug-in for devices. It lives
-// as long as the device. INTERNAL if the kernel's device has none, as a CPU has.
-Result<device::Stream> RawStream(tensorflow::OpKernelContext* context);
+// The GPU of a kernel, as CUDA or a plug-in for devices knows it.
+struct RawDevice {
+  int number;
+  device::Stream stream;  // into which the kernel puts its work; it lives as long as the device
+};
+
+// Returns a kernel's GPU. INTERNAL if the kernel's device has no stream, as a CPU has none.
+Result<RawDevice> RawDeviceOf(tensorflow::OpKernelContext* context);
 
 }  // namespace lockstep

@@ -47,6 +47,15 @@ _ERRORS: tuple[type[tf.errors.OpError] | None, ...] = (
 )
 
 
+def _set_device_library(capi: ctypes.CDLL) -> None:
+    """Says where the library for GPUs lies. It comes before the registration of kernels, which depends on it."""
+    capi.lockstep_set_device_library.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    capi.lockstep_set_device_library.restype = None
+    place = libraries.device_place(os.environ)
+    library = b"" if place.library is None else os.fsencode(place.library)
+    capi.lockstep_set_device_library(library, place.missing.encode())
+
+
 def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     try:
         loaded_ops = tf.load_op_library(str(path))
@@ -56,6 +65,7 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
             "Install lockstep-tf again"
         ) from e
     capi = ctypes.CDLL(str(path))  # finds the loaded library and does not load a second one
+    _set_device_library(capi)
     capi.lockstep_register_kernels_for_gpus.restype = None
     capi.lockstep_register_kernels_for_gpus()
     capi.lockstep_init.argtypes = [ctypes.POINTER(_ContextOptions)]
@@ -93,8 +103,6 @@ def _load(path: Path) -> tuple[ModuleType, ctypes.CDLL]:
     capi.lockstep_describe_parquet.restype = ctypes.c_char_p
     capi.lockstep_set_arrow.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_char_p), ctypes.c_int, ctypes.c_char_p]
     capi.lockstep_set_arrow.restype = None
-    capi.lockstep_set_device_library.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
-    capi.lockstep_set_device_library.restype = None
     capi.lockstep_set_nccl.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     capi.lockstep_set_nccl.restype = None
     capi.lockstep_describe_devices.argtypes = [ctypes.c_int]
@@ -419,9 +427,6 @@ def describe_devices(*, details: bool) -> dict[str, Any]:
     Returns:
       "runtime", "driver", "count", "why" and "devices"; or only "error", the reason why the library cannot be loaded.
     """
-    place = libraries.device_place(os.environ)
-    library = b"" if place.library is None else os.fsencode(place.library)
-    capi.lockstep_set_device_library(library, place.missing.encode())
     return json.loads(capi.lockstep_describe_devices(int(details)).decode("utf-8", "surrogateescape"))
 
 
