@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from lockstep._src.collectives.exchangeable import as_tensors
+from lockstep._src.engine import host_memory
 from lockstep._src.engine.context import context
 from lockstep._src.engine.library import ops
 
@@ -142,7 +143,7 @@ def alltoall(
     """
     context.ensure_initialized()
     (tensor,) = as_tensors("alltoall", "LockstepAllToAll", [tensor], [name])
-    with tf.name_scope(name or "alltoall"):
+    with tf.name_scope(name or "alltoall"), host_memory.on_host():
         # If the rows cannot be divided evenly, the sum of the splits differs, and the op fails on all ranks.
         splits = tf.fill([_world()], _rows(tensor) // _world()) if splits is None else tf.cast(splits, tf.int64)
     result = ops.lockstep_all_to_all(tensor, splits, lockstep_priority=priority, **named_call(name, "alltoall"))
@@ -169,7 +170,7 @@ def reducescatter(
         raise ValueError(f"reducescatter: op is {op!r}, wanted one of {', '.join(REDUCE_OPS)}")
     context.ensure_initialized()
     (tensor,) = as_tensors("reducescatter", "LockstepReduceScatter", [tensor], [name])
-    with tf.name_scope(name or "reducescatter"):
+    with tf.name_scope(name or "reducescatter"), host_memory.on_host():
         counts = _even_shares(_rows(tensor)) if counts is None else tf.cast(counts, tf.int64)
     return ops.lockstep_reduce_scatter(
         tensor, counts, reduce_op=op, lockstep_priority=priority, **named_call(name, "reducescatter")

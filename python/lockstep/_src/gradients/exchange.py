@@ -21,6 +21,7 @@ import tensorflow as tf
 from lockstep._src.collectives import named
 from lockstep._src.collectives.lanes import Lane, NamedLane, OrderedLane
 from lockstep._src.collectives.slices import values_of, with_values
+from lockstep._src.engine import host_memory
 from lockstep._src.gradients import grouping, loss_divisors, provenance
 from lockstep._src.gradients.agreed_variables import Gradient, described
 from lockstep._src.gradients.graphs import after
@@ -117,10 +118,11 @@ class GradientExchange:
                 with after(lane.agree(lambda: described(result, of, self.order(), self.local), begin)):
                     for group in self._groups(shared, result, of):
                         together, called = [result[i] for i in group], [names[i] for i in group]
-                        if isinstance(together[0], tf.IndexedSlices):
-                            _put(result, group, self._gathered(together, called))
-                            continue
-                        with _on(how.device_dense):
+                        has_slices = isinstance(together[0], tf.IndexedSlices)
+                        with _on(how.device_sparse if has_slices else how.device_dense, of[group[0]]):
+                            if has_slices:
+                                _put(result, group, self._gathered(together, called))
+                                continue
                             travelling, contexts = self._compressed(together)
                             bucket, factor = next(buckets), how.predivide_factor
                             reduced = lane.allreduce(travelling, called, how.reduction, bucket, factor)
@@ -223,23 +225,24 @@ class GradientExchange:
     def _groups(self, shared: list[int], gradients: Sequence[Any], variables: Sequence[Any]) -> list[list[int]]:
         """Returns groups of places of gradients that are sent together: dense ones, or slices."""
         if self.how.buckets is not None:
-            return grouping.in_buckets(shared, gradients, self.how.buckets)
-        return grouping.in_groups(shared, gradients, variables, self.how.groups)
+            groups = grouping.in_buckets(shared, gradients, self.how.buckets)
+        else:
+            groups = grouping.in_groups(shared, gradients, variables, self.how.groups)
+        return [part for group in groups for part in grouping.by_place(group, variables)]
 
     def _gathered(self, gradients: list[tf.IndexedSlices], names: list[str]) -> list[tf.IndexedSlices]:
         if self.how.reduction not in ("mean", "sum"):
             raise NotImplementedError(
                 f"{self.name}: slices have no reduction {self.how.reduction!r}; sparse_as_dense makes them dense"
             )
-        with _on(self.how.device_sparse):
-            travelling, contexts = self._compressed([gradient.values for gradient in gradients])
-            values = self._decompressed(self.lane.allgather(travelling, [f"{n}_values" for n in names]), contexts)
-            indices = self.lane.allgather([gradient.indices for gradient in gradients], [f"{n}_indices" for n in names])
-            all_slices = [
-                tf.IndexedSlices(v, i, gradient.dense_shape)
-                for v, i, gradient in zip(values, indices, gradients, strict=True)
-            ]
-            return all_slices if self.how.reduction == "sum" else self._divided(all_slices)
+        travelling, contexts = self._compressed([gradient.values for gradient in gradients])
+        values = self._decompressed(self.lane.allgather(travelling, [f"{n}_values" for n in names]), contexts)
+        indices = self.lane.allgather([gradient.indices for gradient in gradients], [f"{n}_indices" for n in names])
+        all_slices = [
+            tf.IndexedSlices(v, i, gradient.dense_shape)
+            for v, i, gradient in zip(values, indices, gradients, strict=True)
+        ]
+        return all_slices if self.how.reduction == "sum" else self._divided(all_slices)
 
     def _divided(self, gradients: Sequence[Any]) -> list[Any]:
         divided = self.lane.divided([values_of(gradient) for gradient in gradients])
@@ -272,8 +275,13 @@ def _make_others_skip(local: Sequence[Any], shared: Sequence[int], result: list[
 
 
 @contextlib.contextmanager
-def _on(device: str) -> Iterator[None]:
-    with tf.device(device) if device else contextlib.nullcontext():
+def _on(device: str, variable: Any) -> Iterator[None]:
+    """Places operations on a device; "": gradients of a variable in the host's memory stay there."""
+    if device:
+        place: contextlib.AbstractContextManager[Any] = tf.device(device)
+    else:
+        place = host_memory.on_host() if grouping.is_on_host(variable) else contextlib.nullcontext()
+    with place:
         yield
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from lockstep._src.collectives.lanes import by_type
+from lockstep._src.engine import host_memory
 from lockstep._src.gradients.variable_sets import key
 
 
@@ -51,6 +52,25 @@ def in_buckets(shared: Sequence[int], gradients: Sequence[Any], number: int) -> 
 def _bytes(tensor: tf.Tensor) -> int:
     # A gradient of unknown shape counts as one element. It only shifts the borders of buckets, on all workers alike.
     return (tensor.shape.num_elements() or 1) * tensor.dtype.size
+
+
+def by_place(group: list[int], variables: Sequence[Any]) -> list[list[int]]:
+    """Divides a group by the memory of the variables, so that no gradient is copied to a GPU only to be exchanged.
+
+    Args:
+      group: places of gradients.
+      variables: one for each gradient of this rank.
+    """
+    if not host_memory.has_gpu():
+        return [group]
+    on_host = [i for i in group if is_on_host(variables[i])]
+    elsewhere = [i for i in group if i not in on_host]
+    return [part for part in (elsewhere, on_host) if part]
+
+
+def is_on_host(variable: Any) -> bool:
+    """Returns whether a variable is in the host's memory."""
+    return host_memory.is_on_host(getattr(variable, "_value", variable).device)
 
 
 def in_groups(
