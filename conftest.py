@@ -24,7 +24,9 @@ When a test has joined a job in the process of the tests, it leaves the job befo
 
 import collections
 import functools
+import importlib.metadata
 import math
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -59,6 +61,16 @@ def pytest_configure() -> None:
     for ignored in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(ignored) is signal.SIG_IGN:
             signal.signal(ignored, lambda *_: None)
+    # Kernels for GPUs are registered when the op library is loaded, which the fork server of workers does once for all
+    # tests. So all tests have the emulated library; without a stand-in device (tests/standin) nothing uses it.
+    libraries = Path(__file__).parent.glob(f"build/tf-{_tensorflow_version()}/core/device/liblockstep_emulated.so")
+    for library in libraries:
+        os.environ.setdefault("LOCKSTEP_DEVICE_LIBRARY", str(library))
+
+
+def _tensorflow_version() -> str:
+    (distribution,) = importlib.metadata.packages_distributions()["tensorflow"][:1]
+    return importlib.metadata.version(distribution)
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,13 @@ import ctypes
 import functools
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.framework import load_library
 
 from lockstep._src.engine import libraries
+from lockstep.testing import workers
 
 _MINOR = ".".join(tf.__version__.split(".")[:2])
 _BUILD = Path(__file__).parents[2] / "build" / f"tf-{tf.__version__}"
@@ -63,6 +64,16 @@ def environment(devices: int = 1, delay_us: int = 0, backend: str = "nccl") -> d
     }
 
 
+def everywhere(folder: Path, **options: Any) -> dict[str, str]:
+    """Returns the variables with which all workers of `call_workers`, and all programs, have stand-in devices.
+
+    Args:
+      folder: as for `installed`.
+      **options: as for `environment`.
+    """
+    return {**environment(**options), **installed(folder), workers.CALLED_FIRST: f"{__name__}:load"}
+
+
 def installed(folder: Path) -> dict[str, str]:
     """Returns the variables with which TensorFlow finds the plug-in at its import, for programs as they are.
 
@@ -84,7 +95,8 @@ def work_of_programs(folder: Path) -> list[Work]:
 
 def load() -> None:
     """Adds the stand-in devices to this process, which has not used any device before."""
-    load_library.load_pluggable_device_library(str(PLUGIN))
+    if not tf.config.list_physical_devices("GPU"):
+        load_library.load_pluggable_device_library(str(PLUGIN))
     wanted, found = int(os.environ["LOCKSTEP_STANDIN_DEVICES"]), tf.config.list_physical_devices("GPU")
     if len(found) != wanted:
         raise RuntimeError(f"TensorFlow sees {found}, wanted {wanted} stand-in devices: were devices used before?")

@@ -13,6 +13,7 @@ import functools
 import multiprocessing.forkserver
 import os
 import pickle
+import pkgutil
 import random
 import runpy
 import secrets
@@ -31,6 +32,8 @@ from lockstep.launch.base.environment import replace_environment, replaced_envir
 
 # The time in seconds between SIGTERM and SIGKILL for a worker.
 _KILL_AFTER_S = 2.0
+# The name of a variable with a function, "module:function", that each worker of a function calls first.
+CALLED_FIRST = "LOCKSTEP_TEST_CALLED_FIRST"
 # Tests give the time that workers may take on a quiet machine. On a busy machine, workers get this many times as much,
 # but at most 540 s, because pytest ends a test after 600 s.
 _BUSY_FACTOR, _MAX_TIMEOUT_S = 4, 540.0
@@ -265,6 +268,8 @@ def _work(function: Callable[..., Any], args: Sequence[Any], base: str, environm
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     exit_code = 0
     try:
+        if first := os.environ.get(CALLED_FIRST):
+            pkgutil.resolve_name(first)()
         result = pickle.dumps((function(*args), None))
     except BaseException:
         result = pickle.dumps((None, traceback.format_exc()))
