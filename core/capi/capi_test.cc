@@ -28,7 +28,10 @@ LockstepContextOptions OptionsOf(int rank, int size) {
           .silence_timeout_s = 10,
           .end_after_loss_s = LOCKSTEP_NEVER_S,
           .shared_bytes_per_rank = 1 << 20,
-          .listener = LOCKSTEP_NO_LISTENER};
+          .listener = LOCKSTEP_NO_LISTENER,
+          .device_backend = "",
+          .device_channels = 1,
+          .device_native_sums = 0};
 }
 int Init(int rank, int size) {
   const LockstepContextOptions options = OptionsOf(rank, size);
