@@ -17,7 +17,7 @@ TEST(DescribeDevicesTest, AMissingLibraryIsAnError) {
   lockstep_set_device_library("", "build it with make gpu");
   EXPECT_STREQ(lockstep_describe_devices(0), "{\"error\": \"build it with make gpu\"}");
   lockstep_set_device_library("/nowhere/liblockstep_cuda13.so", "");
-  EXPECT_THAT(lockstep_describe_devices(1), StartsWith("{\"error\": \"/nowhere/liblockstep_cuda13.so cannot be"));
+  EXPECT_THAT(lockstep_describe_devices(1), HasSubstr("library /nowhere/liblockstep_cuda13.so cannot be loaded"));
 }
 
 TEST(DescribeDevicesTest, DescribesTheDevicesOfTheLibrary) {
@@ -29,11 +29,8 @@ TEST(DescribeDevicesTest, DescribesTheDevicesOfTheLibrary) {
   EXPECT_THAT(described, HasSubstr(", \"peers\": []}]}"));
 }
 
-TEST(DescribeDevicesTest, DescribesNcclOrNamesAllPlaces) {
-  lockstep_set_nccl("/nowhere/libnccl.so.2", "");
-  const std::string missing = lockstep_describe_nccl();
-  EXPECT_THAT(missing, StartsWith("{\"error\": \"NCCL cannot be loaded: "));
-  EXPECT_THAT(missing, HasSubstr("/nowhere/libnccl.so.2 (LOCKSTEP_NCCL)"));
+// nccl_api_test.cc has the errors: here the system may have an NCCL, which is then found.
+TEST(DescribeDevicesTest, DescribesNccl) {
   lockstep_set_nccl(LOCKSTEP_STANDIN_NCCL, "");
   EXPECT_THAT(lockstep_describe_nccl(), StartsWith("{\"version\": 2"));
   EXPECT_THAT(lockstep_describe_nccl(), HasSubstr(LOCKSTEP_STANDIN_NCCL " (LOCKSTEP_NCCL)"));

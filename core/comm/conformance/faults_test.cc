@@ -432,6 +432,8 @@ INSTANTIATE_TEST_SUITE_P(AtScale, FaultsTest, ::testing::ValuesIn(Tested(OnSites
 
 // A death that 63 others wait for: 3 in their host's shared memory, 15 leaders on the rail, the rest for their leaders.
 class FaultsAtScaleTest : public FaultsTest {};
+// Not on devices.
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FaultsAtScaleTest);
 TEST_P(FaultsAtScaleTest, AKilledRankIsNamedByAllOthers) {
   TimeOfDeath death;
   Job job(GetParam(), [&](Communicator& c) -> std::string {
