@@ -48,10 +48,15 @@ _ERRORS: tuple[type[tf.errors.OpError] | None, ...] = (
 
 
 def _set_device_library(capi: ctypes.CDLL) -> None:
-    """Says where the library for GPUs lies. It comes before the registration of kernels, which depends on it."""
+    """Says where the library for GPUs lies. It comes before the registration of kernels, which depends on it.
+
+    Without the library, kernels for GPUs have their tensors in the host's memory, as the variable 'host' asks for.
+    """
     capi.lockstep_set_device_library.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     capi.lockstep_set_device_library.restype = None
     place = libraries.device_place(os.environ)
+    if os.environ.get("LOCKSTEP_COMM_DEVICE", "").lower() == "host":
+        place = libraries.DevicePlace(None, "LOCKSTEP_COMM_DEVICE is 'host', so the library for GPUs is not loaded")
     library = b"" if place.library is None else os.fsencode(place.library)
     capi.lockstep_set_device_library(library, place.missing.encode())
 
