@@ -2,7 +2,6 @@ from tensorflow.python.framework import kernels, op_def_registry
 
 from lockstep._src.engine import library
 
-
 # The arguments in the host's memory of operations with code for devices (LOCKSTEP_DEVICE_KERNEL).
 _ON_HOST = {
     "LockstepAllReduce": set(),

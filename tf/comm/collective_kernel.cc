@@ -1,10 +1,10 @@
 // The path of a collective through the threads:
-//
+// ```
 //   TensorFlow's thread     ComputeAsync: WorkOf, register for cancellation, post; returns
 //   the lane's thread       the work, in turn with other kernels' work; then done(), which continues the graph
 //   a thread that cancels   OnCancel: schedules a check in one second, and returns
 //   TensorFlow's timer      aborts the lane's job if the collective is still running
-//
+// ```
 // done() is called on the lane, or on a thread of devices; TensorFlow runs the nodes that become ready on its own
 // threads. An asynchronous kernel must call done() once on every path: after it, context and kernel may be destroyed.
 #include "tf/comm/collective_kernel.h"

@@ -24,8 +24,8 @@ namespace lockstep {
 //             waits. Empty: there is nothing to unpack.
 //
 // TensorFlow's stream never waits for the collective, so the rest of the backward pass runs meanwhile. The kernel is
-// done when its collective has ended and no error of it can come any more. What TensorFlow puts into its stream then
-// reads the results.
+// done when its collective has ended and no error of it can come any more. Work that TensorFlow puts into its stream
+// then reads the results.
 //
 // Memory: TensorFlow uses a tensor's memory again in the order of its stream. Inputs, and the tensors that `Enqueue`
 // and `finish` hold, live until the kernel is done.

@@ -1,10 +1,11 @@
 // The ordered collectives of tensors in the memory of GPUs. The operations are defined beside their kernels of the CPU
-// (all_reduce_op.cc, broadcast_op.cc, row_ops.cc), which have the same names, results and errors.
-//
+// (all_reduce_op.cc, broadcast_op.cc, row_ops.cc). Names, results and errors are the same.
+// ```
 //   operation       before, in TensorFlow's stream      after, in TensorFlow's stream
-//   allreduce       several tensors: packed by a kernel -: results are views of the bucket
+//   allreduce       several tensors: packed by a kernel nothing: results are views of the bucket
 //   broadcast       the root's tensors: packed          unpacked
-//   the others      -                                   -
+//   the others      nothing                             nothing
+// ```
 #include <cstdint>
 #include <memory>
 #include <numeric>
@@ -21,7 +22,7 @@ namespace {
 
 namespace tf = ::tensorflow;
 
-// The alignment of tensors in a bucket: that of TensorFlow's allocator for GPUs.
+// The alignment of tensors in a bucket. TensorFlow's allocator for GPUs has the same alignment.
 constexpr int64_t kAlignBytes = 256;
 
 // Tensors one after another in a tensor of bytes of the device's memory; gaps hold zeros.

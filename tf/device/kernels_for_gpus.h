@@ -17,8 +17,8 @@ class KernelForGpus {
 };
 
 // Registers a kernel for GPUs of each operation "Lockstep...". It is one with code for devices, if the operation has it
-// and the library for GPUs can be loaded and there is a driver for it. Else it is the CPU's kernel with its arguments in the
-// host's memory (bridge/host_memory.h).
+// and the library for GPUs can be loaded and there is a driver for it. Else it is the CPU's kernel with its arguments
+// in the host's memory (bridge/host_memory.h).
 //
 // Python calls it once, when the library has been loaded, because TensorFlow does not know the operations earlier;
 // whether there is a GPU or not, because a plug-in may add one. Without a GPU it takes less than a millisecond.

@@ -27,7 +27,8 @@ Result<int> NumberOf(tf::OpKernelContext* context) {
   int number = -1;
   if (absl::ConsumePrefix(&rest, "device: ") && absl::SimpleAtoi(rest.substr(0, rest.find(',')), &number))
     return number;
-  return Internal(absl::StrCat(context->device()->name(), " has no number in its description: '", description, "'"));
+  return Internal(
+      absl::StrCat(context->device()->name(), ": wanted 'device: N, ...' as its description, got '", description, "'"));
 }
 
 }  // namespace
