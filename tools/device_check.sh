@@ -30,6 +30,8 @@ fi
 if [ -n "$pack" ]; then
   mkdir -p "$pack"
   cp "$programs/lockstep_device_check" "$programs/$library" "$0" "$pack/"
+  # The other machine may lack Gloo's library.
+  cp "$(ldd "$programs/lockstep_device_check" | awk '/libgloo/ {print $3}')" "$pack/"
   exec du -sh "$pack"
 fi
 

@@ -9,12 +9,15 @@
 #include "core/base/json_text.h"
 #include "core/base/strings.h"
 #include "core/device/check/checks.h"
+#include "core/device/check/exchanges.h"
 #include "core/device/check/measures.h"
 #include "core/device/load.h"
 
 // Checks a device's library on this machine's GPU against the CPU, and measures its kernels (tools/device_check.sh).
 //
-//   device_check LIBRARY [--small] [--only checks|measures] [--json FILE]
+//   device_check LIBRARY [--small] [--only checks|collectives|measures] [--nccl FILE] [--json FILE]
+//
+// --nccl: the path of libnccl.so.2; without it NCCL is looked for in the system's folders.
 //
 // Prints a table, and writes the same as JSON. Exits with 1 if a check failed, and with 3 on a machine without a
 // device.
@@ -24,7 +27,8 @@ namespace {
 struct Options {
   std::string library;
   bool is_small = false;  // sizes for an emulated device
-  bool checks = true, measures = true;
+  bool checks = true, collectives = true, measures = true;
+  std::string nccl;
   std::string json;
 };
 
@@ -34,6 +38,7 @@ struct Results {
   int driver = 0;
   int num_checks = 0;
   std::vector<std::string> failures;
+  std::vector<Exchange> exchanges;
   std::vector<Measure> measures;
 };
 
@@ -46,8 +51,11 @@ bool Parse(int argc, char** argv, Options* options) {
     } else if (word == "--only" && i + 1 < argc) {
       const std::string_view only = argv[++i];
       options->checks = only == "checks";
+      options->collectives = only == "collectives";
       options->measures = only == "measures";
-      if (options->checks == options->measures) return false;
+      if (options->checks + options->collectives + options->measures != 1) return false;
+    } else if (word == "--nccl" && i + 1 < argc) {
+      options->nccl = argv[++i];
     } else if (word == "--json" && i + 1 < argc) {
       options->json = argv[++i];
     } else if (options->library.empty() && !word.starts_with("-")) {
@@ -72,6 +80,13 @@ void RunChecks(Session& session, const Options& options, Results* results) {
   }
 }
 
+void RunExchanges(const Options& options, Results* results) {
+  results->exchanges = CheckExchanges({.library = options.library}, {.file = options.nccl, .folder = {}});
+  for (const Exchange& exchange : results->exchanges) {
+    if (!exchange.failure.empty()) results->failures.push_back(StrCat(exchange.name, ": ", exchange.failure));
+  }
+}
+
 // The share of the bandwidth of the plain copy, which is the first measure.
 double ShareOfCopy(const Results& results, const Measure& measure) {
   const double copy = results.measures.front().bytes_per_us();
@@ -87,6 +102,13 @@ void PrintTable(const Results& results) {
   if (results.num_checks > 0) {
     std::printf("%d checks of kernels against the CPU: %zu failed\n", results.num_checks, results.failures.size());
   }
+  for (const Exchange& exchange : results.exchanges) {
+    const bool is_refused = !exchange.refusal.empty();
+    std::printf("collectives, %s: %s%s\n", exchange.name.c_str(), is_refused ? "refused: " : "",
+                is_refused                 ? exchange.refusal.c_str()
+                : exchange.failure.empty() ? "equal to the CPU's"
+                                           : "FAILED");
+  }
   if (results.measures.empty()) return;
   std::printf("%-36s %10s %10s %10s %8s\n", "kernel", "MB", "us", "GB/s", "of copy");
   for (const Measure& measure : results.measures) {
@@ -101,6 +123,12 @@ std::string ToJson(const Results& results) {
              ",\n  \"driver\": ", results.driver, ",\n  \"checks\": ", results.num_checks, ",\n  \"failures\": [");
   for (size_t i = 0; i < results.failures.size(); ++i) {
     text += StrCat(i == 0 ? "" : ", ", JsonText(results.failures[i]));
+  }
+  text += "],\n  \"collectives\": [";
+  for (size_t i = 0; i < results.exchanges.size(); ++i) {
+    const Exchange& exchange = results.exchanges[i];
+    text += StrCat(i == 0 ? "" : ",", "\n    {\"of\": ", JsonText(exchange.name),
+                   ", \"failure\": ", JsonText(exchange.failure), ", \"refusal\": ", JsonText(exchange.refusal), "}");
   }
   text += "],\n  \"measures\": [";
   for (size_t i = 0; i < results.measures.size(); ++i) {
@@ -125,6 +153,8 @@ int Fail(const std::string& message, int code) {
 }
 
 int Run(const Options& options) {
+  Results results;
+  if (options.collectives) RunExchanges(options, &results);  // first: it forks
   SetLibraryPlace({.library = options.library});
   const auto loaded = LoadLibrary();
   if (!loaded.ok()) return Fail(loaded.status().ToString(), 2);
@@ -134,7 +164,6 @@ int Run(const Options& options) {
   const Error counted = library.device_count(&count, &why);
   if (counted != kSuccess || count == 0) return Fail(StrCat("no device: ", why), 3);
 
-  Results results;
   results.runtime = library.runtime;
   Session session(library);
   session.Note(library.driver_version(&results.driver), "driver_version");
@@ -156,7 +185,8 @@ int Run(const Options& options) {
 int main(int argc, char** argv) {
   lockstep::device::Options options;
   if (!lockstep::device::Parse(argc, argv, &options)) {
-    return lockstep::device::Fail("wanted: device_check LIBRARY [--small] [--only checks|measures] [--json FILE]", 2);
+    return lockstep::device::Fail(
+        "wanted: device_check LIBRARY [--small] [--only checks|collectives|measures] [--nccl FILE] [--json FILE]", 2);
   }
   return lockstep::device::Run(options);
 }
