@@ -40,6 +40,20 @@ struct ConvertTo {
   }
 };
 
+template <typename From, typename To>
+struct LimitTo {
+  __device__ typename To::Stored operator()(typename From::Stored stored) const {
+    return Limited<typename To::Value>(stored);
+  }
+};
+
+// Whether the sum of a mean of E is computed in Wide (core/comm/named/named_plan.h).
+template <typename E, typename Wide>
+constexpr bool kIsWidened =
+    std::is_integral_v<typename E::Value> && !std::is_same_v<E, Bool> &&
+    (std::is_same_v<Wide, Plain<int32_t>> ? sizeof(typename E::Stored) < 4
+                                          : std::is_same_v<Wide, Plain<int64_t>> && sizeof(typename E::Stored) == 4);
+
 template <typename T>
 __global__ void FillKernel(T value, int64_t count, T* out) {
   for (int64_t i = ThreadIndex(); i < count; i += NumThreads()) out[i] = value;
@@ -83,7 +97,9 @@ Error Divide(Stream stream, DType dtype, int64_t divisor, int64_t count, const v
 Error Convert(Stream stream, DType from, const void* in, int64_t count, DType to, void* out) {
   return WithElement(from, [&]<typename From>(From) -> Error {
     return WithElement(to, [&]<typename To>(To) -> Error {
-      if constexpr (!kIsFloating<From> || !kIsFloating<To>) {
+      if constexpr (kIsWidened<From, To> || kIsWidened<To, From>) {
+        return Map<typename From::Stored, typename To::Stored>(stream, in, count, out, LimitTo<From, To>());
+      } else if constexpr (!kIsFloating<From> || !kIsFloating<To>) {
         return cudaErrorInvalidValue;
       } else if constexpr (std::is_same_v<From, To>) {
         return CopyUnlessInPlace(stream, in, count * static_cast<int64_t>(sizeof(typename To::Stored)), out);

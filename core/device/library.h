@@ -116,7 +116,9 @@ struct Library {
   Error (*scale)(Stream stream, DType dtype, double factor, int64_t count, const void* in, void* out);
   // out[i] = in[i] / divisor: Divide, of the same header.
   Error (*divide)(Stream stream, DType dtype, int64_t divisor, int64_t count, const void* in, void* out);
-  // Converts between types of floating-point numbers, rounding to nearest even.
+  // Converts between types of floating-point numbers, rounding to nearest even. Also between a type of integers and the
+  // one in which its mean is computed: int32 for less than 32 bits, int64 for 32. Values beyond the range become its
+  // limit (ConvertIntegers, of the same header).
   Error (*convert)(Stream stream, DType from, const void* in, int64_t count, DType to, void* out);
   // Fills with the neutral element of a reduction: FillNeutral, of the same header.
   Error (*fill_neutral)(Stream stream, ReduceOp op, DType dtype, int64_t count, void* out);

@@ -1,9 +1,7 @@
 #include "core/comm/collective/elementwise.h"
 
 #include <algorithm>
-#include <limits>
 #include <type_traits>
-#include <utility>
 
 #include "core/comm/collective/operations.h"
 
@@ -38,16 +36,9 @@ void ConvertIntegers(DType from, const void* in, int64_t count, DType to, void* 
     if constexpr (IsIntegers<From>) {
       WithElement(to, [&]<typename To>(To) {
         if constexpr (IsIntegers<To>) {
-          using Limits = std::numeric_limits<typename To::Value>;
           const auto* read = static_cast<const typename From::Stored*>(in);
           auto* written = static_cast<typename To::Stored*>(out);
-          for (int64_t i = 0; i < count; ++i) {
-            if (std::in_range<typename To::Value>(read[i])) {
-              written[i] = static_cast<typename To::Value>(read[i]);
-            } else {
-              written[i] = std::cmp_less(read[i], 0) ? Limits::min() : Limits::max();
-            }
-          }
+          for (int64_t i = 0; i < count; ++i) written[i] = Limited<typename To::Value>(read[i]);
         }
       });
     }

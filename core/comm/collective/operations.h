@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "core/base/dtype.h"
 #include "core/base/elements.h"
@@ -135,6 +136,15 @@ template <typename E>
   } else {
     return E::Store(static_cast<typename E::Value>(E::Load(stored) / divisor));
   }
+}
+
+// Returns an integer of another type; a value beyond the type's range becomes its limit: ConvertIntegers
+// (elementwise.h).
+template <std::integral To, std::integral From>
+[[gnu::always_inline]] constexpr To Limited(From value) {
+  using Limits = std::numeric_limits<To>;
+  if (std::in_range<To>(value)) return static_cast<To>(value);
+  return std::cmp_less(value, 0) ? Limits::min() : Limits::max();
 }
 
 // Returns the neutral element of a reduction: FillNeutral (elementwise.h).

@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 #include <string_view>
+#include <utility>
 
 #include "core/base/float16.h"
 #include "core/base/strings.h"
@@ -246,20 +247,30 @@ void ConvertOnCpu(DType from, const void* in, int64_t count, DType to, void* out
   });
 }
 
+void AddConversion(DType from, DType to, void (*on_cpu)(DType, const void*, int64_t, DType, void*),
+                   const std::vector<int64_t>& sizes, std::vector<Check>& checks) {
+  AddMapping(
+      StrCat("convert ", DTypeName(from), " to ", DTypeName(to)), sizes,
+      [=](Random&) {
+        return Mapping{from, to,
+                       [=](Session& session, const void* in, int64_t count, void* out) {
+                         return session.library().convert(session.stream(), from, in, count, to, out);
+                       },
+                       [=](const void* in, int64_t count, void* out) { on_cpu(from, in, count, to, out); }};
+      },
+      checks);
+}
+
 void AddConversions(const std::vector<int64_t>& sizes, std::vector<Check>& checks) {
   for (const DType from : kFloats) {
-    for (const DType to : kFloats) {
-      AddMapping(
-          StrCat("convert ", DTypeName(from), " to ", DTypeName(to)), sizes,
-          [=](Random&) {
-            return Mapping{from, to,
-                           [=](Session& session, const void* in, int64_t count, void* out) {
-                             return session.library().convert(session.stream(), from, in, count, to, out);
-                           },
-                           [=](const void* in, int64_t count, void* out) { ConvertOnCpu(from, in, count, to, out); }};
-          },
-          checks);
-    }
+    for (const DType to : kFloats) AddConversion(from, to, &ConvertOnCpu, sizes, checks);
+  }
+  const std::pair<DType, DType> means[] = {{DType::kInt8, DType::kInt32},  {DType::kUInt8, DType::kInt32},
+                                           {DType::kInt16, DType::kInt32}, {DType::kUInt16, DType::kInt32},
+                                           {DType::kInt32, DType::kInt64}, {DType::kUInt32, DType::kInt64}};
+  for (const auto& [narrow, wide] : means) {
+    AddConversion(narrow, wide, &ConvertIntegers, sizes, checks);
+    AddConversion(wide, narrow, &ConvertIntegers, sizes, checks);
   }
 }
 

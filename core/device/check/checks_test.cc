@@ -56,7 +56,7 @@ TEST(ChecksTest, CoverEachKernel) {
                                                 {"scale", 13},
                                                 {"divide", 13},
                                                 {"fill_neutral", 13 * 5},
-                                                {"convert", 16},
+                                                {"convert", 16 + 12},
                                                 {"dot_products", 2},
                                                 {"combine", 2}}));
 }
