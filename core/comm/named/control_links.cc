@@ -86,7 +86,12 @@ void ControlLinks::Flush(Outbox& outbox) {
   outbox.bytes.erase(0, sent);
 }
 
-std::vector<ControlLinks::Event> ControlLinks::Await(std::optional<double> seconds) {
+std::vector<ControlLinks::Event> ControlLinks::Await(std::optional<double> seconds) { return Read(seconds, true); }
+
+std::vector<ControlLinks::Event> ControlLinks::Look() { return Read(0, false); }
+
+// is_woken: Wake ends the wait, and is forgotten then.
+std::vector<ControlLinks::Event> ControlLinks::Read(std::optional<double> seconds, bool is_woken) {
   awaited_.clear();
   {
     const MutexLock lock(mutex_);
@@ -96,7 +101,7 @@ std::vector<ControlLinks::Event> ControlLinks::Await(std::optional<double> secon
       awaited_.push_back({in_[rank].death.value_or(UniqueFd::kNone), POLLIN, 0});
     }
   }
-  awaited_.push_back({wake_.get(), POLLIN, 0});
+  awaited_.push_back({is_woken ? wake_.get() : UniqueFd::kNone, POLLIN, 0});
   std::vector<Event> events;
   if (poll(awaited_.data(), awaited_.size(), PollMs(seconds)) <= 0) return events;
   if (awaited_.back().revents != 0) ForgetWakes();

@@ -13,6 +13,7 @@
 #include "core/base/sha256.h"
 #include "core/base/status.h"
 #include "core/base/unique_fd.h"
+#include "core/comm/named/message_links.h"
 
 namespace lockstep {
 
@@ -27,7 +28,7 @@ namespace lockstep {
 // bytes, in pieces of at most kPieceBytes. So the sockets may be streams or keep packet boundaries (SOCK_SEQPACKET).
 // If others can change them on their way, each message has a seal (core/base/seal.h), which counts for its length.
 // Await is for one thread; Send and Wake are for any thread.
-class ControlLinks {
+class ControlLinks final : public MessageLinks {
  public:
   // The most that a peer can make us keep: a longer message closes the link at its receiver. Senders split it before.
   static constexpr uint32_t kMaxMessageBytes = uint32_t{256} << 20;
@@ -50,27 +51,19 @@ class ControlLinks {
 
   // Sends what the peer can take at once, and the rest during Await; it wakes Await for that. Does nothing if the link
   // is closed. A message that is too long closes the link.
-  void Send(int rank, std::string_view message);
+  void Send(int rank, std::string_view message) override;
 
-  struct Event {
-    int rank;
-    std::string message;
-    bool closed = false;  // the peer has closed, died, or broken the rules: nothing more comes from it
-    Status why = {};      // if it is closed: the rule that was broken
-  };
-  // The events that have arrived. If there are none, waits for a peer, for Wake, or for `seconds`; no value: without a
-  // limit. Each rank is reported as closed only once.
-  std::vector<Event> Await(std::optional<double> seconds);
+  std::vector<Event> Await(std::optional<double> seconds) override;
+  // Like Await(0), and leaves Wake to another thread that waits in WaitForWake.
+  std::vector<Event> Look();
 
-  // Sends what the peers could not take before, for at most `seconds`, without reading. Returns whether everything was
-  // sent. Only for the thread of Await.
-  bool Push(double seconds);
+  bool Push(double seconds) override;
 
   // Waits for Wake or for `seconds`, without reading. May run beside an Await; then a Wake ends one of the two.
   void WaitForWake(double seconds);
 
   // Ends the current Await or WaitForWake, or the next one.
-  void Wake();
+  void Wake() override;
 
   // Whether everything has been sent.
   bool flushed() const;
@@ -93,6 +86,7 @@ class ControlLinks {
   static Status TakeMessages(int rank, Inbox& inbox, std::vector<Event>* events);
   static void Flush(Outbox& outbox);
   void ForgetWakes();
+  std::vector<Event> Read(std::optional<double> seconds, bool is_woken);
   // Reads what is there, without waiting. If the peer is dead or gone, reads all of it, and nothing more after that.
   void Receive(int rank, bool dead, std::vector<Event>* events);
 

@@ -16,11 +16,12 @@ namespace lockstep {
 //   'b' batches, to the message's end           rank 0 to all
 //   'l' left: how, to the message's end         a rank to rank 0, rank 0 to all
 //   'e' ended: status                           the same; the lane is broken
+//   'd' of the guest (shared_links.h)           a rank to rank 0, rank 0 to a rank
 //
 // Lists of requests and of batches take as many messages as they need, each far below the limit of a link.
 namespace named_messages {
 
-inline constexpr char kRequests = 'r', kCancelled = 'c', kBatches = 'b', kLeft = 'l', kEnded = 'e';
+inline constexpr char kRequests = 'r', kCancelled = 'c', kBatches = 'b', kLeft = 'l', kEnded = 'e', kOfGuest = 'd';
 
 std::vector<std::string> OfRequests(const std::vector<NamedRequest>& requests);
 std::vector<std::string> OfBatches(const std::vector<NamedBatch>& batches);
