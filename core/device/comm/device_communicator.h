@@ -11,6 +11,7 @@
 #include "core/base/dtype.h"
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
+#include "core/comm/named/message_links.h"
 #include "core/device/comm/nccl_api.h"
 #include "core/device/comm/ticket.h"
 #include "core/device/library.h"
@@ -40,6 +41,9 @@ struct CommOptions {
   int channels = 1;
   double stall_timeout_s = 300;  // how late a rank's device may be in a collective before the job ends
   double start_timeout_s = 60;   // how long NCCL may take to connect
+  // Links between the ranks, if something else uses the links of the host's communicator: a named lane, which lends its
+  // own. They outlive the communicator. Null: the host's.
+  MessageLinks* links = nullptr;
   // Returns memory of the device for parts of sums. Null: the library's. TensorFlow's allocator takes nearly all memory
   // of a device, so operations pass one that asks it.
   std::function<Result<std::shared_ptr<void>>(int64_t bytes)> allocate;
@@ -68,9 +72,9 @@ struct CommOptions {
 // and the host's communicator as well. Streams that wait for a ticket go on after an error; the data is undefined then,
 // so a program checks the ticket's status before it uses results for good (Ticket::Then).
 //
-// The host's communicator has to outlive this one. The thread that makes the calls may also use it directly, after
-// ReleaseHost; nothing else makes its collectives or uses its links. Threads: one call at a time, as for Communicator;
-// any thread may call Abort, Leave and the getters.
+// The host's communicator has to outlive this one. No other code makes its collectives meanwhile, except by this
+// object's methods or after ReleaseHost; none uses its links, unless CommOptions has others. Threads: one call at a
+// time, as for Communicator; any thread may call Abort, Leave and the getters.
 class DeviceCommunicator {
  public:
   // Waits until the calls have ended, and leaves.
@@ -119,6 +123,11 @@ class DeviceCommunicator {
   virtual Status Decline(std::string_view name, const Status& why) = 0;
   virtual void Abort(const Status& why) = 0;
   virtual void Leave(std::string_view how) = 0;
+
+  // Waits until the calls so far use the host's communicator no more. Then the caller may make collectives of it, up to
+  // its next call here. Ranks do so at the same place in their order of calls. It waits for the device if the backend
+  // is 'staged', and for nothing if it is 'nccl'.
+  virtual void ReleaseHost() = 0;
 
  protected:
   explicit DeviceCommunicator(Communicator& host) : host_(host) {}

@@ -48,7 +48,7 @@ Status NcclCommunicator::Connect(Status loaded) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int64_t> pids,
                             host_.Compare({.kind = CallKind::kBarrier, .name = name}, std::span(&pid, 1)));
   Progress::Hooks hooks;
-  hooks.watch = std::make_unique<PeerWatch>(host_, std::move(pids), options_.stall_timeout_s);
+  hooks.watch = std::make_unique<PeerWatch>(host_, std::move(pids), options_.stall_timeout_s, options_.links);
   hooks.look = [this] {
     const MutexLock lock(nccl_mutex_);
     for (const Channel& channel : channels_) {

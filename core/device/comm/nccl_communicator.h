@@ -66,6 +66,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   Status Decline(std::string_view name, const Status& why) override;
   void Abort(const Status& why) override;
   void Leave(std::string_view how) override;
+  void ReleaseHost() override {}  // calls use it before they return
 
  private:
   // A stream with an NCCL communicator and memory for parts of sums. The memory grows; what is too small is kept until

@@ -5,6 +5,7 @@
 
 #include "core/base/bytes.h"
 #include "core/base/strings.h"
+#include "core/comm/named/control_links.h"
 
 namespace lockstep::device {
 namespace {
@@ -45,19 +46,23 @@ std::string Message(char kind, int rank, int64_t number, std::string_view text) 
 
 }  // namespace
 
-PeerWatch::PeerWatch(Communicator& host, std::vector<int64_t> pids, double stall_timeout_s)
+PeerWatch::PeerWatch(Communicator& host, std::vector<int64_t> pids, double stall_timeout_s, MessageLinks* lent)
     : host_(host),
       pids_(std::move(pids)),
       stall_timeout_s_(stall_timeout_s),
-      links_(Descriptors(host, false), Descriptors(host, true), Keys(host), host.rank()),
+      own_links_(lent != nullptr ? nullptr
+                                 : std::make_unique<ControlLinks>(Descriptors(host, false), Descriptors(host, true),
+                                                                  Keys(host), host.rank())),
+      links_(lent != nullptr ? lent : own_links_.get()),
+      leads_to_rank_0_(lent != nullptr || host.num_hosts() > 1),
       peers_(host.size()) {}
 
 void PeerWatch::Await(std::optional<double> seconds) {
-  for (const ControlLinks::Event& event : links_.Await(seconds)) Handle(event);
+  for (const MessageLinks::Event& event : links_->Await(seconds)) Handle(event);
 }
 
 // A message that cannot be read ends the job, like data that a rank did not send.
-void PeerWatch::Handle(const ControlLinks::Event& event) {
+void PeerWatch::Handle(const MessageLinks::Event& event) {
   if (event.closed) {
     peers_[event.rank].closed = Deadline::After(kGrace_s);
     peers_[event.rank].why_closed = event.why;
@@ -87,9 +92,9 @@ bool PeerWatch::Read(int from, char kind, std::string_view rest) {
     if (!ended_by_peer_) ended_by_peer_ = Status(static_cast<StatusCode>(number), std::move(text));
     return true;
   }
-  if (host_.rank() == 0 && host_.num_hosts() > 1) {
+  if (host_.rank() == 0 && leads_to_rank_0_) {
     for (int rank = 1; rank < host_.size(); ++rank) {
-      if (rank != origin) links_.Send(rank, kind + std::string(rest));
+      if (rank != origin) links_->Send(rank, kind + std::string(rest));
     }
   }
   return true;
@@ -98,22 +103,22 @@ bool PeerWatch::Read(int from, char kind, std::string_view rest) {
 void PeerWatch::TellReached(int rank, int64_t reached) {
   if (rank == host_.rank() || reached <= peers_[rank].told) return;
   peers_[rank].told = reached;
-  links_.Send(rank, Message(kReached, host_.rank(), reached, ""));
+  links_->Send(rank, Message(kReached, host_.rank(), reached, ""));
 }
 
 void PeerWatch::TellEnd(const Status& why) {
   const std::string message = Message(kEnded, host_.rank(), static_cast<int64_t>(why.code()), why.message());
-  for (int rank = 0; rank < host_.size(); ++rank) links_.Send(rank, message);
+  for (int rank = 0; rank < host_.size(); ++rank) links_->Send(rank, message);
 }
 
 void PeerWatch::TellLeft(std::string_view how, int64_t ended) {
   const std::string message = Message(kLeft, host_.rank(), ended, how);
-  for (int rank = 0; rank < host_.size(); ++rank) links_.Send(rank, message);
+  for (int rank = 0; rank < host_.size(); ++rank) links_->Send(rank, message);
 }
 
 void PeerWatch::Flush() {
   constexpr double kFarewell_s = 1;
-  (void)links_.Push(kFarewell_s);  // a peer that takes no more learns of the end by its link
+  (void)links_->Push(kFarewell_s);  // a peer that takes no more learns of the end by its link
 }
 
 Status PeerWatch::Judge(const std::optional<Waiting>& waiting, int64_t reached) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,7 +10,7 @@
 #include "core/base/deadline.h"
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
-#include "core/comm/named/control_links.h"
+#include "core/comm/named/message_links.h"
 
 namespace lockstep::device {
 
@@ -24,14 +25,16 @@ namespace lockstep::device {
 //   'e'       rank (8), code (8), text              once: the rank has given up or aborted
 //   'l'       rank (8), number of a call (8), text  the rank leaves, and has ended all calls up to this one
 //
-// On one host there is a link between any two ranks. On several hosts links lead to rank 0 only, which passes 'r' and
-// 'l' on to the others. There the host's communicator itself tells all ranks which one is lost or has given up.
+// On one host there is a link between any two ranks. On several hosts, and with links that a named lane lends, links
+// lead to rank 0 only, which passes 'r' and 'l' on to the others. There the host's communicator, or the lane, tells all
+// ranks which one is lost or has given up.
 //
 // All methods but Tell... and Wake are for one thread, the one of progress.h.
 class PeerWatch {
  public:
-  // pids: the processes of the ranks, [R], for messages. The host's communicator outlives this.
-  PeerWatch(Communicator& host, std::vector<int64_t> pids, double stall_timeout_s);
+  // pids: the processes of the ranks, [R], for messages. lent: links of a named lane; null: the host's own. All of them
+  // outlive this.
+  PeerWatch(Communicator& host, std::vector<int64_t> pids, double stall_timeout_s, MessageLinks* lent = nullptr);
 
   // The oldest call of this rank that has not ended. `reached`: this rank's own data is ready, so it waits for peers.
   struct Waiting {
@@ -41,7 +44,7 @@ class PeerWatch {
   };
   // Reads what the peers sent. If there is nothing, waits for at most `seconds`; no value: until Wake or a message.
   void Await(std::optional<double> seconds);
-  void Wake() { links_.Wake(); }
+  void Wake() { links_->Wake(); }
 
   // Returns why the oldest call will not end, or OK. To be called some times per second. No value: no call waits, so
   // nothing is wrong. reached: the number of the last call whose data was ready here.
@@ -68,7 +71,7 @@ class PeerWatch {
     int64_t reached = 0;
     int64_t told = 0;  // the last number that it got from this rank
   };
-  void Handle(const ControlLinks::Event& event);
+  void Handle(const MessageLinks::Event& event);
   void TellReached(int rank, int64_t reached);
   // Reads a message of `origin`, which came over the link to `from`. Returns whether it can be read.
   bool Read(int from, char kind, std::string_view rest);
@@ -80,8 +83,10 @@ class PeerWatch {
   Communicator& host_;
   const std::vector<int64_t> pids_;
   const double stall_timeout_s_;
-  ControlLinks links_;
-  std::vector<Peer> peers_;  // [R]
+  const std::unique_ptr<MessageLinks> own_links_;  // null if they are lent
+  MessageLinks* const links_;
+  const bool leads_to_rank_0_;  // no links lead to others
+  std::vector<Peer> peers_;     // [R]
   std::optional<Status> ended_by_peer_;
   int64_t reached_ = 0;
   // The oldest call, and when it was first seen to wait for peers.

@@ -7,6 +7,7 @@
 #include <string>
 #include <thread>
 
+#include "core/base/float_mode.h"
 #include "core/base/strings.h"
 #include "core/comm/collective/adasum.h"
 #include "core/comm/collective/adasum_plan.h"
@@ -175,6 +176,7 @@ Result<Ticket> StagedCommunicator::Enqueue(Work work, Stream after) {
   Ticket ticket(library_, call);
   lane_->Post(
       [this, call, gate, enqueued, in = *in, out = *out, name = std::string(work.name), run = std::move(work.run)] {
+        const GradualUnderflow mode;  // the thread has the mode of the one that has made it
         Status status = enqueued.ok() ? AwaitCopy(*call) : enqueued;
         // A rank whose device fails takes part by declining, so that the others do not wait.
         status = status.ok() ? run(name, in.get(), out.get()) : is_broken_ ? status : host_.Decline(name, status);
@@ -322,5 +324,12 @@ void StagedCommunicator::Abort(const Status& why) {
 }
 
 void StagedCommunicator::Leave(std::string_view how) { host_.Leave(how); }
+
+void StagedCommunicator::ReleaseHost() {
+  const auto is_free = std::make_shared<std::promise<void>>();
+  const std::future<void> free = is_free->get_future();
+  lane_->Post([is_free] { is_free->set_value(); });
+  free.wait();
+}
 
 }  // namespace lockstep::device

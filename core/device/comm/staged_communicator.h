@@ -54,6 +54,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   Status Decline(std::string_view name, const Status& why) override;
   void Abort(const Status& why) override;
   void Leave(std::string_view how) override;
+  void ReleaseHost() override;
 
  private:
   // Pinned memory, which goes back to the communicator's list. The list outlives the communicator with its last user.

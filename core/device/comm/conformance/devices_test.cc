@@ -70,6 +70,35 @@ std::string ManyInFlight(OnHostMemory& rank) {
 
 TEST_P(DevicesTest, CallsInFlightKeepTheOrderOfStreams) { ExpectAllWell(GetParam(), OnDevices(&ManyInFlight)); }
 
+// Others use the host's communicator between calls of devices, which have not ended then.
+TEST_P(DevicesTest, TheHostIsFreeAfterItsRelease) {
+  ExpectAllWell(GetParam(), OnDevices([](OnHostMemory& rank) -> std::string {
+                  std::vector<float> ones(5000, 1);
+                  for (int round = 0; round < 20; ++round) {
+                    std::vector<std::unique_ptr<OnHostMemory::Tensor>> tensors;
+                    std::vector<Ticket> tickets;
+                    for (int call = 0; call < 3; ++call) {
+                      tensors.push_back(std::make_unique<OnHostMemory::Tensor>(rank, ones.data(), 20'000));
+                      if (const Status s = tensors.back()->CopyIn(); !s.ok()) return s.ToString();
+                      const auto ticket =
+                          rank.on_devices().AllReduce("device", ReduceOp::kSum, DType::kFloat32, 5000,
+                                                      tensors.back()->data(), tensors.back()->data(), rank.compute());
+                      if (!ticket.ok()) return ticket.status().ToString();
+                      tickets.push_back(*ticket);
+                    }
+                    rank.on_devices().ReleaseHost();
+                    int64_t sum = 1;
+                    const Status s = rank.host().AllReduce("host", ReduceOp::kSum, DType::kInt64, 1, &sum, &sum);
+                    if (!s.ok()) return s.ToString();
+                    if (sum != rank.size()) return StrCat("the host's sum is ", sum);
+                    for (const Ticket& ticket : tickets) {
+                      if (const Status ended = ticket.Wait(); !ended.ok()) return ended.ToString();
+                    }
+                  }
+                  return "";
+                }));
+}
+
 // Promise (gpu.md): comm_pool_capacity communicators take turns.
 TEST_P(DevicesTest, ChannelsTakeTurns) {
   Job job(GetParam(), [](const ContextOptions& options) {
