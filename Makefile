@@ -90,7 +90,8 @@ python_tests = $(if $(REDUCED),CASES=$(or $(CASES),3)) tools/test_python.sh $(if
 
 .PHONY: test-long
 test-long: ## the tests that make test leaves out because they take long; TESTS selects some
-	@tools/setup.sh ops standin spark ray
+	@tools/setup.sh core tests ops standin spark ray
+	@$(if $(TESTS),,$(core_tests_build) && LOCKSTEP_LONG_TESTS=1 $(core_tests) '' -R '^device_')
 	@$(python) -m pytest --long -m long --timeout=1200 $(or $(TESTS),--ignore=tests/hosts python tf tests)
 
 .PHONY: check-filter

@@ -432,7 +432,7 @@ INSTANTIATE_TEST_SUITE_P(AtScale, FaultsTest, ::testing::ValuesIn(Tested(OnSites
 
 // A death that 63 others wait for: 3 in their host's shared memory, 15 leaders on the rail, the rest for their leaders.
 class FaultsAtScaleTest : public FaultsTest {};
-// Not on devices.
+// A program on devices has no shape of so many ranks.
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FaultsAtScaleTest);
 TEST_P(FaultsAtScaleTest, AKilledRankIsNamedByAllOthers) {
   TimeOfDeath death;

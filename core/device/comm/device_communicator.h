@@ -116,8 +116,6 @@ class DeviceCommunicator {
   virtual Result<Ticket> Adasum(std::string_view name, DType dtype, std::span<const int64_t> counts_of_tensors,
                                 const void* in, void* out, Stream after) = 0;
 
-  // Waits until no call of this object uses the host's communicator, so that the calling thread may.
-  virtual void ReleaseHost() {}
   // As in Communicator, over the host's. They wait for no stream.
   virtual Status Barrier(std::string_view name) = 0;
   virtual Status Decline(std::string_view name, const Status& why) = 0;

@@ -1,14 +1,26 @@
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "core/device/comm/conformance/emulated_job.h"
+#include "core/testing/long_tests.h"
 
 // Makes the conformance tests of core/comm, which are a part of this program, run on devices: each test on the shapes
 // that it names for hosts, as far as they have at most 4 ranks. So the results of both backends equal the oracle bit
 // for bit, and faults have the errors that they have on CPUs.
+//
+// `make test` takes some of these shapes. Each number of ranks, each of the host's communicators and each backend of
+// devices is among them, and also the pairs that have code of their own: NCCL's watch on one host and on several, and
+// the staged copies with an even and an odd number of ranks.
 
 namespace lockstep::device {
 namespace {
+
+bool IsShort(const JobShape& shape) {
+  static const std::vector<std::string> names = {"shm_1_nccl",   "shm_3_nccl",    "gloo_2_nccl",
+                                                 "shm_2_staged", "gloo_3_staged", "auto_4_aabb_nccl"};
+  return std::find(names.begin(), names.end(), ToString(shape)) != names.end();
+}
 
 std::vector<JobShape> ShapesOnDevices(const std::vector<JobShape>& shapes) {
   std::vector<JobShape> on_devices;
@@ -21,6 +33,7 @@ std::vector<JobShape> ShapesOnDevices(const std::vector<JobShape>& shapes) {
     shape.device = "staged";
     on_devices.push_back(shape);
   }
+  if (!testing::RunsLongTests()) std::erase_if(on_devices, [](const JobShape& shape) { return !IsShort(shape); });
   return on_devices;
 }
 

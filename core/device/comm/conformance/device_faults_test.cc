@@ -13,6 +13,7 @@
 #include "core/comm/job/context.h"
 #include "core/device/comm/conformance/emulated_job.h"
 #include "core/testing/job.h"
+#include "core/testing/long_tests.h"
 #include "core/testing/ranks.h"
 
 // Faults while the devices work: the host's threads have already compared the call, so no collective of the host sees
@@ -68,7 +69,7 @@ std::thread After(std::chrono::microseconds time, std::function<void()> fault) {
 class DeviceFaultsTest : public ::testing::TestWithParam<JobShape> {
  protected:
   int last() const { return GetParam().size - 1; }
-  int Moments(int all) const { return kSanitized ? all / 4 : all; }
+  int Moments(int all) const { return kSanitized || !testing::RunsLongTests() ? all / 4 : all; }
 };
 
 // Promise (gpu.md): a killed rank is named by all others, with the call, at any moment of its device.
