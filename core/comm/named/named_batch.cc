@@ -25,7 +25,7 @@ bool NamedBatch::Entry::operator==(const Entry& other) const {
 bool NamedBatch::operator==(const NamedBatch& other) const { return entries == other.entries && error == other.error; }
 
 bool CanTravelTogether(const NamedRequest& a, const NamedRequest& b) {
-  if (a.kind != b.kind) return false;
+  if (a.kind != b.kind || a.on_device != b.on_device) return false;
   switch (a.kind) {
     case NamedKind::kAllReduce:
     case NamedKind::kReduceScatter: return a.dtype == b.dtype && a.reduction == b.reduction;

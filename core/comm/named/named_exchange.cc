@@ -12,6 +12,7 @@
 #include "core/comm/collective/adasum.h"
 #include "core/comm/collective/arrivals.h"
 #include "core/comm/collective/elementwise.h"
+#include "core/comm/named/named_plan.h"
 
 namespace lockstep {
 namespace {
@@ -26,38 +27,6 @@ constexpr int64_t kPackedBytes = int64_t{64} << 10;
 void Copy(const void* from, int64_t bytes, void* to) {
   if (bytes > 0 && from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
 }
-
-int64_t RowBytes(const NamedRequest& request) { return request.RowElements() * DTypeSize(request.dtype); }
-int64_t Bytes(const NamedRequest& request) { return request.Elements() * DTypeSize(request.dtype); }
-
-ReduceOp OpOf(const NamedRequest& request) {
-  switch (request.reduction) {
-    case NamedReduction::kMean: return IsFloatingPoint(request.dtype) ? ReduceOp::kMean : ReduceOp::kSum;
-    case NamedReduction::kMin: return ReduceOp::kMin;
-    case NamedReduction::kMax: return ReduceOp::kMax;
-    case NamedReduction::kProduct: return ReduceOp::kProduct;
-    case NamedReduction::kSum:
-    case NamedReduction::kAdasum: break;
-  }
-  return ReduceOp::kSum;
-}
-
-// The type in which the reduction is computed. A mean fits into the type of its values, but the sum before it may not.
-// No type is wider than 64 bits; a sum of 64-bit values wraps around, as any sum does.
-DType ComputedIn(const NamedRequest& request) {
-  if (request.reduction != NamedReduction::kMean) return request.dtype;
-  switch (request.dtype) {
-    case DType::kInt8:
-    case DType::kUInt8:
-    case DType::kInt16:
-    case DType::kUInt16: return DType::kInt32;
-    case DType::kInt32:
-    case DType::kUInt32: return DType::kInt64;
-    default: return request.dtype;
-  }
-}
-
-bool IsWidened(const NamedRequest& request) { return ComputedIn(request) != request.dtype; }
 
 // The steps before the reduction: from the request's type to ComputedIn. `out` may be `in` if these types are the same.
 void ScaleBefore(const NamedRequest& request, const void* in, int64_t count, void* out) {
@@ -75,7 +44,7 @@ void ScaleAfter(const NamedRequest& request, int ranks, void* in, int64_t count,
   const DType computed = ComputedIn(request);
   void* const to = IsWidened(request) ? in : out;
   void* from = in;
-  if (request.reduction == NamedReduction::kMean && !IsFloatingPoint(computed)) {
+  if (IsDivided(request)) {
     Divide(computed, ranks, from, count, to);
     from = to;
   }
@@ -85,21 +54,6 @@ void ScaleAfter(const NamedRequest& request, int ranks, void* in, int64_t count,
   }
   if (IsWidened(request)) return ConvertIntegers(computed, from, count, request.dtype, out);
   Copy(from, count * DTypeSize(computed), out);
-}
-
-// The rows of one rank when `rows` are divided among the ranks: the first ranks get one more if it does not come out
-// even.
-int64_t ShareOf(int64_t rows, int rank, int ranks) { return rows / ranks + (rank < rows % ranks ? 1 : 0); }
-
-// The rows that one rank sends to another.
-int64_t RowsBetween(const NamedBatch::Entry& entry, int from, int to) {
-  return entry.splits.empty() ? entry.rows[from] : entry.splits[from][to];
-}
-
-// "grad/a and 3 more"
-std::string NameOf(const NamedBatch& batch) {
-  const std::string& first = batch.entries.front().request.name;
-  return batch.entries.size() == 1 ? first : StrCat(first, " and ", batch.entries.size() - 1, " more");
 }
 
 }  // namespace
@@ -314,7 +268,7 @@ Status NamedExchange::Gather(std::span<Part> parts) {
   std::vector<int64_t> sent(to_all ? 1 : ranks, 0);
   std::vector<int64_t> from_ranks(ranks, 0);
   for (const Part& part : parts) {
-    const int64_t row_bytes = RowBytes(part.entry.request);
+    const int64_t row_bytes = RowBytesOf(part.entry.request);
     for (size_t r = 0; r < sent.size(); ++r) sent[r] += RowsBetween(part.entry, own, static_cast<int>(r)) * row_bytes;
     for (int r = 0; r < ranks; ++r) from_ranks[r] += RowsBetween(part.entry, r, own) * row_bytes;
   }
@@ -331,7 +285,7 @@ Status NamedExchange::Gather(std::span<Part> parts) {
   for (size_t r = 0; r < sent.size() && !alone; ++r) {
     for (size_t i = 0; i < parts.size(); ++i) {
       const NamedBatch::Entry& entry = parts[i].entry;
-      const int64_t bytes = RowsBetween(entry, own, static_cast<int>(r)) * RowBytes(entry.request);
+      const int64_t bytes = RowsBetween(entry, own, static_cast<int>(r)) * RowBytesOf(entry.request);
       Copy(from[i], bytes, to);
       from[i] += bytes;
       to += bytes;
@@ -358,7 +312,7 @@ void NamedExchange::Distribute(std::span<const Part> parts, const char* received
   for (int r = 0; r < communicator_.size(); ++r) {
     for (size_t i = 0; i < parts.size(); ++i) {
       const NamedBatch::Entry& entry = parts[i].entry;
-      const int64_t bytes = RowsBetween(entry, r, communicator_.rank()) * RowBytes(entry.request);
+      const int64_t bytes = RowsBetween(entry, r, communicator_.rank()) * RowBytesOf(entry.request);
       if (parts[i].wanted()) Copy(received, bytes, parts[i].out + at[i]);
       at[i] += bytes;
       received += bytes;
@@ -372,7 +326,7 @@ Status NamedExchange::Broadcast(std::span<Part> parts) {
   int64_t total = 0;
   for (Part& part : parts) {
     AllocateOut(part, part.entry.request.shape);
-    total += Bytes(part.entry.request);
+    total += BytesOf(part.entry.request);
   }
   // A root sends directly from its tensor.
   const bool alone = parts.size() == 1 && (sends || parts.front().wanted());
@@ -387,14 +341,14 @@ Status NamedExchange::Broadcast(std::span<Part> parts) {
   }
   char* at = buffer;
   for (const Part& part : parts) {
-    if (sends && !alone) Copy(part.work->in, Bytes(part.entry.request), at);
-    at += Bytes(part.entry.request);
+    if (sends && !alone) Copy(part.work->in, BytesOf(part.entry.request), at);
+    at += BytesOf(part.entry.request);
   }
   LOCKSTEP_RETURN_IF_ERROR(communicator_.Broadcast(name_, root, total, buffer));
   at = buffer;
   for (const Part& part : parts) {
-    if (part.wanted()) Copy(at, Bytes(part.entry.request), part.out);
-    at += Bytes(part.entry.request);
+    if (part.wanted()) Copy(at, BytesOf(part.entry.request), part.out);
+    at += BytesOf(part.entry.request);
   }
   return OkStatus();
 }

@@ -19,6 +19,10 @@ struct NamedWork {
   NamedRequest request;
   // The rank's tensor, of the request's type and shape. It is read until `done` is called.
   const void* in = nullptr;
+  // If the tensor is on a device (NamedRequest::on_device): the caller's stream, a device::Stream. `in` is ready when
+  // the work that is in the stream now has run. When `done` is called with OK, work that is put into the stream from
+  // then on reads the result. The memory of `in` and of the result may be used again in the order of the stream.
+  void* stream = nullptr;
   // Returns the memory for the result, of the request's type and this shape. It may be null if the result has no
   // elements. In an all-reduce or broadcast it may be the memory of `in`. Called at most once, by the thread that
   // drives the lane, which may be any caller of Submit; never for barriers and joins. It may ask the lane only for
@@ -31,8 +35,9 @@ struct NamedWork {
     // The rank that joined last; no value for other kinds than joins, and after an error.
     std::optional<int> last_joined = {};
   };
-  // The end of the request. Called once, by the thread that drives the lane or within Submit. It may submit more
-  // requests to lanes, but must not destroy one.
+  // The end of the request. Called once, by the thread that drives the lane or within Submit; for a tensor on a device
+  // also by a thread of the lane that sees devices finish. It may submit more requests to lanes, but must not destroy
+  // one, and must not wait.
   std::function<void(const Status& status, const Outcome& outcome)> done;
   int64_t submitted_ns = 0;  // set by the lane: SteadyNs
 };

@@ -98,7 +98,7 @@ TEST_P(NamedExchangeTest, TellsAllRanksWhereOneHasNoMemoryToExchangeIn) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, NamedExchangeTest, kLanesOfSeveral, JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedExchangeTest, ::testing::ValuesIn(LanesOfSeveral()), JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

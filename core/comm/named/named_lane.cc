@@ -58,17 +58,27 @@ NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_
              OfPeers(*communicator_, [this](int rank) { return communicator_->LinkKey(rank); }), communicator_->rank()),
       exchange_(*communicator_),
       stalls_({options.stall_warning_s, options.stall_timeout_s}),
-      sequencer_({communicator_->size(), options.fusion_bytes}) {}
+      sequencer_({communicator_->size(), options.fusion_bytes}) {
+  if (options_.devices != nullptr) shared_links_->Admit();
+}
 
 NamedLane::~NamedLane() {
   Leave();
-  if (!thread_.joinable()) return;
-  // A fork has the handle but not the thread.
+  // A fork has the handles but not the threads.
   if (fork_.InFork()) {
-    thread_.detach();
-  } else {
-    thread_.join();
+    if (thread_.joinable()) thread_.detach();
+    (void)device_.release();
+    (void)shared_links_.release();
+    return;
   }
+  if (thread_.joinable()) thread_.join();
+  // It ends before the communicator, which it uses. Its requests end meanwhile.
+  std::unique_ptr<NamedDeviceExchange> device;
+  {
+    const MutexLock lock(mutex_);
+    device = std::move(device_);
+  }
+  device.reset();
 }
 
 uint64_t NamedLane::Submit(NamedWork work) {
@@ -85,7 +95,11 @@ std::vector<uint64_t> NamedLane::Submit(std::vector<NamedWork> works) {
   for (NamedWork& work : works) {
     NamedRequest& request = work.request;
     if (request.kind == NamedKind::kJoin) request.name = kJoinName;
+    if (!HasData(request.kind)) request.on_device = false;
     if (request.refusal.ok()) request.refusal = CheckArguments(request, size());
+    if (request.refusal.ok() && request.on_device && work.stream == nullptr) {
+      request.refusal = InvalidArgument(StrCat(Describe(request), ": a tensor on a GPU, and no stream of its caller"));
+    }
     // A bad request is sent without its shape and splits, because no rank would use them.
     if (!request.refusal.ok()) {
       request.shape.clear();
@@ -219,19 +233,25 @@ void NamedLane::CancelLocked(uint64_t ticket, const std::string& why) {
 
 void NamedLane::Leave(std::string_view how) {
   if (fork_.InFork()) return;
+  NamedDeviceExchange* device;
   {
     const MutexLock lock(mutex_);
     if (!leaves_) farewell_ = how;
     leaves_ = true;
+    device = device_.get();
   }
   links_.Wake();
-  communicator_->Leave(how);
+  if (device != nullptr) {
+    device->Leave(how);
+  } else {
+    communicator_->Leave(how);
+  }
 }
 
 int64_t NamedLane::pending() const {
   if (fork_.InFork()) return 0;
   const MutexLock lock(mutex_);
-  return static_cast<int64_t>(works_.size());
+  return static_cast<int64_t>(works_.size()) + on_device_;
 }
 
 Status NamedLane::broken() const {

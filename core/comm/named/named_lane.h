@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -14,8 +15,10 @@
 #include "core/base/status.h"
 #include "core/comm/collective/communicator.h"
 #include "core/comm/named/control_links.h"
+#include "core/comm/named/named_device_exchange.h"
 #include "core/comm/named/named_exchange.h"
 #include "core/comm/named/sequencer.h"
+#include "core/comm/named/shared_links.h"
 #include "core/comm/named/stall_watch.h"
 #include "core/comm/named/timeline.h"
 #include "core/comm/options.h"
@@ -39,6 +42,9 @@ struct NamedLaneOptions {
   std::string label;
   // Receives the warnings, on rank 0; called on the lane's thread.
   std::function<void(const std::string&)> warn = [](const std::string&) {};
+  // Makes the exchange for tensors on GPUs, at the lane's first batch of such tensors; called by the driver. Null: this
+  // rank has no GPU, and all ranks get an error with its number.
+  MakeNamedDeviceExchange devices = nullptr;
 };
 
 // Collectives that are matched by name, in any order on each rank: the lane of Horovod's operations. (The other lane,
@@ -50,6 +56,9 @@ struct NamedLaneOptions {
 //   thread ◄── batch, control link ─────────── thread ◄┤ batch
 //     ▼                                          ▼
 //   NamedExchange ◄──── communicator ────► NamedExchange
+//
+// Batches of tensors on GPUs go to a NamedDeviceExchange. It puts them into streams, and the driver continues; their
+// requests end later, on a thread of that exchange.
 //
 // Requests go to rank 0 from the thread that makes them. There the sequencer collects them, from rank 0's own callers
 // and from the links. If a request makes its name complete while the lane is idle, the thread that handles it tells all
@@ -156,20 +165,42 @@ class NamedLane {
   void Sequence() LOCKSTEP_REQUIRES(mutex_);
   void DoAll() LOCKSTEP_EXCLUDES(mutex_);
   void Do(const NamedBatch& batch) LOCKSTEP_EXCLUDES(mutex_);
+  // A batch in the streams of the device, until all of its requests have ended.
+  struct OnDevice {
+    OnDevice(const NamedBatch& of, std::vector<std::unique_ptr<NamedWork>> own)
+        : batch(of), works(std::move(own)), left(batch.entries.size()) {}
+    NamedBatch batch;
+    std::vector<std::unique_ptr<NamedWork>> works;
+    std::atomic<size_t> left;  // the entries that have not ended
+  };
+  void DoOnDevice(const NamedBatch& batch, std::vector<std::unique_ptr<NamedWork>> works) LOCKSTEP_EXCLUDES(mutex_);
+  // Makes device_, once; an error is the same on all ranks.
+  Status MakeDevice() LOCKSTEP_EXCLUDES(mutex_);
+  void EndOnDevice(const NamedDeviceExchange& device, OnDevice& of, size_t entry, const Status& status,
+                   const NamedWork::Outcome& outcome) LOCKSTEP_EXCLUDES(mutex_);
+  // Waits until the communicator is free for a batch of tensors on CPUs.
+  void ReleaseHost() LOCKSTEP_EXCLUDES(mutex_);
+  // The cause of an error of a request on the device, as CauseOf for batches that the driver runs.
+  Status CauseOnDevice(const NamedRequest& request, const Status& status) LOCKSTEP_EXCLUDES(mutex_);
+  // The device's part of Break. Requests get a moment to end by themselves: a lost peer may have done its part.
+  void EndDevice(NamedDeviceExchange& device, bool leaves, const std::string& farewell, const Status& why)
+      LOCKSTEP_EXCLUDES(mutex_);
   // Counts how long these requests of this rank have waited for other ranks; returns since when, in SteadyNs.
   int64_t CountWait(const NamedBatch& batch, const std::vector<NamedWork*>& works);
   // The cause of this status of an exchange: a rank that fails says more over its link than the communicator does.
   Status CauseOf(const Status& status) LOCKSTEP_EXCLUDES(mutex_);
-  // Ends all requests of this rank with `cause`, and tells the others.
+  // Ends all requests of this rank with `cause`, and tells the others. Requests on the device end on its thread.
   void Break(const Status& cause) LOCKSTEP_EXCLUDES(mutex_);
 
   const ForkGuard fork_;
   const std::unique_ptr<Communicator> communicator_;
   const int64_t shared_bytes_;
   const NamedLaneOptions options_;
-  ControlLinks links_;       // awaited by the driver
+  ControlLinks links_;
+  // Awaited by the driver, and by the device's exchange. A fork must not destroy what other threads wait in.
+  std::unique_ptr<SharedLinks> shared_links_ = std::make_unique<SharedLinks>(links_);
   NamedExchange exchange_;   // used by the driver
-  int64_t last_end_ns_ = 0;  // used by the driver: the end of the last batch
+  int64_t last_end_ns_ = 0;  // used by the driver: the end of the last batch that it has run itself
   Timeline timeline_;        // used by any thread; only on rank 0
   StallWatch stalls_;        // used only by the thread
 
@@ -187,6 +218,10 @@ class NamedLane {
   bool leaves_ LOCKSTEP_GUARDED_BY(mutex_) = false;
   std::string farewell_ LOCKSTEP_GUARDED_BY(mutex_);  // how it leaves
   Status broken_ LOCKSTEP_GUARDED_BY(mutex_);
+  // Made by the driver, and destroyed with the lane. Null: it had no batch yet.
+  std::unique_ptr<NamedDeviceExchange> device_ LOCKSTEP_GUARDED_BY(mutex_);
+  int64_t on_device_ LOCKSTEP_GUARDED_BY(mutex_) = 0;  // entries that have not ended there
+  CondVar device_changed_;                             // on_device_ has become 0
 
   std::thread thread_;
 };

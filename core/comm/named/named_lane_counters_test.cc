@@ -22,7 +22,7 @@ TEST_P(NamedLaneCountersTest, ARequestWaitsForTheRankThatAsksLast) {
   RunThreads(GetParam(), [&](ContextOptions context) {
     const auto telemetry = std::make_shared<Telemetry>();
     context.telemetry = telemetry;
-    auto lane = NamedLane::Create(context, {});
+    auto lane = CreateLane(context);
     ASSERT_TRUE(lane.ok()) << lane.status().ToString();
     const auto counters = telemetry->Lane("named lane");
     ASSERT_NE(counters, nullptr);
@@ -52,7 +52,7 @@ TEST_P(NamedLaneCountersTest, TheTimelineHasTheWaitForTheLastRank) {
   const int late = GetParam().size - 1;
   RunThreads(GetParam(), [&](ContextOptions context) {
     context.timeline = folder + "/" + std::to_string(context.rank);
-    auto lane = NamedLane::Create(context, {});
+    auto lane = CreateLane(context);
     ASSERT_TRUE(lane.ok()) << lane.status().ToString();
     ASSERT_TRUE(Await(**lane, Barrier("start")).ok());
     if (context.rank == late) std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -70,7 +70,7 @@ TEST_P(NamedLaneCountersTest, TheTimelineHasTheWaitForTheLastRank) {
   std::filesystem::remove_all(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(Jobs, NamedLaneCountersTest, kLanesOfSeveral, JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Jobs, NamedLaneCountersTest, ::testing::ValuesIn(LanesOfSeveral()), JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

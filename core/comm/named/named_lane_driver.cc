@@ -77,7 +77,7 @@ void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
       idle_ = todo_.empty();
     }
     DoAll();
-    for (const ControlLinks::Event& event : links_.Await(0)) Handle(event);
+    for (const ControlLinks::Event& event : shared_links_->Await(0)) Handle(event);
   }
   links_.Wake();
 }
@@ -100,7 +100,7 @@ bool NamedLane::WaitForWork() {
 std::vector<ControlLinks::Event> NamedLane::SpinForEvents(std::optional<double>* seconds) {
   const double end = Now() + kSpin_s;
   while (true) {
-    std::vector<ControlLinks::Event> events = links_.Await(0);
+    std::vector<ControlLinks::Event> events = shared_links_->Await(0);
     if (!events.empty()) return events;
     {
       const MutexLock lock(mutex_);
@@ -141,7 +141,7 @@ void NamedLane::Run() {
     DoAll();
     std::vector<ControlLinks::Event> events;
     if (spins) events = SpinForEvents(&seconds);
-    if (events.empty()) events = links_.Await(seconds);
+    if (events.empty()) events = shared_links_->Await(seconds);
     {
       const MutexLock lock(mutex_);
       idle_ = sleeps_ = false;
@@ -155,7 +155,7 @@ void NamedLane::Run() {
   Break(Cancelled("this rank has left its job"));
   // Does not wait long for a peer that takes no more data.
   constexpr double kFarewell_s = 1;
-  for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) links_.Await(end - Now());
+  for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) shared_links_->Await(end - Now());
 }
 
 std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
@@ -285,8 +285,11 @@ void NamedLane::Do(const NamedBatch& batch) {
     if (batch.error.ok()) Break(failure);
     return;
   }
+  const NamedRequest& first = batch.entries.front().request;
+  if (first.on_device) return DoOnDevice(batch, std::move(owned));
   timeline_.Begin(batch);
   const int64_t begin_ns = CountWait(batch, works);
+  if (first.kind != NamedKind::kJoin) ReleaseHost();
   const Status status = exchange_.Run(batch, works, [this](const Status& error) { return CauseOf(error); });
   last_end_ns_ = SteadyNs();
   if (LaneCounters* const counters = communicator_->counters()) counters->AddExchange(last_end_ns_ - begin_ns);
@@ -314,12 +317,16 @@ int64_t NamedLane::CountWait(const NamedBatch& batch, const std::vector<NamedWor
 // A rank that fails sends the reason over its links before it aborts the communicator; the others get it from rank 0.
 Status NamedLane::CauseOf(const Status& status) {
   if (status.code() != StatusCode::kCancelled) return status;
+  {
+    const MutexLock lock(mutex_);
+    if (!broken_.ok()) return broken_;
+  }
   for (const double end = Now() + kCauseWait_s; Now() < end;) {
     {
       const MutexLock lock(mutex_);
       if (leaves_) break;
     }
-    for (const ControlLinks::Event& event : links_.Await(kPush_s)) {
+    for (const ControlLinks::Event& event : shared_links_->Await(kPush_s)) {
       if (const std::optional<Status> why = EndIn(event)) return *why;
     }
   }
@@ -331,6 +338,7 @@ void NamedLane::Break(const Status& cause) {
   std::unordered_map<uint64_t, std::unique_ptr<NamedWork>> works;
   bool leaves;
   std::string farewell;
+  NamedDeviceExchange* device;
   {
     const MutexLock lock(mutex_);
     if (!broken_.ok()) return;
@@ -343,11 +351,15 @@ void NamedLane::Break(const Status& cause) {
     names_.clear();
     join_.reset();
     todo_.clear();
+    device = device_.get();
+    device_changed_.NotifyAll();
   }
   const std::string message = leaves ? named_messages::OfLeft(farewell) : named_messages::OfEnd(why);
   for (int peer = 0; peer < size(); ++peer) links_.Send(peer, message);
   // Does nothing if the communicator was left already or is the cause. The thread that leaves may not have come so far.
-  if (leaves) {
+  if (device != nullptr) {
+    EndDevice(*device, leaves, farewell, why);
+  } else if (leaves) {
     communicator_->Leave(farewell);
   } else {
     communicator_->Abort(why);

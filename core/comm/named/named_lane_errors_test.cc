@@ -228,7 +228,7 @@ TEST_P(NamedLaneErrorsTest, WarnsOfRanksThatDoNotComeAndGivesUp) {
   })) << ::testing::PrintToString(warnings);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneErrorsTest, kLanePairs, JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneErrorsTest, ::testing::ValuesIn(LanePairs()), JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

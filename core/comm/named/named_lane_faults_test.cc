@@ -45,7 +45,7 @@ void WaitForSurvivors(int rank, int survivors, std::atomic<int>& heard) {
 TEST_P(NamedLaneFaultsTest, EndsForAllWhenARankLeaves) {
   std::atomic<int> heard = 0;
   RunThreads(GetParam(), [&heard](const ContextOptions& options) {
-    auto lane = NamedLane::Create(options, {});
+    auto lane = CreateLane(options);
     ASSERT_TRUE(lane.ok()) << lane.status().ToString();
     EXPECT_EQ(Ask(**lane, Request(NamedKind::kBarrier, "start", {}), kNothing).get().status, OkStatus());
     const int leaver = options.size - 1;
@@ -66,7 +66,7 @@ TEST_P(NamedLaneFaultsTest, NamesTheRankThatLeavesAnExchange) {
     SCOPED_TRACE(::testing::Message() << "rank " << leaver << " leaves");
     std::atomic<int> heard = 0;
     RunThreads(GetParam(), [&](const ContextOptions& options) {
-      auto lane = NamedLane::Create(options, {});
+      auto lane = CreateLane(options);
       ASSERT_TRUE(lane.ok()) << lane.status().ToString();
       const int rank = options.rank;
       EXPECT_EQ(Await(**lane, Barrier("start")), OkStatus());
@@ -244,9 +244,9 @@ TEST_P(NamedLanePairFaultsTest, HasForksThatHaveNoPartInIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneFaultsTest,
-                         ::testing::Values(JobShape{"shm", 3}, JobShape{"auto", 3, "aab"}, JobShape{"auto", 4, "aabb"}),
+                         ::testing::ValuesIn(Tested({{"shm", 3}, {"auto", 3, "aab"}, {"auto", 4, "aabb"}})),
                          JobShapeName);
-INSTANTIATE_TEST_SUITE_P(Backends, NamedLanePairFaultsTest, kLanePairs, JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLanePairFaultsTest, ::testing::ValuesIn(LanePairs()), JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

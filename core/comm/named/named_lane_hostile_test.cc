@@ -114,6 +114,7 @@ TEST(NamedLaneHostile, ARankDoesOnlyWhatItHasAskedFor) {
       [](NamedRequest& request) { request.dtype = DType::kFloat64; },
       [](NamedRequest& request) { request.kind = NamedKind::kBroadcast; },
       [](NamedRequest& request) { request.name = "another"; },
+      [](NamedRequest& request) { request.on_device = true; },
   };
   for (const auto& change : lies) {
     const Status status = RunWithForgedPeer(0, [&](std::string_view heard) {

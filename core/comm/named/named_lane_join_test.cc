@@ -142,8 +142,8 @@ TEST_P(NamedLaneJoinPairTest, LeavesNothingBehindAJoin) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneJoinTest, kLanesOfSeveral, JobShapeName);
-INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneJoinPairTest, kLanePairs, JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneJoinTest, ::testing::ValuesIn(LanesOfSeveral()), JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneJoinPairTest, ::testing::ValuesIn(LanePairs()), JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

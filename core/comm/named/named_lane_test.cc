@@ -135,8 +135,7 @@ TEST_P(NamedLaneTest, ReducesEveryTypeInEveryWay) {
           NamedRequest request = Request(NamedKind::kAllReduce, StrCat("x", i), {kCounts[i]});
           request.dtype = dtype;
           request.reduction = reduction;
-          auto [work, future] = WorkOf(request, kNothing);
-          work.in = tensors[i][lane.rank()].data();
+          auto [work, future] = WorkOf(request, static_cast<const void*>(tensors[i][lane.rank()].data()));
           works.push_back(std::move(work));
           futures.push_back(std::move(future));
         }
@@ -267,7 +266,7 @@ TEST_P(NamedLanePairTest, MayBeAskedForMoreByWhatItAnswers) {
   RunRanks(GetParam(), [&](NamedLane& lane) {
     NamedLaneOptions options;
     options.label = "other";
-    auto other = NamedLane::Create(JobOptions(GetParam(), other_address, lane.rank()), options);
+    auto other = CreateLane(JobOptions(GetParam(), other_address, lane.rank()), options);
     ASSERT_TRUE(other.ok()) << other.status().ToString();
     const auto ask = [](NamedLane& first, NamedLane& second, int i) {
       auto ended = std::make_shared<std::promise<Status>>();
@@ -310,8 +309,8 @@ TEST_P(NamedLanePairTest, TakesLongMessagesWhileItExchanges) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneTest, kLaneShapes, JobShapeName);
-INSTANTIATE_TEST_SUITE_P(Backends, NamedLanePairTest, kLanePairs, JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLaneTest, ::testing::ValuesIn(LaneShapes()), JobShapeName);
+INSTANTIATE_TEST_SUITE_P(Backends, NamedLanePairTest, ::testing::ValuesIn(LanePairs()), JobShapeName);
 
 }  // namespace
 }  // namespace lockstep

@@ -76,16 +76,18 @@ std::vector<Trait> TraitsOf(NamedKind kind) {
   static const Trait dims = {"number of dimensions", [](const NamedRequest& r) { return StrCat(r.shape.size()); }};
   static const Trait behind = {"shape of a row", [](const NamedRequest& r) { return ShapeText(RowShape(r)); }};
   static const Trait root = {"root", [](const NamedRequest& r) { return StrCat(r.root); }};
+  static const Trait place = {"place of the tensor",
+                              [](const NamedRequest& r) { return std::string(r.on_device ? "a GPU" : "the CPU"); }};
   static const Trait group = {"group", [](const NamedRequest& r) {
                                 return r.group.empty() ? std::string("1 tensor alone")
                                                        : StrCat("'", r.group, "' of ", r.group_size);
                               }};
   switch (kind) {
     case NamedKind::kAllReduce:
-    case NamedKind::kReduceScatter: return {dtype, reduction, prescale, postscale, shape, group};
+    case NamedKind::kReduceScatter: return {place, dtype, reduction, prescale, postscale, shape, group};
     case NamedKind::kAllGather:
-    case NamedKind::kAllToAll: return {dtype, dims, behind, group};
-    case NamedKind::kBroadcast: return {dtype, root, shape, group};
+    case NamedKind::kAllToAll: return {place, dtype, dims, behind, group};
+    case NamedKind::kBroadcast: return {place, dtype, root, shape, group};
     case NamedKind::kBarrier: return {group};
     case NamedKind::kJoin: return {};
   }
@@ -101,8 +103,8 @@ bool AllAgree(const std::vector<const NamedRequest*>& requests) {
     const NamedRequest &a = *first, &b = *other;
     if (a.kind != b.kind || a.group != b.group || a.group_size != b.group_size) return false;
     if (a.kind == NamedKind::kBarrier || a.kind == NamedKind::kJoin) continue;
-    if (a.dtype != b.dtype || a.reduction != b.reduction || a.prescale != b.prescale || a.postscale != b.postscale ||
-        a.root != b.root || a.shape.size() != b.shape.size()) {
+    if (a.on_device != b.on_device || a.dtype != b.dtype || a.reduction != b.reduction || a.prescale != b.prescale ||
+        a.postscale != b.postscale || a.root != b.root || a.shape.size() != b.shape.size()) {
       return false;
     }
     const bool own_rows = a.kind == NamedKind::kAllGather || a.kind == NamedKind::kAllToAll;
@@ -188,8 +190,8 @@ bool HasPossibleSize(const NamedRequest& request, int64_t rows) {
 bool NamedRequest::operator==(const NamedRequest& other) const {
   return ticket == other.ticket && kind == other.kind && name == other.name && family == other.family &&
          dtype == other.dtype && reduction == other.reduction && prescale == other.prescale &&
-         postscale == other.postscale && root == other.root && shape == other.shape && splits == other.splits &&
-         group == other.group && group_size == other.group_size && refusal == other.refusal;
+         postscale == other.postscale && root == other.root && on_device == other.on_device && shape == other.shape &&
+         splits == other.splits && group == other.group && group_size == other.group_size && refusal == other.refusal;
 }
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -208,6 +210,7 @@ void Write(const NamedRequest& request, ByteWriter& writer) {
   writer.Number(std::bit_cast<uint64_t>(request.prescale));
   writer.Number(std::bit_cast<uint64_t>(request.postscale));
   writer.Number(static_cast<uint32_t>(request.root));
+  writer.Number(static_cast<uint8_t>(request.on_device ? 1 : 0));
   WriteNumbers(request.shape, writer);
   WriteNumbers(request.splits, writer);
   writer.String(request.group);
@@ -226,6 +229,7 @@ NamedRequest ReadNamedRequest(ByteReader& reader) {
   request.prescale = std::bit_cast<double>(reader.Number<uint64_t>());
   request.postscale = std::bit_cast<double>(reader.Number<uint64_t>());
   request.root = static_cast<int32_t>(reader.Number<uint32_t>());
+  request.on_device = ReadEnum<uint8_t>(reader, HasData(request.kind) ? 2 : 1) != 0;
   request.shape = ReadNumbers(reader, kMostDims);
   request.splits = ReadNumbers(reader, UINT32_MAX);
   request.group = reader.String();

@@ -40,6 +40,8 @@ std::string_view NamedReductionName(NamedReduction reduction);
 //   kBroadcast      any                       dtype, root, shape
 //   kBarrier        -
 //   kJoin           -                         (the rank takes part in sums with zeros from here on)
+//
+// Ranks also agree on the place of the tensors: all are on CPUs, or all on GPUs.
 struct NamedRequest {
   // The rank's own number of the request, with which it finds its data again.
   uint64_t ticket = 0;
@@ -55,6 +57,8 @@ struct NamedRequest {
   double prescale = 1, postscale = 1;
   // For a broadcast, its root; for a join that is answered, the rank that joined last.
   int32_t root = 0;
+  // Whether the rank's tensor is in the memory of a GPU. False without data.
+  bool on_device = false;
   std::vector<int64_t> shape;
   // For an all-to-all: the number of rows for each rank, [R].
   std::vector<int64_t> splits;

@@ -25,6 +25,7 @@ NamedRequest Request(const std::string& name, NamedKind kind, int rank) {
   request.name = name;
   request.kind = kind;
   request.shape = {4, 2};
+  request.on_device = kind == NamedKind::kAllGather;
   if (kind == NamedKind::kAllToAll) request.splits = {1, 2, 1};
   return request;
 }

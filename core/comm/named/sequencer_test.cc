@@ -36,6 +36,7 @@ TEST(NamedRequest, SurvivesTheWire) {
   request.prescale = 1.0 / 3;
   request.postscale = 1e-300;
   request.root = 3;
+  request.on_device = true;
   request.splits = {1, 0, 3};
   request.group = "g";
   request.group_size = 9;
@@ -108,12 +109,15 @@ TEST(Sequencer, PutsWhatIsReadyTogetherIntoOneBatch) {
   halves.dtype = DType::kFloat16;
   EXPECT_TRUE(sequencer.Add(0, halves, 0).ok());
   for (const char* name : {"c", "d"}) EXPECT_TRUE(sequencer.Add(0, Request(name), 0).ok());
+  NamedRequest on_device = Request("on a GPU");
+  on_device.on_device = true;
+  EXPECT_TRUE(sequencer.Add(0, on_device, 0).ok());
   NamedRequest large = Request("large");
   large.shape = {1000};
   EXPECT_TRUE(sequencer.Add(0, large, 0).ok());
   std::vector<Names> names;
   for (const NamedBatch& batch : sequencer.Take()) names.push_back(NamesOf(batch));
-  EXPECT_EQ(names, (std::vector<Names>{{"a", "b", "c"}, {"gather"}, {"halves"}, {"d"}, {"large"}}));
+  EXPECT_EQ(names, (std::vector<Names>{{"a", "b", "c"}, {"gather"}, {"halves"}, {"d"}, {"on a GPU"}, {"large"}}));
 }
 
 TEST(Sequencer, NamesWhatRanksDisagreeOn) {
@@ -136,6 +140,14 @@ TEST(Sequencer, NamesWhatRanksDisagreeOn) {
        "allreduce 'x': the ranks differ in the prescale factor: ranks 0 and 2 have 1; rank 1 has 0.1"},
       {NamedKind::kAllReduce, [](NamedRequest& r) { r.kind = NamedKind::kAllGather; },
        "allreduce 'x': the ranks differ in the kind: ranks 0 and 2 have allreduce; rank 1 has allgather"},
+      {NamedKind::kAllReduce, [](NamedRequest& r) { r.on_device = true; },
+       "allreduce 'x': the ranks differ in the place of the tensor: ranks 0 and 2 have the CPU; rank 1 has a GPU"},
+      {NamedKind::kAllToAll,
+       [](NamedRequest& r) {
+         r.on_device = true;
+         r.dtype = DType::kInt32;
+       },
+       "alltoall 'x': the ranks differ in the place of the tensor: ranks 0 and 2 have the CPU; rank 1 has a GPU"},
       {NamedKind::kBroadcast, [](NamedRequest& r) { r.root = 2; },
        "broadcast 'x': the ranks differ in the root: ranks 0 and 2 have 0; rank 1 has 2"},
       {NamedKind::kAllGather,
@@ -387,8 +399,24 @@ TEST(NamedBatch, IsAnAnswerOnlyToWhatTheRankAskedFor) {
   other.dtype = DType::kInt8;
   EXPECT_FALSE(IsAnswerTo(entry, other, 1));
   other = own;
+  other.on_device = true;
+  EXPECT_FALSE(IsAnswerTo(entry, other, 1));
+  other = own;
   other.splits = {3, 1};
   EXPECT_FALSE(IsAnswerTo(entry, other, 1));
+}
+
+TEST(NamedRequest, IsRefusedOnADeviceWithoutData) {
+  for (const NamedKind kind : {NamedKind::kAllReduce, NamedKind::kBarrier, NamedKind::kJoin}) {
+    NamedRequest request = Request("x", kind);
+    request.on_device = true;
+    ByteWriter writer;
+    Write(request, writer);
+    const std::string bytes = writer.Take();
+    ByteReader reader(bytes);
+    (void)ReadNamedRequest(reader);
+    EXPECT_EQ(reader.Complete(), HasData(kind)) << NamedKindName(kind);
+  }
 }
 
 // Ranks that differ in the size of a row: the error has no size, and its computation does not overflow.

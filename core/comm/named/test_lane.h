@@ -17,6 +17,23 @@
 // How tests of named lanes make requests: a rank is a thread, unless the test needs its death.
 namespace lockstep {
 
+// Where the tensors of tests are. A program sets it before main; by default they are in the host's memory.
+struct TestedTensors {
+  // Moves the tensor of a work, and its result, to and from a device.
+  std::function<void(NamedWork& work)> place;
+  // Gives a rank's lane what it needs for that.
+  std::function<void(const ContextOptions& context, NamedLaneOptions& options)> prepare;
+};
+inline TestedTensors& TensorsOfThisProgram() {
+  static TestedTensors tensors;
+  return tensors;
+}
+
+inline Result<std::unique_ptr<NamedLane>> CreateLane(const ContextOptions& context, NamedLaneOptions options = {}) {
+  if (TensorsOfThisProgram().prepare != nullptr) TensorsOfThisProgram().prepare(context, options);
+  return NamedLane::Create(context, options);
+}
+
 // The result of a request.
 struct Outcome {
   Status status;
@@ -44,13 +61,12 @@ inline NamedRequest Join() { return Request(NamedKind::kJoin, ""); }
 
 inline const std::vector<float> kNothing;
 
-// A work, and a future of its outcome. `in` has to live until then.
-template <typename T>
-std::pair<NamedWork, std::future<Outcome>> WorkOf(NamedRequest request, const std::vector<T>& in) {
+// A work, and a future of its outcome. `in` has to live until then. is_placed: the tensor is where the program's are.
+inline std::pair<NamedWork, std::future<Outcome>> WorkOf(NamedRequest request, const void* in, bool is_placed = true) {
   auto outcome = std::make_shared<Outcome>();
   auto promise = std::make_shared<std::promise<Outcome>>();
   NamedWork work;
-  work.in = in.data();
+  work.in = in;
   work.allocate = [outcome, size = DTypeSize(request.dtype)](std::span<const int64_t> shape) -> Result<void*> {
     outcome->shape.assign(shape.begin(), shape.end());
     outcome->bytes.resize(std::accumulate(shape.begin(), shape.end(), size, std::multiplies<>()));
@@ -62,7 +78,15 @@ std::pair<NamedWork, std::future<Outcome>> WorkOf(NamedRequest request, const st
     promise->set_value(std::move(*outcome));
   };
   work.request = std::move(request);
+  const auto& place = TensorsOfThisProgram().place;
+  const bool is_there = in != nullptr || work.request.Elements() == 0;
+  if (is_placed && place != nullptr && is_there && HasData(work.request.kind)) place(work);
   return {std::move(work), promise->get_future()};
+}
+
+template <typename T>
+std::pair<NamedWork, std::future<Outcome>> WorkOf(NamedRequest request, const std::vector<T>& in) {
+  return WorkOf(std::move(request), static_cast<const void*>(in.data()));
 }
 
 template <typename T>
@@ -107,12 +131,13 @@ inline bool Contains(const Status& status, const std::string& text) {
 
 // The jobs with which tests of lanes run: ranks that share memory, ranks that share none, and both. Pairs are for tests
 // in which two ranks have different parts.
-inline const auto kLaneShapes =
-    ::testing::Values(JobShape{"shm", 1}, JobShape{"shm", 2}, JobShape{"shm", 4}, JobShape{"auto", 2, "ab"},
-                      JobShape{"auto", 4, "aabb"}, JobShape{"auto", 5, "abacb"});
-inline const auto kLanePairs = ::testing::Values(JobShape{"shm", 2}, JobShape{"auto", 2, "ab"});
-inline const auto kLanesOfSeveral =
-    ::testing::Values(JobShape{"shm", 2}, JobShape{"shm", 3}, JobShape{"auto", 2, "ab"}, JobShape{"auto", 4, "aabb"});
+inline std::vector<JobShape> LaneShapes() {
+  return Tested({{"shm", 1}, {"shm", 2}, {"shm", 4}, {"auto", 2, "ab"}, {"auto", 4, "aabb"}, {"auto", 5, "abacb"}});
+}
+inline std::vector<JobShape> LanePairs() { return Tested({{"shm", 2}, {"auto", 2, "ab"}}); }
+inline std::vector<JobShape> LanesOfSeveral() {
+  return Tested({{"shm", 2}, {"shm", 3}, {"auto", 2, "ab"}, {"auto", 4, "aabb"}});
+}
 
 // To be called first by tests whose ranks tell each other something through the memory of their process.
 #define LOCKSTEP_SKIP_WHERE_RANKS_HAVE_NO_MEMORY_IN_COMMON() \
@@ -135,7 +160,7 @@ inline void RunRanks(const JobShape& shape, const LanePart& part, const NamedLan
                      const Adjust& adjust = {}) {
   RunThreads(shape, [&](ContextOptions context) {
     if (adjust) adjust(context);
-    auto lane = NamedLane::Create(context, options);
+    auto lane = CreateLane(context, options);
     ASSERT_TRUE(lane.ok()) << lane.status().ToString();
     part(**lane);
     // No rank leaves while others need it.
@@ -149,7 +174,7 @@ inline void RunProcesses(const JobShape& shape, const std::function<std::string(
                          const std::vector<int>& victims = {}, const Adjust& adjust = {}) {
   Job(shape, [&](ContextOptions options) {
     if (adjust) adjust(options);
-    auto lane = NamedLane::Create(options, {});
+    auto lane = CreateLane(options);
     if (!lane.ok()) return lane.status().ToString();
     const Status start = Await(**lane, Barrier("start"));
     return start.ok() ? part(*std::move(lane)) : start.ToString();

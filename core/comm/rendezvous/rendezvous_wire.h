@@ -30,7 +30,7 @@ namespace lockstep::wire {
 
 inline constexpr std::string_view kMagic = "LOCKSTEP";
 // Incremented with every change of the bytes on the wire.
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 // Enough that no two connections ever have the same.
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kTagBytes = 32;
