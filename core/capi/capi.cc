@@ -19,9 +19,11 @@
 #include "core/base/mutex.h"
 #include "core/base/strings.h"
 #include "core/capi/apart_warning.h"
+#include "core/capi/process_device.h"
 #include "core/comm/liveness/after_loss.h"
 #include "core/comm/liveness/peer_end.h"
 #include "core/comm/options.h"
+#include "core/device/named/named_exchange_on_device.h"
 
 // The functions of capi.h are a thin shell. They turn C strings into options, and a Status into a code and a text of
 // the thread. They keep the pointers to the default context and the lanes. Context, Communicator and NamedLane do the
@@ -140,6 +142,16 @@ std::optional<double> StallTimeOf(double seconds) {
   return seconds > LOCKSTEP_NEVER_S ? std::optional(seconds) : std::nullopt;
 }
 
+// Returns the maker of a lane's exchange for tensors on this process's GPU, which is known at the first such tensor. A
+// process without the library for GPUs declines, so that all ranks get the reason.
+MakeNamedDeviceExchange DevicesOfLane(const ContextOptions& job, int64_t fusion_bytes) {
+  return [job, fusion_bytes](Communicator& host, MessageLinks& links) -> Result<std::unique_ptr<NamedDeviceExchange>> {
+    const Result<device::CommOptions> devices = DeviceCommOptions(job);
+    if (!devices.ok()) return host.Decline("start of devices", devices.status());
+    return device::NamedExchangeOnDevice({.devices = *devices, .fusion_bytes = fusion_bytes})(host, links);
+  };
+}
+
 std::optional<int> ListenerOf(int listener) {
   return listener > LOCKSTEP_NO_LISTENER ? std::optional(listener) : std::nullopt;
 }
@@ -215,13 +227,15 @@ int lockstep_init(const LockstepContextOptions* options) {
 int lockstep_open_lane(int group, const LockstepContextOptions* options, long long fusion_bytes,
                        double named_stall_warning_s, double named_stall_timeout_s, const char* label) {
   const auto warn = [](const std::string& text) { std::fprintf(stderr, "lockstep: %s\n", text.c_str()); };
+  const lockstep::ContextOptions job = lockstep::OptionsOf(*options);
   if (group == 0) lockstep::peer_end::Forget();
-  return Report(lockstep::OpenLane(group, lockstep::OptionsOf(*options),
+  return Report(lockstep::OpenLane(group, job,
                                    {.fusion_bytes = fusion_bytes,
                                     .stall_warning_s = lockstep::StallTimeOf(named_stall_warning_s),
                                     .stall_timeout_s = lockstep::StallTimeOf(named_stall_timeout_s),
                                     .label = TextOf(label),
-                                    .warn = warn}));
+                                    .warn = warn,
+                                    .devices = lockstep::DevicesOfLane(job, fusion_bytes)}));
 }
 
 int lockstep_close_lane(int group, const char* how) {

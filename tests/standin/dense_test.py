@@ -20,8 +20,6 @@ _TIMEOUT_S = 240
 # Values that a worker computes of its own rows only.
 _OWN = "losses"
 _NOT_RESULTS = ("copies", "devices")
-# TODO: named collectives of tensors on devices pass through the host's memory.
-_COPIES = pytest.mark.xfail(reason="collectives pass through the host's memory", strict=True)
 
 
 @functools.cache
@@ -86,10 +84,9 @@ def test_weights_are_on_the_device(case):
 @pytest.mark.parametrize(
     ("workers", "case"),
     [
-        *((1, case) for case in ("session", "clipping", "batch_normalization")),
-        *(pytest.param(1, case, marks=_COPIES) for case in ("hvd_session", "hvd_tape")),
-        *((2, case) for case in ("session", "clipping", "batch_normalization")),
-        *(pytest.param(2, case, marks=_COPIES) for case in ("hvd_session", "hvd_tape")),
+        (workers, case)
+        for workers in (1, 2)
+        for case in ("session", "clipping", "batch_normalization", "hvd_session", "hvd_tape")
     ],
 )
 def test_a_step_copies_only_its_batch_and_its_loss(workers, case):

@@ -9,6 +9,11 @@ _ON_HOST = {
     "LockstepAllGather": {"counts"},
     "LockstepAllToAll": {"splits", "received_splits"},
     "LockstepReduceScatter": {"counts"},
+    "LockstepNamedAllReduce": {"called"},
+    "LockstepNamedReduceScatter": {"called"},
+    "LockstepNamedAllGather": {"called"},
+    "LockstepNamedAllToAll": {"called", "splits", "received"},
+    "LockstepNamedBroadcast": {"called"},
 }
 
 

@@ -60,12 +60,4 @@ class DeviceKernel : public LaneKernel {
 Result<tensorflow::Tensor> AllocateOnDevice(tensorflow::OpKernelContext* context, tensorflow::DataType dtype,
                                             const tensorflow::TensorShape& shape);
 
-// Gives operation `name` the kernel `Kernel` on GPUs. The strings after it are the arguments whose values are in the
-// host's memory.
-#define LOCKSTEP_DEVICE_KERNEL(name, Kernel, ...)                                                            \
-  static const ::lockstep::KernelForGpus registered_##Kernel(                                                \
-      name, {__VA_ARGS__}, [](::tensorflow::OpKernelConstruction* construction) -> ::tensorflow::OpKernel* { \
-        return new Kernel(construction);                                                                     \
-      })
-
 }  // namespace lockstep

@@ -36,6 +36,8 @@
 #include "tensorflow/core/platform/env.h"
 #include "tf/comm/collective_op.h"
 #include "tf/comm/views.h"
+#include "tf/device/devices.h"
+#include "tf/device/kernels_for_gpus.h"
 
 namespace lockstep {
 namespace {
@@ -173,7 +175,10 @@ std::vector<int64_t> DimsOf(const tf::TensorShape& shape) {
 class NamedKernel : public tf::AsyncOpKernel {
  public:
   NamedKernel(tf::OpKernelConstruction* construction, NamedKind kind)
-      : AsyncOpKernel(construction), kind_(kind), own_name_(WithoutCounters(name())) {
+      : AsyncOpKernel(construction),
+        kind_(kind),
+        on_device_(construction->device_type() == tf::DeviceType(tf::DEVICE_GPU)),
+        own_name_(WithoutCounters(name())) {
     OP_REQUIRES_OK(construction, construction->GetAttr("process_set", &process_set_));
     OP_REQUIRES_OK(construction, construction->GetAttr("names", &names_));
     if (construction->HasAttr("numbered")) OP_REQUIRES_OK(construction, construction->GetAttr("numbered", &numbered_));
@@ -213,11 +218,22 @@ class NamedKernel : public tf::AsyncOpKernel {
       for (int i = 0; i < count; ++i) requests->End(cancelled);
       return;
     }
+    // An error of the device is this rank's refusal, which all ranks get.
+    Status refusal;
+    device::Stream stream = nullptr;
+    if (on_device_) {
+      const Result<DevicePlace> place = PlaceOf(context);
+      refusal = place.status();
+      if (place.ok()) stream = place->stream;
+    }
     const std::string number = numbered_ ? absl::StrCat(".", (*lane)->NextNumber(names_[0])) : "";
     std::vector<NamedWork> works;
     for (int i = 0; i < count; ++i) {
       NamedWork& work = works.emplace_back();
       work.request = RequestOf(context, **lane, number, i);
+      work.request.on_device = on_device_;
+      if (work.request.refusal.ok()) work.request.refusal = refusal;
+      work.stream = stream;
       if (tensors_ > 0) work.in = Data(context->input(i));
       // Inputs and outputs live until all requests have ended, and the lane calls this itself.
       work.allocate = [this, context, lane = lane->get(), i](std::span<const int64_t> shape) {
@@ -263,7 +279,7 @@ class NamedKernel : public tf::AsyncOpKernel {
     tf::TensorShape dims;
     LOCKSTEP_RETURN_IF_ERROR(FromTensorFlow(tf::TensorShape::BuildTensorShape(shape, &dims)));
     const int64_t bytes = dims.num_elements() * tf::DataTypeSize(in.dtype());
-    if (bytes >= kLeastViewBytes) {
+    if (bytes >= kLeastViewBytes && !on_device_) {
       const auto memory = ForViews(lane.AllocateShared(bytes), lane.shared_bytes() / 2);
       if (memory != nullptr) {
         context->set_output(i, ViewOf(memory, 0, in.dtype(), dims));
@@ -300,6 +316,7 @@ class NamedKernel : public tf::AsyncOpKernel {
   }
 
   const NamedKind kind_;
+  const bool on_device_;        // its tensors are in a GPU's memory
   const std::string own_name_;  // for tensors without a name
   int process_set_ = 0;
   std::vector<std::string> names_;
@@ -403,6 +420,17 @@ REGISTER_NAMED("LockstepNamedBroadcast", PlainNamedKernel<NamedKind::kBroadcast>
 REGISTER_NAMED("LockstepNamedBarrier", PlainNamedKernel<NamedKind::kBarrier>);
 REGISTER_NAMED("LockstepNamedJoin", NamedJoinKernel);
 REGISTER_NAMED("LockstepNamedPlace", NamedPlaceKernel);
+
+// The same kernels: the lane exchanges tensors of GPUs in their memory.
+using NamedAllReduceKernel = PlainNamedKernel<NamedKind::kAllReduce>;
+using NamedReduceScatterKernel = PlainNamedKernel<NamedKind::kReduceScatter>;
+using NamedAllGatherKernel = PlainNamedKernel<NamedKind::kAllGather>;
+using NamedBroadcastKernel = PlainNamedKernel<NamedKind::kBroadcast>;
+LOCKSTEP_DEVICE_KERNEL("LockstepNamedAllReduce", NamedAllReduceKernel, "called");
+LOCKSTEP_DEVICE_KERNEL("LockstepNamedReduceScatter", NamedReduceScatterKernel, "called");
+LOCKSTEP_DEVICE_KERNEL("LockstepNamedAllGather", NamedAllGatherKernel, "called");
+LOCKSTEP_DEVICE_KERNEL("LockstepNamedAllToAll", NamedAllToAllKernel, "called", "splits", "received");
+LOCKSTEP_DEVICE_KERNEL("LockstepNamedBroadcast", NamedBroadcastKernel, "called");
 
 }  // namespace
 }  // namespace lockstep

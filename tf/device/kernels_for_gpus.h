@@ -16,6 +16,14 @@ class KernelForGpus {
   KernelForGpus(const char* op, std::vector<std::string> on_host, Create create);
 };
 
+// Gives operation `name` the kernel `Kernel` on GPUs. The strings after it are the arguments whose values are in the
+// host's memory.
+#define LOCKSTEP_DEVICE_KERNEL(name, Kernel, ...)                                                            \
+  static const ::lockstep::KernelForGpus registered_##Kernel(                                                \
+      name, {__VA_ARGS__}, [](::tensorflow::OpKernelConstruction* construction) -> ::tensorflow::OpKernel* { \
+        return new Kernel(construction);                                                                     \
+      })
+
 // Registers a kernel for GPUs of each operation "Lockstep...". It is one with code for devices, if the operation has it
 // and the library for GPUs can be loaded and there is a driver for it. Else it is the CPU's kernel with its arguments
 // in the host's memory (bridge/host_memory.h).

@@ -56,7 +56,7 @@ def allreduce(tensors: Sequence[Any], how: Reduction) -> list[Any]:
         places = [i for i, one in enumerate(is_sparse) if one == sparse]
         if not places:
             continue
-        with tf.device(device or None):
+        with tf.device(device):
             reduced = reduce([tensors[i] for i in places])
         for i, result in zip(places, reduced, strict=True):
             results[i] = result
@@ -67,7 +67,7 @@ def reducescatter(tensors: Sequence[Any], how: Reduction) -> list[tf.Tensor]:
     """Returns this rank's rows of the reduced tensors, which are dense."""
     if not tensors:
         return []
-    with tf.device(how.device_dense or None):
+    with tf.device(how.device_dense):
         return _reduce_dense("reducescatter", tensors, how)
 
 

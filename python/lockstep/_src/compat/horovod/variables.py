@@ -88,7 +88,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     def begin(self) -> None:
         """Adds the operation to the graph, once."""
         if self.bcast_op is None or self.bcast_op.graph is not tf.compat.v1.get_default_graph():
-            with tf.device(self.device or None):
+            with tf.device(self.device):
                 self.bcast_op = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:

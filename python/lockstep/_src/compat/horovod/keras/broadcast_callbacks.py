@@ -45,7 +45,7 @@ class BroadcastGlobalVariables(KerasCallback):
         """Broadcasts after the first batch, when optimizers have created their variables."""
         if self.broadcast_done:
             return
-        with tf.device(self.device or None):
+        with tf.device(self.device):
             if tf.executing_eagerly():
                 self._broadcast()
             else:
