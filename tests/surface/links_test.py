@@ -86,7 +86,8 @@ def test_the_picture_shows_the_folders_of_the_table_of_layers():
     listed = {name for name in modules | set(table["cpp"]["layers"]) if re.match(r"(core|_src|launch)/", name)}
     packages = {"core/comm", "_src/compat", "_src/tables", "launch/tf1"}  # their parts are shown
     for_tests = {"core/comm/conformance", "core/columnar/arrow/linked", "core/device/check"}
-    for_tests |= {"core/testing", "core/testing/emulator", "core/fuzzing"}
+    for_tests |= {"core/testing", "core/testing/emulator", "core/testing/nccl", "core/fuzzing"}
+    for_tests |= {"core/device/comm/conformance"}
     assert listed - packages - for_tests <= shown
     for name in shown - listed:
         assert (ROOT / name).is_dir(), name
