@@ -29,7 +29,7 @@ TEST(DescribeDevicesTest, DescribesTheDevicesOfTheLibrary) {
   EXPECT_THAT(described, HasSubstr(", \"peers\": []}]}"));
 }
 
-// The errors of a missing NCCL are those of nccl_api_test.cc: this machine may have one.
+// nccl_api_test.cc has the errors of a missing NCCL: the system of this test may have one.
 TEST(DescribeDevicesTest, DescribesTheNcclOfItsPlace) {
   lockstep_set_nccl(LOCKSTEP_STANDIN_NCCL, "");
   EXPECT_STREQ(lockstep_describe_nccl(),
