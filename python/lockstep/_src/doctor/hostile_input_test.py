@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from lockstep._src.doctor import command
+from lockstep._src.doctor import command, machine
 from lockstep._src.engine.options import Options
 from lockstep.testing.mutations import TF_CONFIGS, feed, text_of
 from lockstep.testing.tools import run_tool
@@ -65,9 +65,7 @@ def test_a_setting_with_which_no_job_starts_is_a_problem(doctor, size):
 
 def test_shared_memory_is_checked_at_its_present_size(doctor, monkeypatch):
     sizes = []
-    monkeypatch.setattr(
-        command.machine, "shared_memory", lambda *size: sizes.append(size) or command.Finding("x", "ok", "")
-    )
+    monkeypatch.setattr(machine, "shared_memory", lambda *size: sizes.append(size) or command.Finding("x", "ok", ""))
     doctor(LOCKSTEP_SHARED_BYTES_PER_RANK="65536")
     assert sizes[0] == (2, 1 << 16) and Options().shared_bytes_per_rank > 1 << 16
 
