@@ -14,20 +14,19 @@
 namespace lockstep {
 
 // Base of the kernels for GPUs of collectives: tensors are in a GPU's memory, and no thread waits for a GPU. A kernel
-// implements two steps, and returns a third:
-//
+// implements the first step, and returns the two others:
+// ```
 //   Prepare   on TensorFlow's thread: checks, allocates, and puts packing into TensorFlow's stream. Never waits.
-//   Enqueue   on the context's lane: puts the collective into the stream of devices, where it begins after the work
-//   that
-//             TensorFlow's stream has now. It may wait for the other ranks' threads, and allocate outputs.
+//   enqueue   on the context's lane: puts the collective into the stream of devices. There it begins after the work
+//             that TensorFlow's stream has now. It may wait for the other ranks' threads, and allocate outputs.
 //   finish    when the collective has ended, on a thread of devices: puts unpacking into TensorFlow's stream. Never
 //             waits. Empty: there is nothing to unpack.
-//
+// ```
 // TensorFlow's stream never waits for the collective, so the rest of the backward pass runs meanwhile. The kernel is
 // done when its collective has ended and no error of it can come any more. Work that TensorFlow puts into its stream
 // then reads the results.
 //
-// Memory: TensorFlow uses a tensor's memory again in the order of its stream. Inputs, and the tensors that `Enqueue`
+// Memory: TensorFlow uses a tensor's memory again in the order of its stream. Inputs, and the tensors that `enqueue`
 // and `finish` hold, live until the kernel is done.
 //
 // An error in Prepare is declined, as in CollectiveKernel.
