@@ -192,3 +192,25 @@ def test_a_worker_chooses_its_device_after_it_has_joined_the_job():
     for done in call_workers(choose_a_device, 2, timeout_s=120, environment=plugin.environment(devices=2)):
         assert (done["there"], done["counted"], done["names"]) == (2, 1, ["/device:GPU:0"])
         np.testing.assert_array_equal(done["mean"], [0.5, 0.5, 0.5])
+
+
+def choose_a_device_in_a_session() -> tuple[list[str], bool]:
+    plugin.load()
+    import horovod.tensorflow as hvd
+    from tensorflow.python.eager import context
+
+    hvd.init()
+    with tf.Graph().as_default():
+        variable = tf1.get_variable("variable", [2], initializer=tf1.zeros_initializer())
+        tf1.train.Saver([variable])
+        used = context.context()._context_handle is not None
+        config = tf1.ConfigProto()
+        config.gpu_options.visible_device_list = str(hvd.local_rank())
+        with tf1.train.MonitoredTrainingSession("", config=config) as session:
+            return session.run(variable).tolist(), used
+
+
+# Promise (gpu.md): a session of TensorFlow 1 chooses its GPU by `visible_device_list`, after `hvd.init()` and savers.
+def test_a_session_chooses_its_device_after_its_worker_has_joined_the_job():
+    done = call_workers(choose_a_device_in_a_session, 2, timeout_s=120, environment=plugin.environment(devices=2))
+    assert done == [([0.0, 0.0], False)] * 2

@@ -18,10 +18,11 @@ from typing import Any
 
 from lockstep._src.collectives import named
 from lockstep._src.collectives.named_bytes import gather_bytes
-from lockstep._src.engine import at_exit, elastic, error_messages, file_errors, program_end
+from lockstep._src.engine import at_exit, devices, elastic, error_messages, file_errors, program_end
 from lockstep._src.engine.cluster import Cluster
 from lockstep._src.hooks import symbols
 from lockstep._src.hooks.hook_set import HookSet
+from lockstep._src.hooks.interception import Interception
 
 
 class NotStartedError(ValueError):
@@ -118,8 +119,13 @@ def _connect(ranks: Sequence[int] | None, process_sets: Sequence[Sequence[int]],
     at_exit.register(_stop_at_exit)
 
 
+def _intercept(interception: Interception) -> None:
+    file_errors.intercept_savers(interception)
+    devices.intercept_questions(interception)
+
+
 # These symbols are replaced from `start` to `stop`. Other modules add the symbols that they replace in a job.
-hooks = HookSet(symbols.NAMED_JOB, file_errors.intercept_savers)
+hooks = HookSet(symbols.NAMED_JOB, _intercept)
 _settings: named.LaneSettings = {}  # for the lanes of sets that are added later
 
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from lockstep._src.hooks import symbols
+from lockstep._src.hooks.interception import Interception
 
 # The lowest version of NVIDIA's driver for CUDA 13, and the version of CUDA as drivers report it.
 LEAST_DRIVER, LEAST_CUDA = 580, 13000
@@ -72,6 +76,23 @@ def nccl_version(options: Settings) -> int:
     if connection(options, warns=False).device_backend != "nccl":
         return 0
     return int(library.describe_nccl()["version"])
+
+
+def intercept_questions(interception: Interception) -> None:
+    """Makes TensorFlow's questions about custom devices use no device, as long as the program has used none.
+
+    A session may still choose its GPU then (`visible_device_list`), and a device can be custom only after its program
+    has used devices.
+    """
+    interception.replace(symbols.IS_CUSTOM_DEVICE, _wrap_is_custom_device)
+
+
+def _wrap_is_custom_device(is_custom_device: Callable[..., bool]) -> Callable[..., bool]:
+    @functools.wraps(is_custom_device)
+    def wrapped(self: Any, device_name: str) -> bool:
+        return self._context_handle is not None and is_custom_device(self, device_name)
+
+    return wrapped
 
 
 @functools.cache

@@ -276,6 +276,10 @@ SAVER_RESTORE = _row(
     _SAVER + "restore(self, sess, save_path)",
     {NAMED_JOB: "An error says which checkpoint is damaged or cannot be read."},
 )
+IS_CUSTOM_DEVICE = _row(
+    "tensorflow.python.eager.context:Context.is_custom_device(self, device_name)",
+    {NAMED_JOB: "A saver of a graph asks it, and so would take all GPUs before the program's session chooses one."},
+)
 INIT_FROM_CHECKPOINT = _row(
     "tensorflow.python.training.checkpoint_utils:_init_from_checkpoint(ckpt_dir_or_file, assignment_map)",
     {TABLES: "`init_from_checkpoint` finds dynamic tables, and gives them the rows of a checkpoint."},
