@@ -196,8 +196,9 @@ def test_a_worker_chooses_its_device_after_it_has_joined_the_job():
 
 def choose_a_device_in_a_session() -> tuple[list[str], bool]:
     plugin.load()
-    import horovod.tensorflow as hvd
     from tensorflow.python.eager import context
+
+    import horovod.tensorflow as hvd
 
     hvd.init()
     with tf.Graph().as_default():
