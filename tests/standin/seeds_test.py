@@ -6,8 +6,10 @@ The tests of the programs on CPUs are repeated, with the same results to expect.
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 
-from tests.scripts.horovod_documentation_test import test_the_tensorflow_1_program, test_the_tensorflow_2_program
+from tests.scripts import horovod_documentation_test
+from tests.scripts.horovod_documentation_test import test_the_tensorflow_2_program
 from tests.scripts.hybridbackend_generation_1_test import (
     data,
     outputs,
@@ -31,7 +33,6 @@ __all__ = [
     "test_the_export_serves_what_was_trained",
     "test_the_session_evaluates_and_leaves_the_callers_hooks_alone",
     "test_the_session_trains_evaluates_and_exports_on_all_workers",
-    "test_the_tensorflow_1_program",
     "test_the_tensorflow_2_program",
 ]
 
@@ -46,3 +47,12 @@ def devices(tmp_path_factory):
         yield
     # The programs' workers have computed on the devices.
     assert sum(work.launches > 0 for work in plugin.work_of_programs(folder)) >= 2
+
+
+@pytest.mark.xfail(
+    tf.__version__ < "2.16",
+    reason="TensorFlow 2.15 itself takes all devices for a one-shot iterator; then no session can choose one",
+    strict=True,
+)
+def test_the_tensorflow_1_program(tmp_path):
+    horovod_documentation_test.test_the_tensorflow_1_program(tmp_path)
