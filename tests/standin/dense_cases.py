@@ -277,6 +277,8 @@ JOBS: dict[str, list[Callable[[Place], Values]]] = {
     "scope": [session, clipping, batch_normalization, early_end, metrics, keras_fit],
     "horovod": [hvd_session, hvd_tape, hvd_keras],
 }
+if not getattr(tf.keras, "__version__", "2").startswith("3"):
+    JOBS["scope"].remove(keras_fit)  # a scope of several workers trains models of Keras 3 only
 CASES = {case.__name__: job for job, cases in JOBS.items() for case in cases}
 
 

@@ -74,7 +74,7 @@ def test_has_the_bits_of_collectives_on_cpus(workers, backend, case):
             assert device[name].tobytes() == cpu[name].tobytes(), (name, device[name], cpu[name])
 
 
-@pytest.mark.parametrize("case", ["keras_fit", "hvd_keras"])
+@pytest.mark.parametrize("case", [case for case in dense_cases.CASES if "keras" in case])
 def test_weights_are_on_the_device(case):
     for values in values_of(case, 2, "nccl"):
         assert values["devices"] == {"GPU:0"}
