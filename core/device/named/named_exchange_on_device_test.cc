@@ -14,7 +14,7 @@
 #include "core/device/named/test_tensors.h"
 #include "core/testing/oracle.h"
 
-// Tests beyond those of all named lanes (backends_test.cc): tensors on CPUs beside tensors on devices, sizes
+// Tests beyond the tests of all named lanes (backends_test.cc): tensors on CPUs beside tensors on devices, sizes
 // that need several collectives, and faults while the devices work.
 
 namespace lockstep::device {
