@@ -77,10 +77,14 @@ Result<std::shared_ptr<const Api>> Load(const NcclPlace& place) {
     int mode;
     std::string place;
   };
-  std::vector<Try> tries = {{kName, RTLD_NOLOAD, "the process's own"}};
-  if (!place.file.empty()) tries.push_back({place.file, 0, StrCat(place.file, " (LOCKSTEP_NCCL)")});
-  if (!place.folder.empty()) tries.push_back({StrCat(place.folder, "/", kName), 0, StrCat(place.folder, "/", kName)});
-  if (place.system) tries.push_back({kName, 0, "the system's"});
+  std::vector<Try> tries;
+  if (!place.file.empty()) {
+    tries.push_back({place.file, 0, StrCat(place.file, " (LOCKSTEP_NCCL)")});
+  } else {
+    tries.push_back({kName, RTLD_NOLOAD, "the process's own"});
+    if (!place.folder.empty()) tries.push_back({StrCat(place.folder, "/", kName), 0, StrCat(place.folder, "/", kName)});
+    if (place.system) tries.push_back({kName, 0, "the system's"});
+  }
   std::string reasons;
   for (const Try& a_try : tries) {
     auto api = Open(a_try.file, a_try.mode, a_try.place);

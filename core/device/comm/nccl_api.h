@@ -68,9 +68,9 @@ struct Api {
   Code (*Broadcast)(const void* in, void* out, size_t count, Type type, int root, Comm comm, Stream stream) = nullptr;
 };
 
-// Loads NCCL: the process's own library if it has one, else the place's file, the place's folder, and the system's. It
-// stays loaded. FAILED_PRECONDITION with every place and its reason if there is none of version 2.16 or later.
-// Thread-safe.
+// Loads NCCL: the place's file if there is one; else the process's own library, the one of the place's folder, or the
+// system's. It stays loaded. FAILED_PRECONDITION with every place and its reason if there is none of version 2.16 or
+// later. Thread-safe.
 Result<std::shared_ptr<const Api>> Load(const NcclPlace& place);
 
 // Returns whether NCCL reduces this type itself; it has no 16-bit integers and no bools.
