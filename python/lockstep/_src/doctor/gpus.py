@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lockstep._src.doctor.findings import Finding
-from lockstep._src.engine.devices import LEAST_CUDA, LEAST_DRIVER
+from lockstep._src.engine.devices import LEAST_CAPABILITY, LEAST_CUDA, LEAST_DRIVER
 from lockstep.launch.base.sizes import size_of
 
 _BACKEND = "LOCKSTEP_COMM_DEVICE"
-_LEAST_CAPABILITY = (8, 0)
 _UPDATE = (
     f"install driver {LEAST_DRIVER} or later; with an older one, tensors go through the host's memory between workers"
 )
@@ -125,8 +124,8 @@ def _device(number: int, device: Mapping[str, Any]) -> Finding:
     capability = device["major"], device["minor"]
     free, whole = size_of(device["free_bytes"]), size_of(device["memory_bytes"])
     seen = f"{device['name']}, compute capability {capability[0]}.{capability[1]}, {free} free of {whole}"
-    if capability < _LEAST_CAPABILITY:
-        least = ".".join(map(str, _LEAST_CAPABILITY))
+    if capability < LEAST_CAPABILITY:
+        least = ".".join(map(str, LEAST_CAPABILITY))
         advice = f"the library for GPUs has code for {least} and later: set {_BACKEND}=host"
         return Finding(name, "problem", seen, advice)
     return Finding(name, "ok", seen)

@@ -16,6 +16,8 @@ from lockstep._src.hooks.interception import Interception
 
 # The lowest version of NVIDIA's driver for CUDA 13, and the version of CUDA as drivers report it.
 LEAST_DRIVER, LEAST_CUDA = 580, 13000
+# The lowest compute capability for which the library for GPUs has code.
+LEAST_CAPABILITY = (8, 0)
 # Each channel takes memory of the GPU.
 _MOST_CHANNELS = 32
 
@@ -42,6 +44,9 @@ def connection(options: Settings, *, warns: bool) -> Connection:
     Args:
       options: the job's settings.
       warns: whether a GPU that cannot take part is a warning, once in the life of the process.
+
+    Raises:
+      RuntimeError: the library for GPUs is loaded, but has no code for a GPU that TensorFlow shows.
     """
     from lockstep._src.engine import host_memory
 
@@ -55,7 +60,11 @@ def connection(options: Settings, *, warns: bool) -> Connection:
 
 
 def problem(backend: str) -> str:
-    """Returns why GPUs cannot use a backend here, and what to do; "" if they can."""
+    """Returns why GPUs cannot use a backend here, and what to do; "" if they can.
+
+    Raises:
+      RuntimeError: the library for GPUs is loaded, but has no code for a GPU that TensorFlow shows.
+    """
     from lockstep._src.engine import library
 
     found = library.describe_devices(details=False)
@@ -66,7 +75,21 @@ def problem(backend: str) -> str:
         if found["driver"] < LEAST_CUDA:
             text += f"; install NVIDIA's driver {LEAST_DRIVER} or later"
         return text
+    _check_capabilities()
     return str(library.describe_nccl().get("error", "")) if backend == "nccl" else ""
+
+
+def _check_capabilities() -> None:
+    # Kernels that need the library's code are registered by now, so they cannot go through the host's memory instead.
+    from lockstep._src.engine import host_memory
+
+    for name, capability in host_memory.compute_capabilities().items():
+        if capability < LEAST_CAPABILITY:
+            raise RuntimeError(
+                f"{name} has compute capability {capability[0]}.{capability[1]}, but the library for GPUs has code for "
+                f"{LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} and later: set LOCKSTEP_COMM_DEVICE=host, and "
+                "its tensors go through the host's memory to other workers"
+            )
 
 
 def nccl_version(options: Settings) -> int:

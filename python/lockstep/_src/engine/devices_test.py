@@ -106,6 +106,15 @@ def test_a_gpu_that_cannot_take_part_is_one_warning_on_each_host(machine, caplog
     assert says in message and "through the host's memory" in message and "LOCKSTEP_COMM_DEVICE=host" in message
 
 
+def test_a_gpu_for_which_there_is_no_code_is_an_error(machine, monkeypatch):
+    monkeypatch.setattr(host_memory, "compute_capabilities", lambda: {"/physical_device:GPU:0": (7, 5)})
+    with pytest.raises(RuntimeError, match=r"GPU:0 has compute capability 7\.5, .* 8\.0 and later: set .*=host"):
+        connected({})
+    assert connected({}, comm_device="host") == ("", 1, False, "auto")
+    machine(library_counts={"error": "not built"})
+    assert connected({}) == ("", 1, False, "auto")
+
+
 def test_staged_needs_no_nccl(machine):
     machine(nccl={"error": "NCCL cannot be loaded: nowhere"})
     assert connected({}, comm_device="staged")[0] == "staged"

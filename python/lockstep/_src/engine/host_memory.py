@@ -20,6 +20,12 @@ def has_gpu() -> bool:
     return bool(tf.config.get_visible_devices("GPU"))
 
 
+def compute_capabilities() -> dict[str, tuple[int, int]]:
+    """Returns the compute capability of each GPU that TensorFlow shows, by name, as far as TensorFlow knows it."""
+    details = {gpu.name: tf.config.experimental.get_device_details(gpu) for gpu in tf.config.get_visible_devices("GPU")}
+    return {name: found["compute_capability"] for name, found in details.items() if "compute_capability" in found}
+
+
 def is_on_host(device: str | None) -> bool:
     """Returns whether what is on a device is in the host's memory.
 
