@@ -142,8 +142,8 @@ std::optional<double> StallTimeOf(double seconds) {
   return seconds > LOCKSTEP_NEVER_S ? std::optional(seconds) : std::nullopt;
 }
 
-// Returns the maker of a lane's exchange for tensors on this process's GPU, which is known at the first such tensor. A
-// process without the library for GPUs declines, so that all ranks get the reason.
+// Returns a function that creates a lane's exchange for tensors on this process's GPU, which is known at the first such
+// tensor. A process without the library for GPUs declines, so that all ranks get the reason.
 MakeNamedDeviceExchange DevicesOfLane(const ContextOptions& job, int64_t fusion_bytes) {
   return [job, fusion_bytes](Communicator& host, MessageLinks& links) -> Result<std::unique_ptr<NamedDeviceExchange>> {
     const Result<device::CommOptions> devices = DeviceCommOptions(job);

@@ -6,12 +6,12 @@ extern "C" {
 
 // Describes the devices that the library for GPUs counts, for Python. Loads the library (device_place.h).
 //
-// Returns JSON:
-//
+// Returns JSON, such as this:
+// ```
 //   {"runtime": "CUDA 13.0", "driver": 13000, "count": 2, "why": "", "devices": [
 //      {"name": "NVIDIA H100", "major": 9, "minor": 0, "multiprocessors": 132, "memory_bytes": 85000000000,
 //       "free_bytes": 84000000000, "peers": [1]}, ...]}
-//
+// ```
 // driver is the CUDA version of the driver, 0 without one; why is the reason for a count of 0; peers are the devices
 // whose memory this one reads. A device that cannot be asked is {"error": message}. Without `details`, "devices" is
 // empty, and no device is used: asking one for its free memory takes some of it.

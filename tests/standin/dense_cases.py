@@ -30,8 +30,8 @@ INITIAL = {
 
 _NO_SOFT_PLACEMENT = tf1.ConfigProto(allow_soft_placement=False)
 
-# The variables after training; "losses" has the worker's own loss of each step. "copies" has how often a tensor was
-# copied to the device and from it in the last step; it is not a result.
+# The variables after training. "losses" has the worker's own loss of each step. "copies" is not a result: it has the
+# numbers of copies to the device and from it in the last step.
 Values = dict[str, Any]
 
 

@@ -52,7 +52,7 @@ def test_process_sets():
     call_workers(with_process_sets, 4, timeout_s=240)
 
 
-# New objects: those of the imported modules keep the results of their jobs on CPUs.
+# New objects, because the imported modules' objects keep the results of their jobs on CPUs.
 test_tapes_and_optimizers = reported_by_case(training_test.all_cases, training_test.CASES, 2, timeout_s=240)
 test_gradients = reported_by_case(gradients_test.all_cases, gradients_test.CASES, 2, timeout_s=240)
 

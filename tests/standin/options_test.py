@@ -1,4 +1,4 @@
-"""What a worker with a GPU reports, and how the options choose the way of its tensors, on stand-in devices."""
+"""Reports of a worker with a GPU, and the options that choose the way of its tensors, on stand-in devices."""
 
 from __future__ import annotations
 

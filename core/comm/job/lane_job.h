@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// What makes collectives over a lane's communicator in its own way: the communicator of devices (tf/device/devices.h).
+// A user of a lane's communicator that makes collectives of its own over it, as the devices do (tf/device/devices.h).
 class LaneExtension {
  public:
   virtual ~LaneExtension() = default;
@@ -23,7 +23,8 @@ class LaneExtension {
   virtual void Abort(const Status& why) = 0;
 };
 
-// What work on a lane uses. The lane's thread has a share, so it lives until all work has run.
+// The communicator of a lane, and what belongs to it. The lane's thread has a share, so it lives until all work of the
+// lane has run.
 class LaneJob {
  public:
   LaneJob(ContextOptions options, std::unique_ptr<Communicator> communicator)

@@ -14,9 +14,9 @@
 #include "core/device/load.h"
 
 // Checks a device's library on this machine's GPU against the CPU, and measures its kernels (tools/device_check.sh).
-//
+// ```
 //   device_check LIBRARY [--small] [--only checks|collectives|measures] [--nccl FILE] [--json FILE]
-//
+// ```
 // --nccl: the path of libnccl.so.2; without it NCCL is looked for in the system's folders.
 //
 // Prints a table, and writes the same as JSON. Exits with 1 if a check failed, and with 3 on a machine without a

@@ -28,7 +28,7 @@
 namespace lockstep::device {
 namespace {
 
-// Of NCCL and of the ranks, and of a whole process.
+// How long NCCL and the ranks may take, and a whole process.
 constexpr double kTimeout_s = 20, kDeadline_s = 60;
 
 using Floats = std::vector<float>;

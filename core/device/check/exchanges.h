@@ -15,10 +15,10 @@ struct Exchange {
   std::string refusal;  // why the backend makes no communicator of these ranks; "" if it does
 };
 
-// Compares collectives of tensors in the device's memory with those of the CPU, bit for bit: NCCL with one rank, which
-// takes the sums itself, so that its kernels run; NCCL with two ranks, which it refuses on one device; and the backend
-// 'staged' with two. The ranks are processes, which this one forks: it must not have used a device
-// before. Takes at most a minute for each if something hangs.
+// Compares collectives of tensors in the device's memory with the CPU's collectives, bit for bit. It tries three jobs:
+// NCCL with one rank, which takes the sums itself, so that its kernels run; NCCL with two ranks, which it may refuse on
+// one device; and the backend 'staged' with two. The ranks are processes. This process forks them, so it must not have
+// used a device before. Takes at most a minute for each job if something hangs.
 std::vector<Exchange> CheckExchanges(const LibraryPlace& place, const NcclPlace& nccl);
 
 }  // namespace lockstep::device

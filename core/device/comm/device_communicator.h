@@ -17,12 +17,13 @@
 #include "core/device/library.h"
 
 // Folder device/comm/: collectives of tensors in the memory of devices, in the order of streams.
-//
+// ```
 //   create_device_communicator.h   chooses the backend: nccl_communicator.h or staged_communicator.h
 //   device_communicator.h          the interface of both
 //   progress.h                     the thread that sees calls end; it watches the peers by peer_watch.h
 //   nccl_api.h                     NCCL's functions, loaded at run time
 //   ticket.h                       a call that was put into a stream
+// ```
 
 namespace lockstep::device {
 

@@ -19,27 +19,27 @@
 
 namespace lockstep::device {
 
-// The backend 'nccl'. Every call has these steps, for R ranks:
-//
+// The backend 'nccl', for R ranks. Every call has these steps.
+// ```
 //   1. memory        scratch of the device and events; a rank that has none declines the call
 //   2. comparison    Communicator::Compare over the host: all ranks make the same call, and have memory
 //   3. stream        the channel's stream waits for the caller's, and gets the kernels below
 //   4. end           an event, for which Progress looks
-//
-// Step 3 moves these bytes from each rank, for N bytes of a tensor (docs/gpu.md):
-//
+// ```
+// Step 3 moves some bytes from each rank (docs/gpu.md). A tensor has N bytes.
+// ```
 //   AllReduce        up to kSmallBytes: N, one group of sends and an ordered sum of everything
 //                    larger: 2 (R-1)/R N: parts to their ranks, an ordered sum of the own part, and the sums to all
 //   ReduceScatter    (R-1)/R N: parts to their ranks, and an ordered sum
 //   Broadcast        ncclBroadcast
 //   AllGatherV       the own items to all; AllToAllV: each item once
-//
+// ```
 // An ordered sum is Library::reduce, which has the CPU's bits. With native_sums the first two are ncclAllReduce and,
 // if all counts are equal, ncclReduceScatter, for the types that NCCL reduces.
 //
-// NCCL's communicators are made with blocking = 0: a function that has to connect to a peer first returns
-// kInProgress, and Enqueue looks until it is done, the communicator is broken, or time is over. So no call of NCCL
-// holds `nccl_mutex_` while a peer is missing, and Break can always abort.
+// NCCL's communicators are made with blocking = 0. A function that has to connect to a peer first returns kInProgress.
+// Enqueue then looks until it is done, the communicator is broken, or time is over. So no call of NCCL holds
+// `nccl_mutex_` while a peer is missing, and Break can always abort.
 class NcclCommunicator final : public DeviceCommunicator {
  public:
   static Result<std::unique_ptr<DeviceCommunicator>> Create(const CommOptions& options, Communicator& host);

@@ -17,14 +17,14 @@ namespace lockstep::device {
 // Finds out which rank is to blame if a call does not end on the devices.
 //
 // The kernels of a collective wait for each other without a host, so no host's communicator sees that one of them never
-// comes. This class watches the processes of the peers by the links of the host's communicator, and tells them how far
-// this rank's device is:
-//
+// comes. This class watches the processes of the peers by the links of the host's communicator. It tells them how far
+// this rank's device is.
+// ```
 //   message   bytes after its first one             sent
 //   'r'       rank (8), number of a call (8)        when a call lasts: the rank's device has reached it; and in answer
 //   'e'       rank (8), code (8), text              once: the rank has given up or aborted
 //   'l'       rank (8), number of a call (8), text  the rank leaves, and has ended all calls up to this one
-//
+// ```
 // On one host there is a link between any two ranks. On several hosts, and with links that a named lane lends, links
 // lead to rank 0 only, which passes 'r' and 'l' on to the others. There the host's communicator, or the lane, tells all
 // ranks which one is lost or has given up.

@@ -19,9 +19,9 @@ namespace lockstep::device {
 
 // The backend 'staged': the host's communicator moves the data, from and to pinned memory. It is for several ranks on
 // one device, which NCCL refuses, and for hosts without NCCL. A call puts this into the stream at once:
-//
+// ```
 //   wait for `after`  |  copy to the host  |  gate  |  copy to the device  |  the ticket's event
-//
+// ```
 // A thread, the lane, waits for the first copy, makes the host's collective, and opens the gate, which until then holds
 // the stream. So the collectives of the host begin when the devices are ready, and all faults are theirs: lost ranks,
 // late devices and different calls. Their errors come with the ticket.

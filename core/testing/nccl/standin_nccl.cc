@@ -24,18 +24,17 @@
 #include "core/testing/emulator/stream.h"
 
 // A stand-in for libnccl.so.2, for tests without GPUs: ranks are processes of one host, or threads. It has the
-// functions of core/device/comm/nccl_api.h with NCCL's contracts as far as this project relies on them:
+// functions of core/device/comm/nccl_api.h, with NCCL's contracts as far as this project relies on them.
 //
-//   - Work is put on the emulated stream and holds it until the peers have come, as NCCL's kernels do. It starts when
-//     the stream comes to it, and its messages go through mailboxes in shared memory.
-//   - ncclCommAbort ends waiting work from any thread; work that is in the stream later does nothing.
-//   - With blocking = 0 the connection, and the first group of each communicator, return ncclInProgress for a moment.
-//   - ncclAllReduce and ncclReduceScatter add in the order of ranks from the last one down, so their bits differ from
-//     the bits of an ordered sum.
+// Work is put on the emulated stream and holds it until the peers have come, as NCCL's kernels do. It starts when the
+// stream comes to it, and its messages go through mailboxes in shared memory. ncclCommAbort ends waiting work from any
+// thread. Work that comes into the stream later does nothing. With blocking = 0 the connection, and the first group of
+// each communicator, return ncclInProgress for a moment. Sums: ncclAllReduce and ncclReduceScatter add the ranks from
+// the last one down, so their bits differ from the bits of an ordered sum.
 //
 // It is stricter than NCCL. A message of another length than its receiver wants, or of another group of calls, is
-// ncclInvalidUsage, with a line on stderr. A thread that ends with an open group
-// ends the process, and also a function that gets a communicator that was destroyed.
+// ncclInvalidUsage, with a line on stderr. A thread that ends with an open group ends the process. So does a function
+// that gets a communicator that was destroyed.
 //
 // Shared memory is a memfd of the process that made the id, which the others open by /proc. So nothing is left of a
 // job whose ranks were killed.

@@ -16,8 +16,8 @@
 #include "core/testing/long_tests.h"
 #include "core/testing/ranks.h"
 
-// Faults while the devices work: the host's threads have already compared the call, so no collective of the host sees
-// that a kernel waits. core/comm/conformance/faults_test.cc has the faults before that, and runs here as well.
+// Faults while the devices work. The host's threads have already compared the call, so no collective of the host sees
+// that a kernel waits. Earlier faults are in core/comm/conformance/faults_test.cc, which runs here as well.
 
 namespace lockstep::device {
 namespace {

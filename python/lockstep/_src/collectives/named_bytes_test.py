@@ -27,7 +27,7 @@ TAG = 32
 @contextlib.contextmanager
 def changed(operation, change):
     """Changes the result of an exchange of bytes on rank 1, as an attacker between the hosts could."""
-    tf.zeros([])  # exchanges before the first eager operation run in a session, where there is no value to change
+    tf.zeros([])  # exchanges before the first eager operation run in a session, and a result there has no value yet
     exchange = getattr(named, operation)
 
     def change_it(tensors, *args, **kwargs):
