@@ -29,7 +29,7 @@ endef
 .PHONY: help
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 13
-	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), TESTS="paths or options" (make test, make test-python), FILTER="Rendezvous*" (make test-core: a pattern of GoogleTest), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz), ROWS="tf2.1*" (make test-matrix), MINUTES=30 SEED=number (make soak)'
+	@echo 'Variables: TF=2.15.1 (TensorFlow), WORKERS=2 (make train), DATA=folder (make train), FOR=python (make gpu: of the environment that gets the library), TESTS="paths or options" (make test, make test-python), FILTER="Rendezvous*" (make test-core: a pattern of GoogleTest), FAULTS="--faults kill --moments step" (make test-faults), SECONDS=60 (make fuzz), ROWS="tf2.1*" (make test-matrix), MINUTES=30 SEED=number (make soak)'
 
 .PHONY: setup
 setup: ## the virtual environment with TensorFlow, the op library and the façades
@@ -40,11 +40,12 @@ check-workers:
 	@[[ '$(WORKERS)' =~ ^[1-9][0-9]*$$ ]] || { echo "make train: WORKERS=$(WORKERS): wanted a number, 1 or more" >&2; exit 2; }
 
 .PHONY: gpu
-gpu: setup ## the library for GPUs, beside the op library; a CUDA compiler comes from PyPI if none is installed (105 MB)
-	@tools/setup.sh cuda
+gpu: $(if $(FOR),,setup) ## the library for GPUs, beside the op library; a CUDA compiler comes from PyPI if none is installed (105 MB)
+	@tools/setup.sh core cuda
 	@$(call core_build,build/gpu,-DLOCKSTEP_BUILD_CUDA=ON,lockstep_cuda13)
-	@cp build/gpu/core/device/liblockstep_cuda13.so \
-	  "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lockstep/"
+	@folder="$$($(or $(FOR),$(python)) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/lockstep" && \
+	{ test -f "$$folder/_build_info.py" || { echo "make gpu: FOR=$(FOR): no lockstep-tf is installed in $$folder" >&2; exit 2; }; } && \
+	cp build/gpu/core/device/liblockstep_cuda13.so "$$folder/" && echo "$$folder/liblockstep_cuda13.so"
 
 # The two files that tools/device_check.sh takes to a machine with a GPU.
 .PHONY: device-check-programs
@@ -198,7 +199,7 @@ lint: ## formatting, common mistakes, locks, layers and types, of C++ and Python
 	@$(core_tests_build)
 	git ls-files 'core/*.cc' ':!*_benchmark.cc' ':!*/libfuzzer_driver.cc' | xargs -r -n 4 -P $(JOBS) clang-tidy --quiet -p build/core-tf-$(TF)
 	@$(call configured,build/lint-tf-$(TF),-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DLOCKSTEP_BUILD_BENCHMARKS=ON)
-	git ls-files 'tf/*.cc' '*_benchmark.cc' | xargs -r -n 2 -P $(JOBS) clang-tidy --quiet -p build/lint-tf-$(TF)
+	git ls-files 'tf/*.cc' 'tests/*.cc' '*_benchmark.cc' | xargs -r -n 2 -P $(JOBS) clang-tidy --quiet -p build/lint-tf-$(TF)
 	$(python) -m pytest -q --noconftest tests/scripts/locks_test.py
 
 docs_build = NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
