@@ -58,13 +58,23 @@ void ScaleAfter(const NamedRequest& request, int ranks, void* in, int64_t count,
 
 }  // namespace
 
+void NamedPart::AllocateOut(std::span<const int64_t> shape) {
+  if (work == nullptr) return;
+  const Result<void*> memory = work->allocate(shape);
+  if (memory.ok()) {
+    out = static_cast<char*>(*memory);
+  } else {
+    status = memory.status();
+  }
+}
+
 Status NamedExchange::Run(const NamedBatch& batch, std::span<NamedWork* const> works,
                           const std::function<Status(const Status&)>& cause_of) {
   name_ = NameOf(batch);
   const ExchangeOfKind exchange = ExchangeFor(batch.entries.front().request);
   std::vector<Part> parts;
   parts.reserve(batch.entries.size());
-  for (size_t i = 0; i < works.size(); ++i) parts.push_back({batch.entries[i], works[i], nullptr, {}, {}});
+  for (size_t i = 0; i < works.size(); ++i) parts.push_back({batch.entries[i], works[i]});
   // The parts [begin, end) are exchanged together.
   Status broken;
   for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
@@ -109,16 +119,6 @@ Status NamedExchange::Join(std::span<Part> parts) {
   return OkStatus();
 }
 
-void NamedExchange::AllocateOut(Part& part, std::span<const int64_t> shape) {
-  if (part.work == nullptr) return;
-  const Result<void*> out = part.work->allocate(shape);
-  if (out.ok()) {
-    part.out = static_cast<char*>(*out);
-  } else {
-    part.status = out.status();
-  }
-}
-
 void NamedExchange::Deliver(const Part& part, char* result, int64_t count) const {
   if (part.wanted()) ScaleAfter(part.entry.request, communicator_.size(), result, count, part.out);
 }
@@ -141,7 +141,7 @@ Status NamedExchange::DeclineNoMemory() {
 }
 
 Status NamedExchange::AllReduce(std::span<Part> parts) {
-  for (Part& part : parts) AllocateOut(part, part.entry.request.shape);
+  for (Part& part : parts) part.AllocateOut(part.entry.request.shape);
   const NamedRequest& request = parts.front().entry.request;
   const ReduceOp op = OpOf(request);
   if (parts.size() == 1 && parts.front().wanted() && !IsWidened(request)) {
@@ -186,7 +186,7 @@ Status NamedExchange::Adasum(std::span<Part> parts) {
   std::vector<int64_t> counts;
   int64_t total = 0;
   for (Part& part : parts) {
-    AllocateOut(part, part.entry.request.shape);
+    part.AllocateOut(part.entry.request.shape);
     total += counts.emplace_back(part.entry.request.Elements());
   }
   const DType dtype = parts.front().entry.request.dtype;
@@ -220,7 +220,7 @@ Status NamedExchange::ReduceScatter(std::span<Part> parts) {
     const NamedRequest& request = part.entry.request;
     std::vector<int64_t> shape = request.shape;
     shape[0] = ShareOf(request.rows(), own, ranks);
-    AllocateOut(part, shape);
+    part.AllocateOut(shape);
     for (int r = 0; r < ranks; ++r) counts[r] += ShareOf(request.rows(), r, ranks) * request.RowElements();
   }
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
@@ -262,7 +262,7 @@ Status NamedExchange::Gather(std::span<Part> parts) {
     std::vector<int64_t>& received = part.outcome.received;
     for (int r = 0; r < ranks; ++r) received.push_back(RowsBetween(part.entry, r, own));
     shape[0] = std::accumulate(received.begin(), received.end(), int64_t{0});
-    AllocateOut(part, shape);
+    part.AllocateOut(shape);
   }
   // The bytes for each rank. A gather sends the same to all ranks, so it has one entry.
   std::vector<int64_t> sent(to_all ? 1 : ranks, 0);
@@ -325,7 +325,7 @@ Status NamedExchange::Broadcast(std::span<Part> parts) {
   const bool sends = communicator_.rank() == root;
   int64_t total = 0;
   for (Part& part : parts) {
-    AllocateOut(part, part.entry.request.shape);
+    part.AllocateOut(part.entry.request.shape);
     total += BytesOf(part.entry.request);
   }
   // A root sends directly from its tensor.

@@ -42,6 +42,19 @@ struct NamedWork {
   int64_t submitted_ns = 0;  // set by the lane: SteadyNs
 };
 
+// One entry of a batch, as a rank sees it.
+struct NamedPart {
+  const NamedBatch::Entry& entry;
+  NamedWork* work;  // null: joined
+  char* out = nullptr;
+  Status status = {};  // of this rank alone: it has no memory for the result
+  NamedWork::Outcome outcome = {};
+  // Whether its result has a destination.
+  bool wanted() const { return work != nullptr && status.ok(); }
+  // Asks for the memory of the result, of `shape`: sets `out` or `status`.
+  void AllocateOut(std::span<const int64_t> shape);
+};
+
 // Executes batches with the collectives of a communicator. Small tensors of a batch are packed one after the other and
 // share one exchange. Every rank runs the same batches in the same order. For one thread at a time.
 class NamedExchange {
@@ -56,19 +69,7 @@ class NamedExchange {
              const std::function<Status(const Status&)>& cause_of);
 
  private:
-  // One entry, as this rank sees it.
-  struct Part {
-    const NamedBatch::Entry& entry;
-    NamedWork* work;  // null: joined
-    char* out = nullptr;
-    Status status;  // of this rank alone: it has no memory for the result
-    NamedWork::Outcome outcome;
-    // Whether its result has a destination.
-    bool wanted() const { return work != nullptr && status.ok(); }
-  };
-
-  // Asks for the memory of the part's result, of `shape`.
-  static void AllocateOut(Part& part, std::span<const int64_t> shape);
+  using Part = NamedPart;
   // Moves a result to its destination, after the scaling that follows the reduction.
   void Deliver(const Part& part, char* result, int64_t count) const;
   // Exchanges parts together; there is one function for each kind.

@@ -46,17 +46,9 @@ class Exchange final : public NamedDeviceExchange {
   void Leave(std::string_view how) override { communicator_->Leave(how); }
 
  private:
-  // One entry, as this rank sees it.
-  struct Part {
-    size_t entry;  // its number
-    const NamedBatch::Entry* of;
-    NamedWork* work;  // null: joined
-    char* out = nullptr;
-    Status status = {};  // of this rank alone: it has no memory for the result
-    NamedWork::Outcome outcome = {};
-    const NamedRequest& request() const { return of->request; }
-    // Whether its result has a destination.
-    bool wanted() const { return work != nullptr && status.ok(); }
+  struct Part : NamedPart {
+    size_t number;  // of the entry
+    const NamedRequest& request() const { return entry.request; }
     Stream stream() const { return work == nullptr ? nullptr : static_cast<Stream>(work->stream); }
   };
   // A range of a tensor, `begin_bytes` from its start, that lies at `at` for the collective: in the bucket, or in
@@ -92,7 +84,6 @@ class Exchange final : public NamedDeviceExchange {
   void Finish(Call& call, const Status& status);
 
   // Asks for the memory of the part's result, of `shape`.
-  static void AllocateOut(Part& part, std::span<const int64_t> shape);
   // Takes a bucket of so many bytes. RESOURCE_EXHAUSTED without memory.
   Status TakeBucket(Call& call, int64_t bytes);
   // Lets streams wait for the packing of a call that has failed: it may still use memory that the callers free next.
@@ -162,7 +153,7 @@ void Exchange::Run(const NamedBatch& batch, std::span<NamedWork* const> works,
     int64_t bytes = 0;
     do {
       bytes += TensorBytes(batch.entries[next]);
-      call->parts.push_back({next, &batch.entries[next], works[next]});
+      call->parts.push_back({{batch.entries[next], works[next]}, next});
     } while (++next < works.size() && bytes + TensorBytes(batch.entries[next]) <= options_.fusion_bytes);
     Status status = broken;
     if (status.ok()) {
@@ -192,16 +183,6 @@ Result<Ticket> Exchange::Start(Call& call) {
     case NamedKind::kJoin: break;
   }
   return Decline(call, Internal(StrCat("'", call.name, "' has no tensors")));
-}
-
-void Exchange::AllocateOut(Part& part, std::span<const int64_t> shape) {
-  if (part.work == nullptr) return;
-  const Result<void*> out = part.work->allocate(shape);
-  if (out.ok()) {
-    part.out = static_cast<char*>(*out);
-  } else {
-    part.status = out.status();
-  }
 }
 
 Status Exchange::TakeBucket(Call& call, int64_t bytes) {
@@ -348,7 +329,7 @@ void Exchange::Finish(Call& call, const Status& status) {
       if (part.status.ok()) part.status = returned;
     }
   }
-  for (const Part& part : call.parts) (*call.end)(part.entry, status.ok() ? part.status : status, part.outcome);
+  for (const Part& part : call.parts) (*call.end)(part.number, status.ok() ? part.status : status, part.outcome);
 }
 
 // All-reduce and Adasum.
@@ -356,7 +337,7 @@ Result<Ticket> Exchange::AllReduce(Call& call) {
   std::vector<int64_t> counts;
   int64_t total = 0;
   for (Part& part : call.parts) {
-    AllocateOut(part, part.request().shape);
+    part.AllocateOut(part.request().shape);
     total += counts.emplace_back(part.request().Elements());
   }
   Part& first = call.parts.front();
@@ -394,7 +375,7 @@ Result<Ticket> Exchange::ReduceScatter(Call& call) {
   for (Part& part : call.parts) {
     std::vector<int64_t> shape = part.request().shape;
     shape[0] = ShareOf(part.request().rows(), own, ranks);
-    AllocateOut(part, shape);
+    part.AllocateOut(shape);
     for (int r = 0; r < ranks; ++r) {
       counts[r] += ShareOf(part.request().rows(), r, ranks) * part.request().RowElements();
     }
@@ -447,12 +428,12 @@ Result<Ticket> Exchange::Gather(Call& call) {
     const int64_t row_bytes = RowBytesOf(part.request());
     int64_t rows = 0;
     for (int r = 0; r < ranks; ++r) {
-      rows += part.outcome.received.emplace_back(RowsBetween(*part.of, r, own));
+      rows += part.outcome.received.emplace_back(RowsBetween(part.entry, r, own));
       from_ranks[r] += part.outcome.received.back() * row_bytes;
     }
-    for (size_t r = 0; r < sent.size(); ++r) sent[r] += RowsBetween(*part.of, own, static_cast<int>(r)) * row_bytes;
+    for (size_t r = 0; r < sent.size(); ++r) sent[r] += RowsBetween(part.entry, own, static_cast<int>(r)) * row_bytes;
     shape[0] = rows;
-    AllocateOut(part, shape);
+    part.AllocateOut(shape);
   }
   const int64_t outgoing = std::accumulate(sent.begin(), sent.end(), int64_t{0});
   const int64_t incoming = std::accumulate(from_ranks.begin(), from_ranks.end(), int64_t{0});
@@ -479,7 +460,7 @@ Status Exchange::PackGathered(const Call& call, size_t receivers) {
   for (size_t r = 0; r < receivers; ++r) {
     for (size_t i = 0; i < call.parts.size(); ++i) {
       const Part& part = call.parts[i];
-      const int64_t rows = RowsBetween(*part.of, communicator_->rank(), static_cast<int>(r));
+      const int64_t rows = RowsBetween(part.entry, communicator_->rank(), static_cast<int>(r));
       ranges.push_back({&part, from[i], to, rows * part.request().RowElements()});
       from[i] += rows * RowBytesOf(part.request());
       to += rows * RowBytesOf(part.request());
@@ -506,7 +487,7 @@ Result<Ticket> Exchange::Broadcast(Call& call) {
   const bool sends = communicator_->rank() == root;
   int64_t total = 0;
   for (Part& part : call.parts) {
-    AllocateOut(part, part.request().shape);
+    part.AllocateOut(part.request().shape);
     total += BytesOf(part.request());
   }
   // A root sends directly from its tensor, which is only read.
