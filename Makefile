@@ -154,6 +154,11 @@ define sanitized
 	$(3)$(ctest) --test-dir build/$(1)-tf-$(TF) --output-on-failure --no-tests=error -j $(JOBS)
 endef
 
+.PHONY: coverage
+coverage: ## which lines of the code for devices the tests execute, without a device
+	@tools/setup.sh tests ops standin
+	@tools/coverage.sh
+
 .PHONY: asan
 asan: ## the core's tests with the address and undefined behaviour sanitizers
 	$(call sanitized,asan,address$(comma)undefined)

@@ -21,7 +21,7 @@ from lockstep.testing import workers
 _MINOR = ".".join(tf.__version__.split(".")[:2])
 _BUILD = Path(__file__).parents[2] / "build" / f"tf-{tf.__version__}"
 PLUGIN = _BUILD / "tests" / "standin" / f"liblockstep_standin_tf{_MINOR}.so"
-LIBRARY = _BUILD / "core" / "device" / "liblockstep_emulated.so"
+LIBRARY = Path(os.environ.get(libraries.DEVICE_LIBRARY, _BUILD / "core" / "device" / "liblockstep_emulated.so"))
 NCCL = _BUILD / "core" / "testing" / "nccl" / "liblockstep_standin_nccl.so"
 
 
