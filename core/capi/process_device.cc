@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "core/base/mutex.h"
+#include "core/base/strings.h"
 #include "core/capi/device_place.h"
 #include "core/device/load.h"
 
@@ -22,10 +23,11 @@ Holder& TheHolder() {
 
 }  // namespace
 
-void NoteProcessDevice(const ProcessDevice& device) {
+int NoteProcessDevice(const ProcessDevice& device) {
   Holder& holder = TheHolder();
   const MutexLock lock(holder.mutex);
   if (!holder.device) holder.device = device;
+  return holder.device->number;
 }
 
 // A process that joined its job before it had a GPU uses the backend that needs nothing else.
@@ -43,8 +45,15 @@ Result<device::CommOptions> DeviceCommOptions(const ContextOptions& job) {
   if (holder.device) {
     options.device = holder.device->number;
     options.allocate = holder.device->allocate;
+    return options;
   }
-  return options;
+  int count = 0;
+  const char* why = "";
+  LOCKSTEP_RETURN_IF_ERROR(device::ToStatus(*options.library, options.library->device_count(&count, &why), "GPUs"));
+  if (count == 1) return options;
+  return FailedPrecondition(StrCat("the other ranks exchange tensors on GPUs; this process has used none, and has ",
+                                   count, ", wanted 1: let CUDA_VISIBLE_DEVICES name its GPU", count == 0 ? ": " : "",
+                                   why));
 }
 
 }  // namespace lockstep

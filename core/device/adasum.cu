@@ -129,7 +129,7 @@ template <typename T>
 Error BatchProducts(cudaStream_t stream, const Tensors& tensors, const T* a, const T* b, Products* products) {
   void* parts = nullptr;
   if (BlocksOf(tensors) > 0) {
-    if (const Error error = cudaMallocAsync(&parts, sizeof(Products) * BlocksOf(tensors), stream)) return error;
+    if (const Error error = Done(cudaMallocAsync(&parts, sizeof(Products) * BlocksOf(tensors), stream))) return error;
   }
   auto* const of_blocks = static_cast<Products*>(parts);
   Error error = kSuccess;
@@ -137,7 +137,7 @@ Error BatchProducts(cudaStream_t stream, const Tensors& tensors, const T* a, con
     error = Launch(stream, BlocksOf(tensors), kDotThreads, 0, BlockProductsKernel<T>, tensors, a, b, of_blocks);
   }
   if (error == kSuccess) error = Launch(stream, 1, kBatch, 0, AddPartsKernel, tensors, of_blocks, products);
-  const Error freed = parts == nullptr ? kSuccess : cudaFreeAsync(parts, stream);
+  const Error freed = parts == nullptr ? kSuccess : Done(cudaFreeAsync(parts, stream));
   return error != kSuccess ? error : freed;
 }
 

@@ -89,11 +89,15 @@ struct Library {
   Error (*synchronize_stream)(Stream stream);
   Error (*is_idle)(Stream stream, bool* is_idle);
   // Puts a call of `function(argument)` on a thread of the host into the stream. It must not call this library.
+  // It runs when all such calls of earlier work have returned, in any stream: CUDA may have one thread for them.
   Error (*call_host)(Stream stream, void (*function)(void* argument), void* argument);
+  // Holds the stream until the number at `at`, in pinned memory, is `value` or a later one: until the difference is 0
+  // or more as an int32. The host sets it by an atomic store.
+  Error (*wait_value)(Stream stream, uint32_t* at, uint32_t value);
 
   // Events. record: the event's point is the present end of the stream. wait: work that is put into the stream later
-  // runs after the event's latest point. A new event has passed.
-  Error (*create_event)(Event* event);
+  // runs after the event's latest point. A new event has passed. is_timed: for elapsed_ms, at some cost.
+  Error (*create_event)(bool is_timed, Event* event);
   Error (*destroy_event)(Event event);
   Error (*record_event)(Event event, Stream stream);
   Error (*wait_event)(Stream stream, Event event);

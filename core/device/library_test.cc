@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <string>
+#include <thread>
 #include <vector>
 
 extern "C" const lockstep::device::Library* lockstep_device_library();
@@ -61,8 +64,8 @@ TEST_F(LibraryTest, EventsOrderAndTimeWork) {
   Stream other = nullptr;
   EXPECT_EQ(library_.create_stream(&other), kSuccess);
   Event begin = nullptr, end = nullptr;
-  EXPECT_EQ(library_.create_event(&begin), kSuccess);
-  EXPECT_EQ(library_.create_event(&end), kSuccess);
+  EXPECT_EQ(library_.create_event(true, &begin), kSuccess);
+  EXPECT_EQ(library_.create_event(true, &end), kSuccess);
   std::atomic<bool> is_open = false;
   EXPECT_EQ(library_.record_event(begin, stream_), kSuccess);
   const auto wait = [](void* flag) { static_cast<std::atomic<bool>*>(flag)->wait(false); };
@@ -88,6 +91,26 @@ TEST_F(LibraryTest, EventsOrderAndTimeWork) {
   EXPECT_EQ(library_.destroy_event(begin), kSuccess);
   EXPECT_EQ(library_.destroy_event(end), kSuccess);
   EXPECT_EQ(library_.destroy_stream(other), kSuccess);
+}
+
+TEST_F(LibraryTest, AStreamWaitsForANumberOrALaterOne) {
+  void* memory = nullptr;
+  EXPECT_EQ(library_.allocate_pinned(sizeof(uint32_t), &memory), kSuccess);
+  auto* const number = new (memory) uint32_t(0xfffffffe);
+  const auto is_idle = [&] {
+    bool idle = false;
+    EXPECT_EQ(library_.is_idle(stream_, &idle), kSuccess);
+    return idle;
+  };
+  EXPECT_EQ(library_.wait_value(stream_, number, 0xfffffffd), kSuccess);
+  Wait();
+  EXPECT_EQ(library_.wait_value(stream_, number, 1), kSuccess);  // three later
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  EXPECT_FALSE(is_idle());
+  std::atomic_ref<uint32_t>(*number).store(2);
+  Wait();
+  EXPECT_TRUE(is_idle());
+  EXPECT_EQ(library_.deallocate_pinned(memory), kSuccess);
 }
 
 TEST_F(LibraryTest, CopiesThroughPinnedMemory) {

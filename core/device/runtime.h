@@ -40,12 +40,34 @@ cudaError_t Launch(cudaStream_t stream, dim3 grid, dim3 block, size_t dynamic_by
   kernel<<<grid, block, dynamic_bytes, stream>>>(static_cast<Parameters>(arguments)...);
   return cudaGetLastError();
 }
+
+// Holds the stream until the number at `at` is `value` or a later one. Only the driver has this function; its errors
+// have the numbers of the runtime's.
+inline cudaError_t WaitValue(cudaStream_t stream, uint32_t* at, uint32_t value) {
+  using Function = cudaError_t (*)(cudaStream_t stream, uint64_t at, uint32_t value, unsigned flags);
+  constexpr unsigned kSince = 12000, kGreaterOrEqual = 0;
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuStreamWaitValue32", &function, kSince, cudaEnableDefault, &found);
+  if (error != cudaSuccess) return error;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  return reinterpret_cast<Function>(function)(stream, reinterpret_cast<uint64_t>(at), value, kGreaterOrEqual);
+}
 #else
 using emulator::Launch;
+using emulator::WaitValue;
 #endif
 
 inline cudaStream_t Raw(Stream stream) { return reinterpret_cast<cudaStream_t>(stream); }
 inline cudaEvent_t Raw(Event event) { return reinterpret_cast<cudaEvent_t>(event); }
+
+// Returns the error of a call, and takes it away: CUDA keeps the last error of a thread until somebody asks for it, and
+// Launch asks. So every call that may fail goes through this function.
+inline Error Done(cudaError_t error) {
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error;
+}
 
 // The threads of a block of kernels whose threads are independent.
 inline constexpr int kThreads = 256;

@@ -7,16 +7,8 @@
 
 // The functions of the table that only hand calls on to CUDA.
 //
-// CUDA keeps the last error of a thread until somebody asks for it. Launch asks, so that each function that fails has
-// to take its own error away.
-
 namespace lockstep::device {
 namespace {
-
-Error Done(cudaError_t error) {
-  if (error != cudaSuccess) (void)cudaGetLastError();
-  return error;
-}
 
 // Answers a question whether something has ended.
 Error Answer(cudaError_t error, bool* is_done) {
@@ -95,10 +87,11 @@ Error IsIdle(Stream stream, bool* is_idle) { return Answer(cudaStreamQuery(Raw(s
 Error CallHost(Stream stream, void (*function)(void*), void* argument) {
   return Done(cudaLaunchHostFunc(Raw(stream), function, argument));
 }
+Error WaitValueOf(Stream stream, uint32_t* at, uint32_t value) { return Done(WaitValue(Raw(stream), at, value)); }
 
-Error CreateEvent(Event* event) {
+Error CreateEvent(bool is_timed, Event* event) {
   cudaEvent_t raw = nullptr;
-  const Error error = Done(cudaEventCreate(&raw));
+  const Error error = Done(cudaEventCreateWithFlags(&raw, is_timed ? cudaEventDefault : cudaEventDisableTiming));
   *event = reinterpret_cast<Event>(raw);
   return error;
 }
@@ -139,6 +132,7 @@ const Library& TheLibrary() {
       .synchronize_stream = &SynchronizeStream,
       .is_idle = &IsIdle,
       .call_host = &CallHost,
+      .wait_value = &WaitValueOf,
       .create_event = &CreateEvent,
       .destroy_event = &DestroyEvent,
       .record_event = &RecordEvent,
@@ -171,11 +165,11 @@ int NumBlocks(int64_t count) {
   constexpr int kMaxDevices = 64, kBlocksPerMultiprocessor = 8;
   static std::atomic<int> most[kMaxDevices] = {};
   int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device >= kMaxDevices) device = 0;
+  if (Done(cudaGetDevice(&device)) != kSuccess || device >= kMaxDevices) device = 0;
   int blocks = most[device].load(std::memory_order_relaxed);
   if (blocks == 0) {
     cudaDeviceProp found = {};
-    const bool is_known = cudaGetDeviceProperties(&found, device) == cudaSuccess;
+    const bool is_known = Done(cudaGetDeviceProperties(&found, device)) == kSuccess;
     blocks = is_known ? found.multiProcessorCount * kBlocksPerMultiprocessor : kBlocksPerMultiprocessor;
     most[device].store(blocks, std::memory_order_relaxed);
   }

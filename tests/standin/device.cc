@@ -130,7 +130,7 @@ void DestroyStream(const SP_Device* device, SP_Stream stream) {
 void CreateDependency(const SP_Device* device, SP_Stream dependent, SP_Stream other, TF_Status* status) {
   On(device, status, "create_stream_dependency", [&](const Library& library) {
     device::Event event;
-    Error error = library.create_event(&event);
+    Error error = library.create_event(false, &event);
     if (error != kSuccess) return error;
     error = library.record_event(event, StreamOf(other));
     if (error == kSuccess) error = library.wait_event(StreamOf(dependent), event);
@@ -143,7 +143,7 @@ void GetStreamStatus(const SP_Device*, SP_Stream, TF_Status* status) { TF_SetSta
 
 void CreateEvent(const SP_Device* device, SP_Event* event, TF_Status* status) {
   On(device, status, "create_event",
-     [&](const Library& library) { return library.create_event(reinterpret_cast<device::Event*>(event)); });
+     [&](const Library& library) { return library.create_event(false, reinterpret_cast<device::Event*>(event)); });
 }
 
 void DestroyEvent(const SP_Device* device, SP_Event event) {

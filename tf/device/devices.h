@@ -20,8 +20,8 @@ struct DevicePlace {
   device::Stream stream;  // TensorFlow's stream for kernels
 };
 
-// Returns the place of a kernel's call. FAILED_PRECONDITION if the library for GPUs cannot be loaded, INTERNAL if
-// TensorFlow's device has no stream.
+// Returns the place of a kernel's call. FAILED_PRECONDITION if the library for GPUs cannot be loaded, or if another GPU
+// was the place of an earlier call. INTERNAL if TensorFlow's device has no stream.
 Result<DevicePlace> PlaceOf(tensorflow::OpKernelContext* context);
 
 // Makes an error of a function of the library a status.
@@ -34,12 +34,10 @@ class Devices : public LaneExtension {
  public:
   // Returns the communicator of the lane's devices, on the lane. The first call connects them: a collective that all
   // ranks make at the same place in the lane's order. `place` is an error if this rank cannot take part; then all
-  // ranks get it, in the place of the collective `name`. FAILED_PRECONDITION on all ranks if this rank has connected
-  // another device.
+  // ranks get it, in the place of the collective `name`.
   static Result<device::DeviceCommunicator*> Of(LaneJob& job, const Result<DevicePlace>& place, std::string_view name);
 
-  explicit Devices(std::unique_ptr<device::DeviceCommunicator> communicator, int device)
-      : communicator_(std::move(communicator)), device_(device) {}
+  explicit Devices(std::unique_ptr<device::DeviceCommunicator> communicator) : communicator_(std::move(communicator)) {}
 
   void ReleaseCommunicator() override { communicator_->ReleaseHost(); }
   void Leave(std::string_view how) override { communicator_->Leave(how); }
@@ -47,7 +45,6 @@ class Devices : public LaneExtension {
 
  private:
   const std::unique_ptr<device::DeviceCommunicator> communicator_;
-  const int device_;
 };
 
 }  // namespace lockstep

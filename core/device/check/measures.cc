@@ -22,8 +22,8 @@ struct Kernel {
 Result<Measure> MeasureOne(Session& session, const Kernel& kernel) {
   const Library& library = session.library();
   Event begin = nullptr, end = nullptr;
-  session.Note(library.create_event(&begin), "create_event");
-  session.Note(library.create_event(&end), "create_event");
+  session.Note(library.create_event(true, &begin), "create_event");
+  session.Note(library.create_event(true, &end), "create_event");
   std::vector<float> times;
   for (int run = 0; run < kWarmUps + kRuns && session.ok(); ++run) {
     float ms = 0;

@@ -45,8 +45,8 @@ struct CommOptions {
   // Links between the ranks, if something else uses the links of the host's communicator: a named lane, which lends its
   // own. They outlive the communicator. Null: the host's.
   MessageLinks* links = nullptr;
-  // Returns memory of the device for parts of sums. Null: the library's. TensorFlow's allocator takes nearly all memory
-  // of a device, so operations pass one that asks it.
+  // Returns memory of the device for parts of sums, which no work uses any more. Null: the library's. TensorFlow's
+  // allocator takes nearly all memory of a device, so operations pass one that asks it.
   std::function<Result<std::shared_ptr<void>>(int64_t bytes)> allocate;
 };
 

@@ -68,7 +68,7 @@ Status NcclCommunicator::Connect(Status loaded) {
     channel.operation = StrCat("barrier '", name, "'");
     if (status.ok()) status = ConnectChannel(channel);
   }
-  if (!status.ok()) return Break(status);
+  if (!status.ok()) return BreakFor(status, channels_.front().operation);
   // All ranks are connected, or none is.
   return CheckHost(host_.Barrier(name));
 }
@@ -126,42 +126,69 @@ Status NcclCommunicator::StateOf(const Channel& channel, nccl::Code* state) {
 
 // The thread of progress ends first: it uses the communicators. It has seen all calls end.
 NcclCommunicator::~NcclCommunicator() {
+  constexpr double kEnd_s = 3;
   if (progress_ != nullptr) progress_->Close();
-  DestroyNccl();
+  EndNccl(/*is_abort=*/false);
+  endings_.Await(kEnd_s);
   (void)UseDevice();
   for (Channel& channel : channels_) {
     if (channel.stream != nullptr) (void)library_.destroy_stream(channel.stream);  // nothing is left in it
   }
 }
 
-// A rank whose peers have gone must not wait for them: what has not ended in a moment is aborted.
-void NcclCommunicator::DestroyNccl() {
+void Endings::Start(std::function<void()> end) {
+  {
+    const MutexLock lock(state_->mutex);
+    ++state_->running;
+  }
+  std::thread([state = state_, end = std::move(end)] {
+    end();
+    const MutexLock lock(state->mutex);
+    --state->running;
+    state->changed.NotifyAll();
+  }).detach();
+}
+
+void Endings::Await(double seconds) {
+  const Deadline deadline = Deadline::After(seconds);
+  const MutexLock lock(state_->mutex);
+  while (state_->running > 0 && !deadline.Passed()) {
+    (void)state_->changed.WaitFor(state_->mutex, std::chrono::duration<double>(deadline.Left()));
+  }
+}
+
+// NCCL frees a communicator's memory, which waits for all work of the device: also for the kernels of others, until
+// these are aborted as well. So nobody waits for one before all have begun. A rank whose peers have gone must not wait
+// for them: what has not ended in a moment is aborted.
+void NcclCommunicator::EndNccl(bool is_abort) {
   constexpr double kFinalize_s = 2;
   const MutexLock lock(nccl_mutex_);
   for (Channel& channel : channels_) {
     if (channel.comm == nullptr) continue;
-    const Deadline deadline = Deadline::After(kFinalize_s);
-    nccl::Code state = api_->CommFinalize(channel.comm);
-    while (state == nccl::kInProgress && !deadline.Passed()) {
-      std::this_thread::sleep_for(kConnectingSleep);
-      if (api_->CommGetAsyncError(channel.comm, &state) != nccl::kSuccess) break;
-    }
-    (void)(state == nccl::kSuccess ? api_->CommDestroy(channel.comm) : api_->CommAbort(channel.comm));
-    channel.comm = nullptr;
-  }
-}
-
-void NcclCommunicator::AbortNccl() {
-  const MutexLock lock(nccl_mutex_);
-  for (Channel& channel : channels_) {
-    if (channel.comm != nullptr) (void)api_->CommAbort(channel.comm);  // this is the end in any case
-    channel.comm = nullptr;
+    endings_.Start([api = api_, comm = std::exchange(channel.comm, nullptr), is_abort] {
+      const Deadline deadline = Deadline::After(kFinalize_s);
+      nccl::Code state = is_abort ? nccl::kInProgress : api->CommFinalize(comm);
+      while (!is_abort && state == nccl::kInProgress && !deadline.Passed()) {
+        std::this_thread::sleep_for(kConnectingSleep);
+        if (api->CommGetAsyncError(comm, &state) != nccl::kSuccess) break;
+      }
+      (void)(state == nccl::kSuccess ? api->CommDestroy(comm) : api->CommAbort(comm));  // this is the end in any case
+    });
   }
 }
 
 Status NcclCommunicator::broken() const {
   const MutexLock lock(mutex_);
   return broken_;
+}
+
+Status NcclCommunicator::BreakFor(const Status& error, const std::string& operation) {
+  constexpr auto kSleep = std::chrono::milliseconds(1);
+  const Deadline deadline = Deadline::After(Progress::kPatience_s);
+  progress_->set_connecting(operation);
+  while (!is_broken_ && !deadline.Passed()) std::this_thread::sleep_for(kSleep);
+  progress_->set_connecting("");
+  return Break(error);
 }
 
 Status NcclCommunicator::Break(const Status& why) {
@@ -187,7 +214,7 @@ Status NcclCommunicator::Break(const Status& why, const Status& for_peers, bool 
     }
   }
   if (had_calls) AfterLoss::ProgramKnows();
-  AbortNccl();
+  EndNccl(/*is_abort=*/true);
   return why;
 }
 
@@ -290,9 +317,8 @@ Result<Ticket> NcclCommunicator::End(Turn turn, const Status& enqueued) {
     status = ToStatus(library_, library_.record_event(turn.call->ended(), turn.channel->stream), "record_event");
   }
   if (!status.ok()) {
-    const Status known = broken();
-    if (!known.ok()) return known;
-    return Break(status.WithPrefix(StrCat("rank ", rank(), ": ", turn.call->operation(), ": ")));
+    return BreakFor(status.WithPrefix(StrCat("rank ", rank(), ": ", turn.call->operation(), ": ")),
+                    turn.call->operation());
   }
   Ticket ticket(library_, turn.call);
   progress_->Add(std::move(turn.call));

@@ -19,6 +19,23 @@
 
 namespace lockstep::device {
 
+// Threads that end NCCL's communicators. Such a thread may wait for the device without end, so nobody joins it.
+class Endings {
+ public:
+  // Calls `end` on a new thread.
+  void Start(std::function<void()> end);
+  // Waits until all calls have returned, but not longer than this.
+  void Await(double seconds);
+
+ private:
+  struct State {
+    Mutex mutex;
+    CondVar changed;
+    int running LOCKSTEP_GUARDED_BY(mutex) = 0;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
 // The backend 'nccl', for R ranks. Every call has these steps.
 // ```
 //   1. memory        scratch of the device and events; a rank that has none declines the call
@@ -135,11 +152,14 @@ class NcclCommunicator final : public DeviceCommunicator {
 
   Status NcclError(nccl::Code code, const char* what) const;
   Status UseDevice() const;
+  // Ends everything with an error of NCCL in a call. It may be the first sign of a lost rank, so the watch gets a
+  // moment to name one; then that is the error.
+  Status BreakFor(const Status& error, const std::string& operation);
   // Ends everything with `why`, once, and returns the first error. for_peers: what they get; OK: they know it.
   Status Break(const Status& why);
   Status Break(const Status& why, const Status& for_peers, bool is_abort);
-  void AbortNccl();
-  void DestroyNccl();
+  // Ends NCCL's communicators, each on a thread of its own.
+  void EndNccl(bool is_abort);
 
   const CommOptions options_;
   const Library& library_;
@@ -151,6 +171,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   mutable Mutex mutex_;
   Status broken_ LOCKSTEP_GUARDED_BY(mutex_);
   bool has_left_ LOCKSTEP_GUARDED_BY(mutex_) = false;
+  Endings endings_;
   std::unique_ptr<Progress> progress_;  // its thread uses the others
 };
 

@@ -190,6 +190,10 @@ Status PeerWatch::JudgeLate(const Waiting& waiting) const {
   for (int rank = 0; rank < host_.size(); ++rank) {
     if (rank != host_.rank() && peers_[rank].reached < waiting.number) late.push_back(rank);
   }
+  if (waiting.number == 0) {
+    return DeadlineExceeded(StrCat("rank ", host_.rank(), ": the ranks' devices have not connected for ",
+                                   stall_timeout_s_, " s in ", waiting.operation));
+  }
   if (late.empty()) {
     return DeadlineExceeded(StrCat("rank ", host_.rank(), ": the devices of all ranks have begun ", waiting.operation,
                                    ", but it has not ended for ", stall_timeout_s_, " s"));

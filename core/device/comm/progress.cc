@@ -10,7 +10,7 @@ namespace {
 // A call that has just begun is looked at often, because most last tens of microseconds; later less often.
 constexpr double kBriefly_s = 0.002;
 constexpr auto kBriefSleep = std::chrono::microseconds(50);
-constexpr double kSleep_s = 0.001;
+constexpr double kSleep_s = 0.0002;
 
 }  // namespace
 
@@ -39,8 +39,9 @@ void Progress::Add(std::shared_ptr<PendingCall> call) {
   if (watch() != nullptr) watch()->Wake();
 }
 
-// Calls that have already ended well stay well.
+// Calls that have already ended well stay well. Their functions may use the device, and any thread may call this.
 bool Progress::End(const Status& why) {
+  (void)library_.set_device(device_);
   (void)Collect();  // the thread sees its error again, or there is one already
   bool had_calls;
   {

@@ -30,6 +30,8 @@ class Progress {
     // Called once with the reason why calls will not end; it has to call End. is_peers: a peer has said it.
     std::function<void(const Status& why, bool is_peers)> on_failure;
   };
+  // How long an error of the backend's library waits for the watch, which knows the rank.
+  static constexpr double kPatience_s = 3;
   // Without hooks the backend's own calls find lost ranks.
   Progress(const Library& library, int device, Hooks hooks);
   ~Progress() { Close(); }
@@ -57,8 +59,6 @@ class Progress {
  private:
   // How long kernels of an ended communicator may take to return, before their callers get the error.
   static constexpr double kUnwind_s = 2;
-  // How long an error of the backend's library waits for the watch, which knows the rank.
-  static constexpr double kPatience_s = 3;
 
   struct Entry {
     int64_t number;

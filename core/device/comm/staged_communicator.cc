@@ -4,6 +4,7 @@
 #include <chrono>
 #include <future>
 #include <map>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -18,31 +19,6 @@
 
 namespace lockstep::device {
 namespace {
-
-// Holds a stream from a function of the host that is in it, until the lane opens it.
-class Gate {
- public:
-  void Open() {
-    const MutexLock lock(mutex_);
-    is_open_ = true;
-    changed_.NotifyAll();
-  }
-  void Pass() {
-    const MutexLock lock(mutex_);
-    while (!is_open_) changed_.Wait(mutex_);
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool is_open_ LOCKSTEP_GUARDED_BY(mutex_) = false;
-};
-
-// The stream owns a share of the gate, as its function's argument.
-void PassGate(void* argument) {
-  const std::unique_ptr<std::shared_ptr<Gate>> gate(static_cast<std::shared_ptr<Gate>*>(argument));
-  (*gate)->Pass();
-}
 
 // How often the lane looks for the end of a copy: often at first.
 constexpr auto kFirstSleep = std::chrono::microseconds(10);
@@ -74,16 +50,26 @@ Result<std::unique_ptr<DeviceCommunicator>> StagedCommunicator::Create(const Com
   const Library& library = *options.library;
   Status status = ToStatus(library, library.set_device(options.device), "set_device");
   if (status.ok()) status = ToStatus(library, library.create_stream(&communicator->stream_), "create_stream");
+  if (status.ok()) status = communicator->MakeGate();
   constexpr std::string_view kName = "start of devices with staged copies";
   LOCKSTEP_RETURN_IF_ERROR(status.ok() ? host.Barrier(kName) : host.Decline(kName, status));
   return std::unique_ptr<DeviceCommunicator>(std::move(communicator));
 }
 
-// The lane runs what was posted, and opens all gates, so all calls end.
+Status StagedCommunicator::MakeGate() {
+  void* memory = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(ToStatus(library_, library_.allocate_pinned(sizeof(uint32_t), &memory), "allocate_pinned"));
+  gate_ = new (memory) uint32_t(0);
+  lane_->Post([this] { (void)library_.set_device(options_.device); });  // an error comes again from the first event
+  return OkStatus();
+}
+
+// The lane runs what was posted, and opens the gate for all calls, so they end.
 StagedCommunicator::~StagedCommunicator() {
   lane_.reset();
   progress_.reset();
   if (stream_ != nullptr) (void)library_.destroy_stream(stream_);  // nothing is left in it
+  if (gate_ != nullptr) (void)library_.deallocate_pinned(gate_);
 }
 
 Status StagedCommunicator::broken() const {
@@ -156,8 +142,7 @@ Result<Ticket> StagedCommunicator::Enqueue(Work work, Stream after) {
   std::shared_ptr<PendingCall> call = *std::move(created);
   call->Keep(*in);
   call->Keep(*out);
-  const auto gate = std::make_shared<Gate>();
-  auto argument = std::make_unique<std::shared_ptr<Gate>>(gate);
+  const uint32_t number = ++num_calls_;
   std::vector<Error> errors;
   if (after != nullptr) {
     errors.push_back(library_.record_event(call->begun(), after));
@@ -165,8 +150,7 @@ Result<Ticket> StagedCommunicator::Enqueue(Work work, Stream after) {
   }
   if (work.in_bytes > 0) errors.push_back(library_.copy(stream_, in->get(), work.in, work.in_bytes));
   errors.push_back(library_.record_event(call->begun(), stream_));
-  errors.push_back(library_.call_host(stream_, &PassGate, argument.get()));
-  if (errors.back() == kSuccess) (void)argument.release();  // the stream has it
+  errors.push_back(library_.wait_value(stream_, gate_, number));
   if (work.out_bytes > 0 && work.out != nullptr) {
     errors.push_back(library_.copy(stream_, work.out, out->get(), work.out_bytes));
   }
@@ -175,14 +159,14 @@ Result<Ticket> StagedCommunicator::Enqueue(Work work, Stream after) {
   const Status enqueued = failed == errors.end() ? OkStatus() : ToStatus(library_, *failed, call->operation().c_str());
   Ticket ticket(library_, call);
   lane_->Post(
-      [this, call, gate, enqueued, in = *in, out = *out, name = std::string(work.name), run = std::move(work.run)] {
+      [this, call, number, enqueued, in = *in, out = *out, name = std::string(work.name), run = std::move(work.run)] {
         const GradualUnderflow mode;  // the thread has the mode of the one that has made it
         Status status = enqueued.ok() ? AwaitCopy(*call) : enqueued;
         // A rank whose device fails takes part by declining, so that the others do not wait.
         status = status.ok() ? run(name, in.get(), out.get()) : is_broken_ ? status : host_.Decline(name, status);
         status = CheckHost(status);
         if (!status.ok()) call->Fail(status);
-        gate->Open();
+        std::atomic_ref<uint32_t>(*gate_).store(number, std::memory_order_release);
       });
   progress_->Add(std::move(call));
   return ticket;

@@ -26,8 +26,9 @@ namespace lockstep::device {
 // the stream. So the collectives of the host begin when the devices are ready, and all faults are theirs: lost ranks,
 // late devices and different calls. Their errors come with the ticket.
 //
-// The gate is a function of the host in the stream (Library::call_host). CUDA may run such functions of all streams on
-// one thread, so a program has at most one staged communicator whose calls wait for another one's.
+// The gate is the number of the last call whose data may be copied back, in pinned memory, for which the stream waits
+// (Library::wait_value). A function of the host in the stream would not do: CUDA may run such functions of all streams
+// on one thread, and two communicators would wait for each other.
 class StagedCommunicator final : public DeviceCommunicator {
  public:
   static Result<std::unique_ptr<DeviceCommunicator>> Create(const CommOptions& options, Communicator& host);
@@ -80,6 +81,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   // Runs a collective of the host on the lane, and waits for it.
   Status OnLane(const std::function<Status()>& collective);
   Status CheckHost(const Status& status);
+  Status MakeGate();
   Status AwaitCopy(const PendingCall& call) const;
   Status Break(const Status& why);
 
@@ -87,6 +89,8 @@ class StagedCommunicator final : public DeviceCommunicator {
   const Library& library_;
   const std::shared_ptr<Pool> pool_;
   Stream stream_ = nullptr;
+  uint32_t num_calls_ = 0;
+  uint32_t* gate_ = nullptr;  // pinned; read by the device
   std::atomic<bool> is_broken_{false};
   mutable Mutex mutex_;
   Status broken_ LOCKSTEP_GUARDED_BY(mutex_);

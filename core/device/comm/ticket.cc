@@ -4,8 +4,8 @@ namespace lockstep::device {
 
 Result<std::shared_ptr<PendingCall>> PendingCall::Create(const Library& library, std::string operation) {
   std::shared_ptr<PendingCall> call(new PendingCall(library, std::move(operation)));
-  LOCKSTEP_RETURN_IF_ERROR(ToStatus(library, library.create_event(&call->begun_), "create_event"));
-  LOCKSTEP_RETURN_IF_ERROR(ToStatus(library, library.create_event(&call->ended_), "create_event"));
+  LOCKSTEP_RETURN_IF_ERROR(ToStatus(library, library.create_event(false, &call->begun_), "create_event"));
+  LOCKSTEP_RETURN_IF_ERROR(ToStatus(library, library.create_event(false, &call->ended_), "create_event"));
   return call;
 }
 

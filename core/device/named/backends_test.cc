@@ -1,6 +1,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device/comm/conformance/emulated_job.h"
 #include "core/device/named/test_tensors.h"
 
 // Makes the tests of named lanes in core/comm/named, which are a part of this program, run with their tensors on

@@ -42,7 +42,7 @@ Status Buckets::Return(std::unique_ptr<Bucket> bucket, const std::vector<Stream>
   for (const Stream stream : streams) {
     if (bucket->used == bucket->events.size()) {
       Event event = nullptr;
-      status = ToStatus(library_, library_.create_event(&event), "create_event");
+      status = ToStatus(library_, library_.create_event(false, &event), "create_event");
       if (!status.ok()) break;
       bucket->events.push_back(event);
     }

@@ -83,7 +83,6 @@ class Exchange final : public NamedDeviceExchange {
   // Ends the requests of a call.
   void Finish(Call& call, const Status& status);
 
-  // Asks for the memory of the part's result, of `shape`.
   // Takes a bucket of so many bytes. RESOURCE_EXHAUSTED without memory.
   Status TakeBucket(Call& call, int64_t bytes);
   // Lets streams wait for the packing of a call that has failed: it may still use memory that the callers free next.
@@ -106,7 +105,8 @@ class Exchange final : public NamedDeviceExchange {
   Stream stream_ = nullptr;
   Event followed_ = nullptr;
   Buckets buckets_;
-  std::unique_ptr<DeviceCommunicator> communicator_;
+  std::unique_ptr<DeviceCommunicator> owned_;
+  DeviceCommunicator* communicator_ = nullptr;
 };
 
 Result<std::unique_ptr<NamedDeviceExchange>> Exchange::Create(const NamedExchangeOptions& options, Communicator& host,
@@ -120,18 +120,19 @@ Result<std::unique_ptr<NamedDeviceExchange>> Exchange::Create(const NamedExchang
     const Library& library = exchange->library_;
     Status status = exchange->Check(library.set_device(own.devices.device), "set_device");
     if (status.ok()) status = exchange->Check(library.create_stream(&exchange->stream_), "create_stream");
-    if (status.ok()) status = exchange->Check(library.create_event(&exchange->followed_), "create_event");
+    if (status.ok()) status = exchange->Check(library.create_event(false, &exchange->followed_), "create_event");
     if (!status.ok()) return host.Decline("start of devices", status);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(auto communicator, CreateDeviceCommunicator(own.devices, host));
-  exchange->communicator_ = std::move(communicator);
+  exchange->communicator_ = communicator.get();
+  exchange->owned_ = std::move(communicator);
   return std::unique_ptr<NamedDeviceExchange>(std::move(exchange));
 }
 
-// The communicator waits until its calls have ended, and they use the other members. A call that was declined may have
-// left work in the stream.
+// The communicator waits until its calls have ended, and they use the other members, and its pointer. A call that was
+// declined may have left work in the stream.
 Exchange::~Exchange() {
-  communicator_.reset();
+  owned_.reset();
   (void)library_.set_device(options_.devices.device);
   if (stream_ != nullptr) {
     (void)library_.synchronize_stream(stream_);
@@ -304,7 +305,7 @@ Status Exchange::Unpack(const Call& call, Stream stream) {
 // Without the device nothing can be done, and nothing runs.
 void Exchange::LetWaitForPacking(const std::vector<Stream>& streams) {
   Event packed = nullptr;
-  if (library_.create_event(&packed) != kSuccess) return;
+  if (library_.create_event(false, &packed) != kSuccess) return;
   (void)library_.record_event(packed, stream_);
   for (const Stream stream : streams) (void)library_.wait_event(stream, packed);
   (void)library_.destroy_event(packed);
@@ -407,12 +408,13 @@ Result<Ticket> Exchange::ReduceScatter(Call& call) {
       result += count * size;
     }
   }
-  if (!in_place) {
-    if (const Status status = Pack(call, ranges); !status.ok()) return Decline(call, status);
+  if (call.bucket != nullptr) {  // the exchange's stream waits for its last user
+    const Status status = in_place ? Follow(call) : Pack(call, ranges);
+    if (!status.ok()) return Decline(call, status);
   }
   return communicator_->ReduceScatter(call.name, OpOf(first.request()), dtype, counts,
                                       in_place ? first.work->in : call.bucket->data(), out,
-                                      in_place ? first.stream() : stream_);
+                                      call.bucket == nullptr ? first.stream() : stream_);
 }
 
 // All-gathers and all-to-alls. The data to one rank, and the data from one rank, is in the order of the parts. All
@@ -490,7 +492,7 @@ Result<Ticket> Exchange::Broadcast(Call& call) {
     part.AllocateOut(part.request().shape);
     total += BytesOf(part.request());
   }
-  // A root sends directly from its tensor, which is only read.
+  // A root sends one tensor directly from its place, where it is only read. Its results are its own tensors.
   const Part& first = call.parts.front();
   const bool alone = call.parts.size() == 1 && (sends || first.wanted());
   if (!alone) {
@@ -500,14 +502,16 @@ Result<Ticket> Exchange::Broadcast(Call& call) {
                      : sends ? const_cast<char*>(static_cast<const char*>(first.work->in))
                              : first.out;
   char* at = data;
+  std::vector<Range> ranges;
   for (const Part& part : call.parts) {
-    call.results.push_back({&part, 0, at, part.request().Elements()});
+    ranges.push_back({&part, 0, at, part.request().Elements()});
     at += BytesOf(part.request());
   }
-  if (!alone) {
-    const Status status = sends ? Pack(call, call.results) : OkStatus();
-    if (!status.ok()) return Decline(call, status);
+  if (!alone && sends) {
+    if (const Status status = Pack(call, ranges); !status.ok()) return Decline(call, status);
+    for (Range& range : ranges) range.at = const_cast<char*>(static_cast<const char*>(range.part->work->in));
   }
+  call.results = std::move(ranges);
   return communicator_->Broadcast(call.name, root, total, data, alone ? first.stream() : stream_);
 }
 

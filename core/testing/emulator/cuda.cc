@@ -1,10 +1,13 @@
 #include "core/testing/emulator/cuda.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -85,6 +88,16 @@ bool IsValid(Index3 grid, Index3 block, size_t dynamic_bytes) {
 }
 
 }  // namespace
+
+cudaError_t WaitValue(cudaStream_t stream, uint32_t* at, uint32_t value) {
+  Find(stream).PostForHost([at, value] {
+    constexpr auto kSleep = std::chrono::microseconds(20);
+    const std::atomic_ref<uint32_t> number(*at);
+    while (static_cast<int32_t>(number.load(std::memory_order_acquire) - value) < 0)
+      std::this_thread::sleep_for(kSleep);
+  });
+  return cudaSuccess;
+}
 
 cudaError_t LaunchKernel(cudaStream_t stream, Index3 grid, Index3 block, size_t dynamic_bytes,
                          std::function<void()> body) {
@@ -218,13 +231,18 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) { return Find(stream).is_idle() ? cudaSuccess : cudaErrorNotReady; }
 
+// One call at a time: CUDA may have one thread for all streams, so functions that wait for each other hang.
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
-  Find(stream).PostForHost([function, argument] { function(argument); });
+  Find(stream).PostForHost([function, argument] {
+    static std::mutex& mutex = *new std::mutex;
+    const std::lock_guard lock(mutex);
+    function(argument);
+  });
   return cudaSuccess;
 }
 
-cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = new Event();
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = new Event(flags == cudaEventDefault);
   return cudaSuccess;
 }
 
@@ -251,6 +269,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t begin, cudaEvent_t end) {
+  if (!begin->is_timed() || !end->is_timed()) return cudaErrorInvalidResourceHandle;
   const int64_t from = begin->passed_ns(), to = end->passed_ns();
   if (from == 0 || to == 0) return cudaErrorNotReady;
   *ms = static_cast<float>(static_cast<double>(to - from) / 1e6);

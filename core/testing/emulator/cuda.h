@@ -60,6 +60,7 @@ using cudaEvent_t = lockstep::emulator::Event*;
 using dim3 = lockstep::emulator::Index3;
 using cudaHostFn_t = void (*)(void*);
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
+enum : unsigned { cudaEventDefault = 0, cudaEventDisableTiming = 2 };
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr int CUDART_VERSION = 13000;
 
@@ -90,7 +91,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument);
-cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
@@ -105,6 +106,9 @@ namespace lockstep::emulator {
 // Puts a kernel with its arguments into the stream.
 cudaError_t LaunchKernel(cudaStream_t stream, Index3 grid, Index3 block, size_t dynamic_bytes,
                          std::function<void()> body);
+
+// Puts a wait into the stream until *at is `value` or a later number.
+cudaError_t WaitValue(cudaStream_t stream, uint32_t* at, uint32_t value);
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(cudaStream_t stream, Index3 grid, Index3 block, size_t dynamic_bytes, void (*kernel)(Parameters...),

@@ -58,6 +58,8 @@ class Stream {
 // new event has passed. Thread-safe.
 class Event {
  public:
+  explicit Event(bool is_timed = false) : is_timed_(is_timed) {}
+  bool is_timed() const { return is_timed_; }
   void Record(Stream& stream);
   // Lets `stream` wait for the latest point at the time of this call.
   void LetWait(Stream& stream) const;
@@ -70,6 +72,7 @@ class Event {
   struct Point;
   std::shared_ptr<Point> latest() const;
 
+  const bool is_timed_;
   mutable std::mutex mutex_;
   std::shared_ptr<Point> latest_;  // null: never recorded
 };

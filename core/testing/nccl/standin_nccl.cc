@@ -28,9 +28,10 @@
 //
 // Work is put on the emulated stream and holds it until the peers have come, as NCCL's kernels do. It starts when the
 // stream comes to it, and its messages go through mailboxes in shared memory. ncclCommAbort ends waiting work from any
-// thread. Work that comes into the stream later does nothing. With blocking = 0 the connection, and the first group of
-// each communicator, return ncclInProgress for a moment. Sums: ncclAllReduce and ncclReduceScatter add the ranks from
-// the last one down, so their bits differ from the bits of an ordered sum.
+// thread. Like NCCL, which frees memory then, it returns when no work of the device waits any more, also no work of the
+// rank's other communicators. Work that comes into the stream later does nothing. With blocking = 0 the connection, and
+// the first group of each communicator, return ncclInProgress for a moment. Sums: ncclAllReduce and ncclReduceScatter
+// add the ranks from the last one down, so their bits differ from the bits of an ordered sum.
 //
 // It is stricter than NCCL. A message of another length than its receiver wants, or of another group of calls, is
 // ncclInvalidUsage, with a line on stderr. A thread that ends with an open group ends the process. So does a function
@@ -182,6 +183,13 @@ struct Communicator {
   }
 };
 
+// The work of all communicators of a rank in this process that has not ended. Ranks may be threads.
+std::atomic<int>& QueuedBy(int rank) {
+  constexpr int kMostRanks = 64;
+  static std::atomic<int> queued[kMostRanks] = {};
+  return queued[rank % kMostRanks];
+}
+
 // The target of NCCL's handle. Work in streams has shares of the communicator.
 struct Handle {
   std::shared_ptr<Communicator> communicator;
@@ -244,9 +252,11 @@ struct Group {
         code = nccl::kInProgress;
       }
       ++communicator->num_queued;
+      ++QueuedBy(communicator->rank);
       stream->Post([communicator, operations = std::move(operations)]() mutable {
         communicator->Run(std::move(operations));
         --communicator->num_queued;
+        --QueuedBy(communicator->rank);
       });
     }
     return code;
@@ -398,6 +408,14 @@ STANDIN_EXPORT Code ncclCommAbort(Comm comm) {
   standin::Communicator& c = standin::Of(comm);
   c.is_aborted = true;
   c.is_destroyed = true;
+  const auto end = standin::Clock::now() + std::chrono::seconds(20);
+  while (standin::QueuedBy(c.rank) > 0) {
+    if (standin::Clock::now() > end) {
+      std::fprintf(stderr, "stand-in NCCL: rank %d: work on the device keeps an abort from its end\n", c.rank);
+      return standin::kSystemError;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
   return lockstep::device::nccl::kSuccess;
 }
 

@@ -190,6 +190,36 @@ TEST_P(DeviceFaultsTest, ARankThatDiesWhileTheOtherDevicesWaitIsNamed) {
   std::printf("%s: reported after at most %.2f s\n", ToString(GetParam()).c_str(), death.longest_s());
 }
 
+// NCCL's abort of one communicator waits for the kernels of all: none is to wait for another one's.
+TEST_P(DeviceFaultsTest, ADeathFreesAllChannelsThatWait) {
+  Moment death;
+  const Adjust several = [](ContextOptions& options) { options.device_channels = 3; };
+  Job job(GetParam(), OnDevices([&, victim = last()](OnHostMemory& rank) -> std::string {
+            if (const Status s = rank.Barrier("together"); !s.ok()) return s.ToString();
+            std::vector<float> memory(1000);
+            const OnHostMemory::Tensor one(rank, memory.data(), 4000), two(rank, memory.data(), 4000);
+            if (rank.rank() == victim) (void)rank.library().call_host(rank.compute(), &Occupy, nullptr);
+            const std::vector<Result<Ticket>> tickets = {Start(rank, one), Start(rank, two)};
+            if (rank.rank() == victim) {
+              std::this_thread::sleep_for(std::chrono::milliseconds(500));
+              death.Set();
+              testing::DieNow();
+            }
+            for (const Result<Ticket>& ticket : tickets) {
+              const Status status = ticket.ok() ? ticket->Wait() : ticket.status();
+              const bool good = status.code() == StatusCode::kUnavailable &&
+                                Contains(status, {StrCat("rank ", victim, " (process "), "died"});
+              if (!good) return StrCat("got ", status.ToString());
+            }
+            death.NoteError();
+            (void)rank.library().synchronize_stream(rank.compute());
+            return "";
+          }),
+          several);
+  job.ExpectSurvivorsWell({last()});
+  EXPECT_LT(death.longest_s(), kSanitized ? 60 : 15);
+}
+
 TEST_P(DeviceFaultsTest, AnAbortFreesTheDevicesThatWait) {
   Job job(GetParam(), OnDevices([victim = last()](OnHostMemory& rank) -> std::string {
             if (const Status s = rank.Barrier("together"); !s.ok()) return s.ToString();

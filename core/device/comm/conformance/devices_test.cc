@@ -159,6 +159,41 @@ TEST_P(DevicesTest, NativeSumsAreNccls) {
   job.ExpectSurvivorsWell();
 }
 
+// Two lanes have no common order: rank 0 is in a call of the first one, while the others make calls of the second one.
+TEST_P(DevicesTest, TwoCommunicatorsDoNotWaitForEachOther) {
+  const std::string second = testing::FreeLocalAddress();
+  const JobShape shape = GetParam();
+  const auto start = [](OnHostMemory& rank, const OnHostMemory::Tensor& tensor) {
+    return rank.on_devices().AllReduce("x", ReduceOp::kSum, DType::kFloat32, 1000, tensor.data(), tensor.data(),
+                                       rank.compute());
+  };
+  const auto calls = [start](OnHostMemory& one, OnHostMemory& other) -> std::string {
+    std::vector<float> memory(1000, 1);
+    const OnHostMemory::Tensor of_one(one, memory.data(), 4000), of_other(other, memory.data(), 4000);
+    std::vector<Result<Ticket>> tickets;
+    std::thread first_of_rank_0;
+    if (one.rank() == 0) first_of_rank_0 = std::thread([&] { tickets.push_back(start(one, of_one)); });
+    std::string error;
+    for (int i = 0; i < 3 && error.empty(); ++i) {
+      const auto ticket = start(other, of_other);
+      const Status status = ticket.ok() ? ticket->Wait() : ticket.status();
+      if (!status.ok()) error = status.ToString();
+    }
+    if (one.rank() != 0) tickets.push_back(start(one, of_one));
+    if (first_of_rank_0.joinable()) first_of_rank_0.join();
+    const Status status = tickets[0].ok() ? tickets[0]->Wait() : tickets[0].status();
+    return status.ok() ? error : status.ToString();
+  };
+  Job job(shape, [&](const ContextOptions& options) {
+    const auto none = [](CommOptions&) {};
+    return RunWith(options, none, [&](OnHostMemory& one) {
+      return RunWith(JobOptions(shape, second, options.rank), none,
+                     [&](OnHostMemory& other) { return calls(one, other); });
+    });
+  });
+  job.ExpectSurvivorsWell();
+}
+
 TEST_P(DevicesTest, ARankWithoutNcclFailsOnAll) {
   if (GetParam().device != "nccl" || GetParam().size == 1) return;
   Job job(GetParam(), [](const ContextOptions& options) -> std::string {

@@ -24,6 +24,7 @@ inline CommOptions EmulatedOptions(const ContextOptions& options) {
   emulated.backend = options.device;
   emulated.nccl.file = LOCKSTEP_STANDIN_NCCL;  // defined by the build
   emulated.nccl.system = false;
+  emulated.channels = options.device_channels;
   emulated.stall_timeout_s = options.stall_timeout_s;
   emulated.start_timeout_s = options.rendezvous_timeout_s;
   return emulated;
