@@ -96,6 +96,21 @@ class _Fed:
         return {"losses": np.array(losses), "copies": copies}
 
 
+def wire(place: Place) -> Values:
+    """Trains with gradients that travel in 16 bits, which plain TensorFlow has not."""
+    if not place.in_job:
+        return {}
+    import hybridbackend.tensorflow as hb
+
+    values: Values = {}
+    for dtype in ("float16", "bfloat16"):
+        with hb.scope(comm_gradient_wire_dtype=dtype):
+            trained = session(place)
+        values.update({f"{name} {dtype}": value for name, value in trained.items() if name != "copies"})
+        values["copies"] = trained["copies"]
+    return values
+
+
 def _in_session(place: Place, minimize: Callable[[Any, tf.Tensor, tf.Tensor], tf.Operation], **options: Any) -> Values:
     """Trains in a session without soft placement."""
     with tf.Graph().as_default(), place.scope():
@@ -274,7 +289,7 @@ def hvd_keras(place: Place) -> Values:
 
 # The job whose API a case uses -> the cases.
 JOBS: dict[str, list[Callable[[Place], Values]]] = {
-    "scope": [session, clipping, batch_normalization, early_end, metrics, keras_fit],
+    "scope": [session, clipping, batch_normalization, early_end, metrics, wire, keras_fit],
     "horovod": [hvd_session, hvd_tape, hvd_keras],
 }
 if not getattr(tf.keras, "__version__", "2").startswith("3"):

@@ -29,8 +29,11 @@ def plain() -> dict[str, Any]:
 
 @functools.cache
 def trained(job: str, workers: int, backend: str) -> list[dict[str, Any]]:
-    """Returns what each worker of a job has trained; `backend` moves tensors between devices."""
-    environment = plugin.environment(backend=backend)
+    """Returns what each worker of a job has trained; `backend` moves tensors between devices.
+
+    Jobs of two workers have delays: a stream that does not wait for another one shows in the results.
+    """
+    environment = plugin.environment(backend=backend, delay_us=100 if workers == 2 else 0)
     return call_workers(dense_cases.in_job, workers, job, timeout_s=_TIMEOUT_S, environment=environment)
 
 
@@ -47,7 +50,7 @@ def results(values: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 # Promise (gpu.md): dense models train on GPUs as in plain TensorFlow.
-@pytest.mark.parametrize("case", dense_cases.CASES)
+@pytest.mark.parametrize("case", [case for case in dense_cases.CASES if case != "wire"])
 @pytest.mark.parametrize("workers", [2, 1, 3])
 def test_trains_as_plain_tensorflow(workers, case):
     wanted = plain()[case]
@@ -86,7 +89,7 @@ def test_weights_are_on_the_device(case):
     [
         (workers, case)
         for workers in (1, 2)
-        for case in ("session", "clipping", "batch_normalization", "hvd_session", "hvd_tape")
+        for case in ("session", "clipping", "batch_normalization", "wire", "hvd_session", "hvd_tape")
     ],
 )
 def test_a_step_copies_only_its_batch_and_its_loss(workers, case):

@@ -7,8 +7,11 @@
 //
 // As on a GPU, int32 tensors are in the host's memory, and operations on strings and datasets have no kernel.
 #include <condition_variable>
+#include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -52,11 +55,14 @@ class OnDevice : public tf::OpKernel {
                                                     construction->function_library(), node,
                                                     construction->graph_def_version(), &kernel));
     kernel_.reset(kernel);
+    is_stateful_ = node->op_def->is_stateful();
     OP_REQUIRES(construction, kernel_->AsAsync() == nullptr,
                 absl::UnimplementedError("the stand-in device runs no asynchronous kernels"));
   }
 
-  // Shapes of outputs may depend on values, so it waits for the work, which the stream puts into order.
+  // Shapes of outputs may depend on values, so it waits for the work, which the stream puts into order. With delays the
+  // values come later, as on a GPU: code that does not wait for the stream reads other ones, or has its own
+  // overwritten.
   void Compute(tf::OpKernelContext* context) override {
     const Result<RawDevice> device = RawDeviceOf(context);
     OP_REQUIRES(context, device.ok(), absl::InternalError(device.status().message()));
@@ -64,18 +70,57 @@ class OnDevice : public tf::OpKernel {
     std::mutex mutex;
     std::condition_variable ended;
     bool has_ended = false;
-    reinterpret_cast<emulator::Stream*>(device->stream)->Post([&] {
+    std::vector<Late> late;
+    auto* const stream = reinterpret_cast<emulator::Stream*>(device->stream);
+    stream->Post([&] {
       kernel_->Compute(context);
+      if (HasDelays()) late = TakeOutputs(context);
       const std::lock_guard lock(mutex);
       has_ended = true;
       ended.notify_one();
     });
     std::unique_lock lock(mutex);
     ended.wait(lock, [&] { return has_ended; });
+    if (late.empty()) return;
+    stream->Post([late = std::move(late)] {
+      for (const Late& one : late) std::memcpy(one.at, one.bytes.data(), one.bytes.size());
+    });
   }
 
  private:
+  // Values that come late, and their place. The memory may get another owner in the meantime, as on a GPU.
+  struct Late {
+    void* at;
+    std::string bytes;
+  };
+
+  static bool HasDelays() {
+    static const char* const delay = std::getenv("LOCKSTEP_EMULATED_DELAY_US");
+    return delay != nullptr && std::atoi(delay) > 0;
+  }
+
+  // Takes the values out of outputs that nobody else has yet: those that share no memory with an input or a variable.
+  std::vector<Late> TakeOutputs(tf::OpKernelContext* context) const {
+    constexpr int kNotANumber = 0xff;
+    std::vector<Late> late;
+    if (is_stateful_ || context->num_inputs() == 0 || !context->status().ok()) return late;
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      tf::Tensor* const output = context->mutable_output(i);
+      if (output == nullptr || output->TotalBytes() == 0 || context->output_alloc_attr(i).on_host()) continue;
+      bool is_shared = !tf::DataTypeCanUseMemcpy(output->dtype());
+      for (int j = 0; j < context->num_inputs(); ++j) {
+        is_shared = is_shared || context->input_is_ref(j) || output->SharesBufferWith(context->input(j));
+      }
+      if (is_shared) continue;
+      char* const at = static_cast<char*>(output->data());
+      late.push_back({at, std::string(at, output->TotalBytes())});
+      std::memset(at, kNotANumber, output->TotalBytes());
+    }
+    return late;
+  }
+
   std::unique_ptr<tf::OpKernel> kernel_;
+  bool is_stateful_ = false;
 };
 
 class Factory : public tf::kernel_factory::OpKernelFactory {

@@ -50,10 +50,12 @@ def connection(options: Settings, *, warns: bool) -> Connection:
     """
     from lockstep._src.engine import host_memory
 
-    if options.comm_device == "host" or not host_memory.has_gpu():
+    if not host_memory.has_gpu():
         return Connection()
-    if why := problem(options.comm_device):
-        if warns:
+    # The option 'host' comes after the registration of kernels, which then copy as 'staged' does.
+    is_host = options.comm_device == "host"
+    if (why := problem("staged" if is_host else options.comm_device)) or is_host:
+        if warns and not is_host:
             _warn(why)
         return Connection()
     return Connection(options.comm_device, min(options.comm_pool_capacity, _MOST_CHANNELS), options.comm_native_sums)

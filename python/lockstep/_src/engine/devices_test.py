@@ -110,9 +110,10 @@ def test_a_gpu_for_which_there_is_no_code_is_an_error(machine, monkeypatch):
     monkeypatch.setattr(host_memory, "compute_capabilities", lambda: {"/physical_device:GPU:0": (7, 5)})
     with pytest.raises(RuntimeError, match=r"GPU:0 has compute capability 7\.5, .* 8\.0 and later: set .*=host"):
         connected({})
-    assert connected({}, comm_device="host") == ("", 1, False, "auto")
-    machine(library_counts={"error": "not built"})
-    assert connected({}) == ("", 1, False, "auto")
+    with pytest.raises(RuntimeError, match=r"compute capability 7\.5"):
+        connected({}, comm_device="host")
+    machine(library_counts={"error": "LOCKSTEP_COMM_DEVICE is 'host', so the library for GPUs is not loaded"})
+    assert connected({}) == connected({}, comm_device="host") == ("", 1, False, "auto")
 
 
 def test_staged_needs_no_nccl(machine):
