@@ -75,7 +75,7 @@ function(lockstep_cuda_library name)
   endforeach()
   set(library "${CMAKE_CURRENT_BINARY_DIR}/lib${name}.so")
   add_custom_command(OUTPUT "${library}" DEPENDS ${objects} ${ARG_DEPS} "${ARG_MAP}"
-    COMMAND "${LOCKSTEP_NVCC}" ${LOCKSTEP_CUDA_LINK} -shared -cudart static -Xlinker "--version-script=${ARG_MAP},--no-undefined,--strip-debug"
+    COMMAND "${LOCKSTEP_NVCC}" ${LOCKSTEP_CUDA_LINK} -shared -cudart static -Xcompiler -static-libstdc++,-static-libgcc -Xlinker "--version-script=${ARG_MAP},--no-undefined,--strip-debug"
       -o "${library}" ${objects} ${archives}
     COMMAND "${Python3_EXECUTABLE}" "${PROJECT_SOURCE_DIR}/tools/kernels.py" --out "${name}.kernels.txt" ${reports}
     COMMENT "Linking CUDA library lib${name}.so" VERBATIM COMMAND_EXPAND_LISTS)
