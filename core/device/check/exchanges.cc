@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -20,10 +21,15 @@
 #include "core/base/deadline.h"
 #include "core/base/strings.h"
 #include "core/base/unique_fd.h"
-#include "core/comm/job/context.h"
+#include "core/comm/options.h"
+#include "core/comm/rendezvous/rendezvous.h"
+#include "core/comm/shm/shm_communicator.h"
 #include "core/device/check/session.h"
 #include "core/device/comm/create_device_communicator.h"
 #include "core/device/load.h"
+
+// The ranks share memory as the ranks of a host do. They do not join by core/comm/job, because that links Gloo, and the
+// program has to run on machines without its libraries.
 
 namespace lockstep::device {
 namespace {
@@ -147,14 +153,38 @@ struct Plan {
   bool native_sums;
 };
 
+// Joins the ranks of a job by shared memory.
+Result<std::unique_ptr<Communicator>> Join(const ContextOptions& options) {
+  shm::Group group;
+  group.index = options.rank;
+  group.ranks.resize(options.size);
+  std::iota(group.ranks.begin(), group.ranks.end(), 0);
+  group.sockets = {""};
+  if (options.size > 1) {
+    LOCKSTEP_ASSIGN_OR_RETURN(group.mesh, shm::Mesh::Listen());
+    LOCKSTEP_ASSIGN_OR_RETURN(RendezvousResult met, JoinRendezvous({.rank = options.rank,
+                                                                    .size = options.size,
+                                                                    .address = options.rendezvous,
+                                                                    .secret = options.secret,
+                                                                    .note = group.mesh->name(),
+                                                                    .timeout_s = options.rendezvous_timeout_s,
+                                                                    .listener = options.listener}));
+    group.sockets = std::move(met.notes);
+    group.key = met.key;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> made,
+                            shm::ShmCommunicator::Create(options, std::move(group)));
+  return made;
+}
+
 // A rank's part, in a process of its own: a device that has been used cannot be used in a fork. Sets the failure or the
 // refusal.
 void RunRank(const LibraryPlace& place, const NcclPlace& nccl, const Plan& plan, const ContextOptions& options,
              Exchange* exchange) {
   SetLibraryPlace(place);
   const auto library = LoadLibrary();
-  const auto context = Context::Create(options);
-  for (const Status& status : {library.status(), context.status()}) {
+  const auto host = Join(options);
+  for (const Status& status : {library.status(), host.status()}) {
     if (!status.ok()) exchange->failure = status.ToString();
   }
   if (!exchange->failure.empty()) return;
@@ -164,12 +194,12 @@ void RunRank(const LibraryPlace& place, const NcclPlace& nccl, const Plan& plan,
   devices.nccl = nccl;
   devices.native_sums = plan.native_sums;
   devices.stall_timeout_s = devices.start_timeout_s = kTimeout_s;
-  const auto made = CreateDeviceCommunicator(devices, (*context)->communicator());
+  const auto made = CreateDeviceCommunicator(devices, **host);
   if (!made.ok()) {
     exchange->refusal = made.status().ToString();
     return;
   }
-  const Status status = Rank(**library, (*context)->communicator(), **made).Run();
+  const Status status = Rank(**library, **host, **made).Run();
   if (!status.ok()) exchange->failure = status.ToString();
 }
 
