@@ -2,7 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <cerrno>
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -62,16 +65,25 @@ Result<std::shared_ptr<const Api>> ReadApi(void* library, std::string place) {
   return std::shared_ptr<const Api>(std::move(api));
 }
 
-Result<std::shared_ptr<const Api>> Open(const std::string& file, int mode, const std::string& place) {
+// Returns whether the loader's reason is that no file has the name. It gives only a text: the file that it looked for
+// and errno's text. It gives no reason for a library that the process has not loaded (RTLD_NOLOAD).
+bool IsNoFile(const std::string& file, std::string_view why) {
+  return why.empty() || (why.starts_with(file + ": ") && why.ends_with(std::strerror(ENOENT)));
+}
+
+Result<std::shared_ptr<const Api>> Open(const std::string& file, int mode, const std::string& place,
+                                        bool* is_installed) {
   void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL | mode);
+  const char* const error = library == nullptr ? ::dlerror() : nullptr;
+  const std::string why = error == nullptr ? "" : error;
+  if (library != nullptr || !IsNoFile(file, why)) *is_installed = true;
   if (library != nullptr) return ReadApi(library, place);
-  const char* const why = ::dlerror();
-  return FailedPrecondition(StrCat(place, ": ", why == nullptr ? "not loaded" : why));
+  return FailedPrecondition(StrCat(place, ": ", why.empty() ? "not loaded" : why));
 }
 
 }  // namespace
 
-Result<std::shared_ptr<const Api>> Load(const NcclPlace& place) {
+Result<std::shared_ptr<const Api>> Load(const NcclPlace& place, bool* is_installed) {
   struct Try {
     std::string file;
     int mode;
@@ -86,8 +98,11 @@ Result<std::shared_ptr<const Api>> Load(const NcclPlace& place) {
     if (place.system) tries.push_back({kName, 0, "the system's"});
   }
   std::string reasons;
+  bool is_found = false;
+  if (is_installed == nullptr) is_installed = &is_found;
+  *is_installed = false;
   for (const Try& a_try : tries) {
-    auto api = Open(a_try.file, a_try.mode, a_try.place);
+    auto api = Open(a_try.file, a_try.mode, a_try.place, is_installed);
     if (api.ok()) return api;
     reasons += StrCat(reasons.empty() ? "" : "; ", api.status().message());
   }

@@ -70,8 +70,9 @@ struct Api {
 
 // Loads NCCL: the place's file if there is one; else the process's own library, the one of the place's folder, or the
 // system's. It stays loaded. FAILED_PRECONDITION with every place and its reason if there is none of version 2.16 or
-// later. Thread-safe.
-Result<std::shared_ptr<const Api>> Load(const NcclPlace& place);
+// later. is_installed: gets whether any place has a library, also one that cannot be used; null: not asked for.
+// Thread-safe.
+Result<std::shared_ptr<const Api>> Load(const NcclPlace& place, bool* is_installed = nullptr);
 
 // Returns whether NCCL reduces this type itself; it has no 16-bit integers and no bools.
 bool Reduces(DType dtype);
