@@ -37,6 +37,12 @@
 // ncclInvalidUsage, with a line on stderr. A thread that ends with an open group ends the process. So does a function
 // that gets a communicator that was destroyed.
 //
+// Variables plant faults for the tests of programs:
+//   LOCKSTEP_STANDIN_NCCL_VERSION=NUMBER     another version
+//   LOCKSTEP_STANDIN_NCCL_ERROR=CODE/RANKS   communicators of so many ranks end with this ncclResult_t while they
+//                                            connect, as NCCL refuses two ranks on one device
+//   LOCKSTEP_STANDIN_NCCL_HANG=RANKS         communicators of so many ranks are never made: the call does not return
+//
 // Shared memory is a memfd of the process that made the id, which the others open by /proc. So nothing is left of a
 // job whose ranks were killed.
 
@@ -314,6 +320,19 @@ nccl::Code Reduce(const void* in, void* out, size_t count, size_t stride_count, 
   return Queue(comm, stream, std::move(operation));
 }
 
+// Returns the error with which communicators of `size` ranks end while they connect.
+nccl::Code PlantedError(int size) {
+  const char* const planted = std::getenv("LOCKSTEP_STANDIN_NCCL_ERROR");
+  int code = 0, ranks = 0;
+  const bool is_planted = planted != nullptr && std::sscanf(planted, "%d/%d", &code, &ranks) == 2 && ranks == size;
+  return is_planted ? code : nccl::kSuccess;
+}
+
+void HangIfPlanted(int size) {
+  const char* const planted = std::getenv("LOCKSTEP_STANDIN_NCCL_HANG");
+  while (planted != nullptr && std::atoi(planted) == size) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
 // "pid fd number": where the others find the shared memory.
 constexpr char kIdFormat[] = "standin %d %d %d";
 
@@ -341,7 +360,6 @@ namespace standin = lockstep::testing;
 
 #define STANDIN_EXPORT extern "C" __attribute__((visibility("default")))
 
-// LOCKSTEP_STANDIN_NCCL_VERSION: another version, for tests of old ones.
 STANDIN_EXPORT Code ncclGetVersion(int* version) {
   const char* const wanted = std::getenv("LOCKSTEP_STANDIN_NCCL_VERSION");
   *version = wanted == nullptr ? 22707 : std::atoi(wanted);
@@ -374,6 +392,7 @@ STANDIN_EXPORT Code ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, in
   if (config->magic != 0xcafebeef || config->blocking != 0 || rank < 0 || rank >= size) {
     return standin::kInvalidArgument;
   }
+  standin::HangIfPlanted(size);
   auto communicator = std::make_shared<standin::Communicator>();
   communicator->rank = rank;
   communicator->size = size;
@@ -388,6 +407,7 @@ STANDIN_EXPORT Code ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, in
   ++communicator->shared->arrived;
   communicator->connecting = std::thread([c = communicator.get()] {
     while (c->shared->arrived < c->size && !c->is_aborted) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (const Code planted = standin::PlantedError(c->size)) c->error = planted;
     c->is_connected = true;
   });
   *comm = reinterpret_cast<Comm>(new standin::Handle{std::move(communicator)});
