@@ -1,14 +1,9 @@
 #include "core/device/check/exchanges.h"
 
-#include <fcntl.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -24,6 +19,7 @@
 #include "core/comm/options.h"
 #include "core/comm/rendezvous/rendezvous.h"
 #include "core/comm/shm/shm_communicator.h"
+#include "core/device/check/process.h"
 #include "core/device/check/session.h"
 #include "core/device/comm/create_device_communicator.h"
 #include "core/device/load.h"
@@ -34,8 +30,9 @@
 namespace lockstep::device {
 namespace {
 
-// How long NCCL and the ranks may take, and a whole process.
-constexpr double kTimeout_s = 20, kDeadline_s = 60;
+// The part of a job's limit after which its ranks give up. They name the rank and the call, which a killed process
+// cannot.
+constexpr double kPatience = 0.6;
 
 using Floats = std::vector<float>;
 
@@ -56,7 +53,7 @@ class Rank {
   Rank(const Library& library, Communicator& host, DeviceCommunicator& devices)
       : session_(library), host_(host), devices_(devices), size_(devices.size()) {}
 
-  // Runs all of them; `is_native`: NCCL adds in an order of its own, which one rank has not.
+  // Runs all of them. NCCL's own sums have an order of their own, so they equal the host's only in a job of one rank.
   Status Run() {
     for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{100'003}}) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kMax}) {
@@ -147,12 +144,6 @@ class Rank {
   const int size_;
 };
 
-struct Plan {
-  std::string backend;
-  int ranks;
-  bool native_sums;
-};
-
 // Joins the ranks of a job by shared memory.
 Result<std::unique_ptr<Communicator>> Join(const ContextOptions& options) {
   shm::Group group;
@@ -177,71 +168,44 @@ Result<std::unique_ptr<Communicator>> Join(const ContextOptions& options) {
   return made;
 }
 
-// A rank's part, in a process of its own: a device that has been used cannot be used in a fork. Sets the failure or the
-// refusal.
-void RunRank(const LibraryPlace& place, const NcclPlace& nccl, const Plan& plan, const ContextOptions& options,
-             Exchange* exchange) {
+// Returns whether the error is NCCL's ncclInvalidUsage, by which it refuses two ranks on one device. Errors of NCCL
+// end with its text of their code (NcclCommunicator::NcclError).
+bool IsInvalidUsage(const Status& status, const nccl::Api& api) {
+  const std::string text = StrCat(": ", api.GetErrorString(nccl::kInvalidUsage));
+  return status.code() == StatusCode::kInternal && status.message().find(text) != std::string::npos;
+}
+
+// A rank's part. Reports lines of the kinds that are members of Exchange.
+void RunRank(const LibraryPlace& place, const NcclPlace& nccl, const ExchangePlan& plan, const ContextOptions& options,
+             const Report& report) {
   SetLibraryPlace(place);
   const auto library = LoadLibrary();
-  const auto host = Join(options);
-  for (const Status& status : {library.status(), host.status()}) {
-    if (!status.ok()) exchange->failure = status.ToString();
+  if (!library.ok()) return report("failure", library.status().ToString());
+  std::shared_ptr<const nccl::Api> api;
+  if (plan.backend == "nccl") {
+    bool is_installed = true;
+    auto loaded = nccl::Load(nccl, &is_installed);
+    if (!loaded.ok()) {
+      return report(is_installed || !nccl.file.empty() ? "failure" : "missing", loaded.status().message());
+    }
+    api = *std::move(loaded);
+    report("nccl", StrCat(api->version, " (", api->place, ")"));
   }
-  if (!exchange->failure.empty()) return;
+  const auto host = Join(options);
+  if (!host.ok()) return report("failure", host.status().ToString());
   CommOptions devices;
   devices.library = *library;
   devices.backend = plan.backend;
   devices.nccl = nccl;
   devices.native_sums = plan.native_sums;
-  devices.stall_timeout_s = devices.start_timeout_s = kTimeout_s;
+  devices.stall_timeout_s = devices.start_timeout_s = options.stall_timeout_s;
   const auto made = CreateDeviceCommunicator(devices, **host);
   if (!made.ok()) {
-    exchange->refusal = made.status().ToString();
-    return;
+    const bool is_refusal = plan.may_be_refused && api != nullptr && IsInvalidUsage(made.status(), *api);
+    return report(is_refusal ? "refusal" : "failure", made.status().ToString());
   }
   const Status status = Rank(**library, **host, **made).Run();
-  if (!status.ok()) exchange->failure = status.ToString();
-}
-
-// Reads what a rank's process writes, until it ends or time is over.
-std::string ReadAll(int fd, const Deadline& deadline) {
-  std::string text;
-  pollfd entry = {fd, POLLIN, 0};
-  while (poll(&entry, 1, static_cast<int>(1e3 * deadline.Left()) + 1) > 0) {
-    char part[4096];
-    const ssize_t bytes = read(fd, part, sizeof(part));
-    if (bytes <= 0) return text;
-    text.append(part, static_cast<size_t>(bytes));
-  }
-  return "failure: no end within " + StrCat(kDeadline_s, " s");
-}
-
-// A process of a rank, which is killed if it does not end in time. It writes "failure: ..." or "refusal: ...".
-struct Process {
-  pid_t pid;
-  UniqueFd report;
-};
-
-Process Start(const LibraryPlace& place, const NcclPlace& nccl, const Plan& plan, const ContextOptions& options) {
-  int ends[2] = {-1, -1};
-  if (pipe2(ends, O_CLOEXEC) != 0) return {-1, UniqueFd()};
-  const pid_t pid = fork();
-  if (pid == 0) {
-    Exchange exchange;
-    RunRank(place, nccl, plan, options, &exchange);
-    std::string text;
-    if (!exchange.refusal.empty()) text = "refusal: " + exchange.refusal;
-    if (!exchange.failure.empty()) text = "failure: " + exchange.failure;
-    const bool is_written = write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
-    _exit(is_written ? 0 : 1);
-  }
-  close(ends[1]);
-  return {pid, UniqueFd(ends[0])};
-}
-
-void Take(std::string_view text, Exchange* exchange) {
-  if (text.starts_with("refusal: ") && exchange->refusal.empty()) exchange->refusal = text.substr(9);
-  if (text.starts_with("failure: ") && exchange->failure.empty()) exchange->failure = text.substr(9);
+  if (!status.ok()) report("failure", status.ToString());
 }
 
 // Lets rank 0 listen at a free port of this machine: sets `rendezvous`, and returns the socket.
@@ -260,13 +224,31 @@ Result<UniqueFd> Listen(std::string* rendezvous) {
   return listener;
 }
 
-Exchange Run(const LibraryPlace& place, const NcclPlace& nccl, const Plan& plan) {
-  Exchange exchange = {StrCat(plan.backend, ", ", plan.ranks, plan.ranks == 1 ? " rank" : " ranks"), {}, {}};
+void Take(const Line& line, Exchange* exchange) {
+  for (const auto& [kind, text] : {std::pair("failure", &exchange->failure), std::pair("refusal", &exchange->refusal),
+                                   std::pair("missing", &exchange->missing), std::pair("nccl", &exchange->nccl)}) {
+    if (line.kind == kind && text->empty()) *text = line.text;
+  }
+}
+
+}  // namespace
+
+std::string ExchangePlan::name() const { return StrCat(backend, ", ", ranks, ranks == 1 ? " rank" : " ranks"); }
+
+std::vector<ExchangePlan> AllExchanges() {
+  return {{.backend = "nccl", .ranks = 1, .native_sums = true, .may_be_refused = false},
+          {.backend = "nccl", .ranks = 2, .native_sums = false, .may_be_refused = true},
+          {.backend = "staged", .ranks = 2, .native_sums = false, .may_be_refused = false}};
+}
+
+Exchange CheckExchange(const ExchangePlan& plan, const LibraryPlace& place, const NcclPlace& nccl, double limit_s) {
+  Exchange exchange;
+  exchange.name = plan.name();
   ContextOptions options;
   options.size = plan.ranks;
   options.device = plan.backend;
   options.secret = "device_check";
-  options.rendezvous_timeout_s = options.stall_timeout_s = kTimeout_s;
+  options.rendezvous_timeout_s = options.stall_timeout_s = kPatience * limit_s;
   options.shared_bytes_per_rank = int64_t{64} << 20;
   const Result<UniqueFd> listener = Listen(&options.rendezvous);
   if (!listener.ok()) {
@@ -277,31 +259,21 @@ Exchange Run(const LibraryPlace& place, const NcclPlace& nccl, const Plan& plan)
   for (int rank = 0; rank < plan.ranks; ++rank) {
     options.rank = rank;
     options.listener = rank == 0 ? std::optional(listener->get()) : std::nullopt;
-    processes.push_back(Start(place, nccl, plan, options));
+    processes.emplace_back([&](const Report& report) { RunRank(place, nccl, plan, options, report); });
   }
-  const Deadline deadline = Deadline::After(kDeadline_s);
-  for (Process& process : processes) {
-    if (process.pid <= 0) {
-      exchange.failure = "no process for a rank";
-      continue;
+  const Deadline deadline = Deadline::After(limit_s);
+  int num_refused = 0;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    for (Line& line : processes[rank].Wait(deadline)) {
+      if (line.kind == "failure") line.text = StrCat("rank ", rank, ": ", line.text);
+      if (line.kind == "refusal") ++num_refused;
+      Take(line, &exchange);
     }
-    Take(ReadAll(process.report.get(), deadline), &exchange);
-    if (deadline.Passed()) kill(process.pid, SIGKILL);
-    int end = 0;
-    waitpid(process.pid, &end, 0);
-    if (end != 0) Take(StrCat("failure: a rank ended with status ", end), &exchange);
+  }
+  if (num_refused > 0 && num_refused < plan.ranks && exchange.failure.empty()) {
+    exchange.failure = StrCat("NCCL refused ", num_refused, " of ", plan.ranks, " ranks: ", exchange.refusal);
   }
   return exchange;
-}
-
-}  // namespace
-
-std::vector<Exchange> CheckExchanges(const LibraryPlace& place, const NcclPlace& nccl) {
-  std::vector<Exchange> exchanges;
-  for (const Plan& plan : {Plan{"nccl", 1, true}, Plan{"nccl", 2, false}, Plan{"staged", 2, false}}) {
-    exchanges.push_back(Run(place, nccl, plan));
-  }
-  return exchanges;
 }
 
 }  // namespace lockstep::device
