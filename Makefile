@@ -47,7 +47,7 @@ gpu: $(if $(FOR),,setup) ## the library for GPUs, beside the op library; a CUDA 
 	{ test -f "$$folder/_build_info.py" || { echo "make gpu: FOR=$(FOR): no lockstep-tf is installed in $$folder" >&2; exit 2; }; } && \
 	cp build/gpu/core/device/liblockstep_cuda13.so "$$folder/" && echo "$$folder/liblockstep_cuda13.so"
 
-# The two files that tools/device_check.sh takes to a machine with a GPU.
+# The two files that tools/device_check.sh takes to a machine with a GPU, and strips.
 .PHONY: device-check-programs
 device-check-programs:
 	@tools/setup.sh core tests cuda
@@ -55,7 +55,6 @@ device-check-programs:
 	@mkdir -p build/device_check/programs
 	@cp build/core-tf-$(TF)/core/device/check/lockstep_device_check \
 	  build/core-tf-$(TF)/core/device/liblockstep_cuda13.so build/device_check/programs/
-	@strip build/device_check/programs/*
 
 .PHONY: train
 train: check-workers setup ## train a ranking model on WORKERS workers: on generated data, or on DATA

@@ -19,7 +19,7 @@
 #include "core/device/check/exchanges.h"
 #include "core/device/check/process.h"
 
-// The program device_check, over the emulator and the stand-in for NCCL.
+// The program device_check and its script, over the emulator and the stand-in for NCCL.
 
 namespace lockstep::device {
 namespace {
@@ -234,6 +234,70 @@ TEST(ProcessTest, ReportsOfAnyLengthArrive) {
                                   }).Wait(Deadline::After(60));
   ASSERT_EQ(lines.size(), 3U);
   for (const Line& line : lines) EXPECT_EQ(line.text, text);
+}
+
+class DeviceCheckScriptTest : public DeviceCheckTest {
+ protected:
+  // Runs the script with programs that only print their words, and one python3 that knows a folder of modules.
+  Ran Script(const std::string& variables) {
+    fs::create_directories(folder_ / "bin");
+    WriteProgram(folder_ / "lockstep_device_check", "#!/bin/sh\necho \"words: $*\"\n");
+    WriteProgram(folder_ / "bin" / "compute-sanitizer", "#!/bin/sh\necho \"sanitizer: $*\"\n");
+    return Shell(StrCat("PATH=", folder_.string(), "/bin:$PATH PYTHONPATH=", folder_.string(), "/site ", variables,
+                        " " LOCKSTEP_DEVICE_CHECK_SCRIPT " --programs ", folder_.string(), " --out ", folder_.string(),
+                        "/out"));
+  }
+  fs::path Wheel() const { return folder_ / "site" / "nvidia" / "nccl" / "lib"; }
+};
+
+TEST_F(DeviceCheckScriptTest, FindsTheNcclOfAWheel) {
+  fs::create_directories(Wheel());
+  EXPECT_THAT(Script("").printed, Not(HasSubstr(Wheel().string())));  // no library is there yet
+  std::ofstream(Wheel() / "libnccl.so.2") << "";
+  EXPECT_THAT(Script("").printed, HasSubstr(StrCat("--nccl ", Wheel().string(), "/libnccl.so.2\n")));
+  const Ran named = Script("LOCKSTEP_NCCL=/named/libnccl.so.2");
+  EXPECT_EQ(named.code, 0) << named.printed;
+  EXPECT_THAT(named.printed, HasSubstr("--nccl /named/libnccl.so.2\n"));
+}
+
+TEST_F(DeviceCheckScriptTest, RunsTheChecksUnderComputeSanitizer) {
+  const Ran ran = Script("");
+  EXPECT_THAT(ran.printed, AllOf(HasSubstr("--tool memcheck"), HasSubstr("--tool racecheck"),
+                                 HasSubstr("--small --only checks --one-process")));
+}
+
+// Promise (gpu.md): the pack has at most 16 MiB, and needs no library but the C library.
+TEST_F(DeviceCheckScriptTest, ThePackNeedsOnlyTheCLibrary) {
+  const fs::path library = LOCKSTEP_CUDA_LIBRARY;
+  if (library.empty()) GTEST_SKIP() << "no CUDA compiler, or sanitizers: they need libraries of their own";
+  fs::copy_file(LOCKSTEP_DEVICE_CHECK, folder_ / "lockstep_device_check");
+  fs::copy_file(library, folder_ / library.filename());
+  const fs::path pack = folder_ / "pack";
+  const auto make = [&] {
+    return Shell(StrCat(LOCKSTEP_DEVICE_CHECK_SCRIPT " --programs ", folder_.string(), " --pack ", pack.string()));
+  };
+  const Ran made = make();
+  ASSERT_EQ(made.code, 0) << made.printed;
+  uintmax_t bytes = 0;
+  for (const auto& file : fs::directory_iterator(pack)) {
+    bytes += file.file_size();
+    if (file.path().extension() == ".sh") continue;
+    std::istringstream needed(Shell("objdump -p " + file.path().string() + " | awk '/NEEDED/ {print $2}'").printed);
+    for (std::string name; needed >> name;) {
+      EXPECT_THAT(name, testing::AnyOf("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0",
+                                       StartsWith("ld-linux-")))
+          << file.path();
+    }
+  }
+  EXPECT_LE(bytes, uintmax_t{16} << 20);
+  // The packed program runs.
+  const Ran ran = Shell(StrCat(pack.string(), "/lockstep_device_check ", LOCKSTEP_EMULATED_LIBRARY,
+                               " --small --only collectives --seconds 600 --nccl ", LOCKSTEP_STANDIN_NCCL));
+  EXPECT_EQ(ran.code, 0) << ran.printed;
+
+  // The script refuses what is too large, or needs more.
+  fs::copy_file(LOCKSTEP_STANDIN_NCCL, folder_ / library.filename(), fs::copy_options::overwrite_existing);
+  EXPECT_THAT(make().printed, HasSubstr("liblockstep_cuda13.so needs libraries that another machine may lack: lib"));
 }
 
 }  // namespace
