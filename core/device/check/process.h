@@ -34,8 +34,8 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // Returns what the part has reported. If the process has not ended by itself at the deadline, it is killed. A last
-  // line of kind "failure" then says so, as it does after any other end than a return of the part. Never waits for
+  // Returns what the part has reported. If the process has not ended by itself at the deadline, it is killed. Then,
+  // and after any other end than a return of the part, the last line has the kind "failure". Never waits for
   // more than some seconds after the deadline, also for a process that the driver keeps. Call it once.
   std::vector<Line> Wait(const Deadline& deadline);
 

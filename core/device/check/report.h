@@ -8,7 +8,7 @@
 
 namespace lockstep::device {
 
-// What the program device_check has found.
+// The results of the program device_check.
 struct Results {
   std::string summary;  // "NVIDIA H200, compute capability 9.0, ..."; "": no device is known
   std::string device;

@@ -1,8 +1,8 @@
 #include <string>
 #include <vector>
 
-#include "core/device/comm/conformance/emulated_job.h"
 #include "core/device/named/test_tensors.h"
+#include "core/testing/shapes_on_devices.h"
 
 // Makes the tests of named lanes in core/comm/named, which are a part of this program, run with their tensors on
 // devices, as far as they have at most 3 ranks. So results equal the oracle bit for bit, and errors equal the CPUs'

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "core/device/comm/conformance/emulated_job.h"
+#include "core/testing/shapes_on_devices.h"
 
 // The conformance tests of core/comm are a part of this program, and run on devices here: each test on the shapes that
 // it names for hosts, as far as they have at most 4 ranks. So the results of both backends equal the oracle bit for
