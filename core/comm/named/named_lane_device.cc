@@ -96,13 +96,16 @@ Status NamedLane::CauseOnDevice(const NamedRequest& request, const Status& statu
 }
 
 void NamedLane::EndDevice(NamedDeviceExchange& device, bool leaves, const std::string& farewell, const Status& why) {
-  if (leaves) return device.Leave(farewell);
-  if (device.broken().ok()) {
+  if (leaves) device.Leave(farewell);
+  bool is_idle = false;
+  if (leaves || device.broken().ok()) {
     const auto end = Clock::now() + kGrace;
     const MutexLock lock(mutex_);
     while (on_device_ > 0 && device_changed_.WaitUntil(mutex_, end)) continue;
+    is_idle = on_device_ == 0;
   }
-  device.Abort(why);
+  // The peers of a rank that has left end their calls, so calls of this rank that wait for them would not end.
+  if (!leaves || !is_idle) device.Abort(why);
 }
 
 void NamedLane::ReleaseHost() {

@@ -117,7 +117,7 @@ class DeviceCommunicator {
   virtual Result<Ticket> Adasum(std::string_view name, DType dtype, std::span<const int64_t> counts_of_tensors,
                                 const void* in, void* out, Stream after) = 0;
 
-  // As in Communicator, over the host's. They wait for no stream.
+  // As in Communicator, over the host's. They wait for no stream. An Abort after Leave ends the calls of this rank.
   virtual Status Barrier(std::string_view name) = 0;
   virtual Status Decline(std::string_view name, const Status& why) = 0;
   virtual void Abort(const Status& why) = 0;

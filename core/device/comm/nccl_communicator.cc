@@ -220,6 +220,7 @@ Status NcclCommunicator::Break(const Status& why, const Status& for_peers, bool 
 
 void NcclCommunicator::Abort(const Status& why) {
   const std::string reason = why.code() == StatusCode::kCancelled ? why.message() : why.ToString();
+  // Peers that were told that this rank has left are not told another end.
   (void)Break(Cancelled(reason), Cancelled(StrCat("rank ", rank(), " aborted the job: ", reason)), true);
   host_.Abort(why);
 }
