@@ -31,8 +31,8 @@ LD_PRELOAD="$exits.so" "$VENV/bin/ctest" --test-dir "$build" -R '^(device|capi)'
 LD_PRELOAD="$exits.so" LOCKSTEP_DEVICE_LIBRARY="$PWD/$build/core/device/liblockstep_emulated.so" \
   "$VENV/bin/python" -m pytest -q --timeout=600 tests/standin python/lockstep/_src/engine/devices_test.py tf/bridge || status=$?
 
-"$home/bin/gcovr" --root . --object-directory "$build" --gcov-ignore-parse-errors=negative_hits.warn_once_per_file \
+"$home/bin/gcovr" --root . --object-directory "$build" --gcov-ignore-parse-errors=all \
   --filter core/device/ --filter tf/device/ --filter tf/comm/device_ --filter tf/bridge/host_memory \
-  --exclude '.*_test\.cc' --exclude '.*/conformance/' --exclude '.*/test_tensors\.h' --txt "$build/lines.txt" "$build"
+  --exclude '.*_test\.cc' --exclude '.*/conformance/' --exclude '.*/test_tensors\.h' --txt "$build/lines.txt" "$build"/{core,tf,tests}
 cat "$build/lines.txt"
 exit $status
