@@ -59,18 +59,11 @@ NamedLane::NamedLane(std::unique_ptr<Communicator> communicator, int64_t shared_
       exchange_(*communicator_),
       stalls_({options.stall_warning_s, options.stall_timeout_s}),
       sequencer_({communicator_->size(), options.fusion_bytes}) {
-  if (options_.devices != nullptr) shared_links_->Admit();
+  if (options_.devices != nullptr) shared_links_.Admit();
 }
 
 NamedLane::~NamedLane() {
   Leave();
-  // A fork has the handles but not the threads.
-  if (fork_.InFork()) {
-    if (thread_.joinable()) thread_.detach();
-    (void)device_.release();
-    (void)shared_links_.release();
-    return;
-  }
   if (thread_.joinable()) thread_.join();
   // It ends before the communicator, which it uses. Its requests end meanwhile.
   std::unique_ptr<NamedDeviceExchange> device;

@@ -76,8 +76,9 @@ struct NamedLaneOptions {
 // or left ends the lane for good: all current and later requests get UNAVAILABLE, which names it, whether or not
 // anything is exchanged at that time.
 //
-// A fork of a process takes no part in its lanes: there, requests get FAILED_PRECONDITION, and everything else does
-// nothing. Thread-safe.
+// A fork of a process takes no part in its lanes: there, requests get FAILED_PRECONDITION, and every other function
+// does nothing. A fork must not destroy a lane: it may have been made while a thread, which it does not have, changed
+// the lane's members. Thread-safe.
 class NamedLane {
  public:
   // Connects to the other ranks like Context::Create, and returns its errors; RESOURCE_EXHAUSTED also if no further
@@ -197,12 +198,11 @@ class NamedLane {
   const int64_t shared_bytes_;
   const NamedLaneOptions options_;
   ControlLinks links_;
-  // Awaited by the driver, and by the device's exchange. A fork must not destroy what other threads wait in.
-  std::unique_ptr<SharedLinks> shared_links_ = std::make_unique<SharedLinks>(links_);
-  NamedExchange exchange_;   // used by the driver
-  int64_t last_end_ns_ = 0;  // used by the driver: the end of the last batch that it has run itself
-  Timeline timeline_;        // used by any thread; only on rank 0
-  StallWatch stalls_;        // used only by the thread
+  SharedLinks shared_links_{links_};  // awaited by the driver, and by the device's exchange
+  NamedExchange exchange_;            // used by the driver
+  int64_t last_end_ns_ = 0;           // used by the driver: the end of the last batch that it has run itself
+  Timeline timeline_;                 // used by any thread; only on rank 0
+  StallWatch stalls_;                 // used only by the thread
 
   mutable Mutex mutex_;
   Sequencer sequencer_ LOCKSTEP_GUARDED_BY(mutex_);

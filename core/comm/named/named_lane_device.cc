@@ -33,7 +33,7 @@ Status NamedLane::MakeDevice() {
         FailedPrecondition(
             "a collective has tensors on GPUs, and this rank's named lane has no GPU; all ranks need one"));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(auto made, options_.devices(*communicator_, shared_links_->guest()));
+  LOCKSTEP_ASSIGN_OR_RETURN(auto made, options_.devices(*communicator_, shared_links_.guest()));
   const MutexLock lock(mutex_);
   device_ = std::move(made);
   return OkStatus();

@@ -77,7 +77,7 @@ void NamedLane::Drive(const std::vector<uint64_t>& tickets) {
       idle_ = todo_.empty();
     }
     DoAll();
-    for (const ControlLinks::Event& event : shared_links_->Await(0)) Handle(event);
+    for (const ControlLinks::Event& event : shared_links_.Await(0)) Handle(event);
   }
   links_.Wake();
 }
@@ -100,7 +100,7 @@ bool NamedLane::WaitForWork() {
 std::vector<ControlLinks::Event> NamedLane::SpinForEvents(std::optional<double>* seconds) {
   const double end = Now() + kSpin_s;
   while (true) {
-    std::vector<ControlLinks::Event> events = shared_links_->Await(0);
+    std::vector<ControlLinks::Event> events = shared_links_.Await(0);
     if (!events.empty()) return events;
     {
       const MutexLock lock(mutex_);
@@ -141,7 +141,7 @@ void NamedLane::Run() {
     DoAll();
     std::vector<ControlLinks::Event> events;
     if (spins) events = SpinForEvents(&seconds);
-    if (events.empty()) events = shared_links_->Await(seconds);
+    if (events.empty()) events = shared_links_.Await(seconds);
     {
       const MutexLock lock(mutex_);
       idle_ = sleeps_ = false;
@@ -155,7 +155,7 @@ void NamedLane::Run() {
   Break(Cancelled("this rank has left its job"));
   // Does not wait long for a peer that takes no more data.
   constexpr double kFarewell_s = 1;
-  for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) shared_links_->Await(end - Now());
+  for (const double end = Now() + kFarewell_s; !links_.flushed() && Now() < end;) shared_links_.Await(end - Now());
 }
 
 std::optional<Status> NamedLane::EndIn(const ControlLinks::Event& event) const {
@@ -326,7 +326,7 @@ Status NamedLane::CauseOf(const Status& status) {
       const MutexLock lock(mutex_);
       if (leaves_) break;
     }
-    for (const ControlLinks::Event& event : shared_links_->Await(kPush_s)) {
+    for (const ControlLinks::Event& event : shared_links_.Await(kPush_s)) {
       if (const std::optional<Status> why = EndIn(event)) return *why;
     }
   }
