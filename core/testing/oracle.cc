@@ -189,7 +189,7 @@ std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std:
 std::string FirstDifference(DType dtype, std::string_view got, std::string_view wanted) {
   if (got.size() != wanted.size()) return StrCat(got.size(), " bytes, wanted ", wanted.size());
   // The usual case first: all bytes are equal. A difference in bits below may still be two NaNs.
-  if (std::memcmp(got.data(), wanted.data(), got.size()) == 0) return "";
+  if (got == wanted) return "";
   const int64_t width = DTypeSize(dtype);
   for (int64_t i = 0; i < static_cast<int64_t>(got.size()) / width; ++i) {
     if (std::memcmp(got.data() + i * width, wanted.data() + i * width, static_cast<size_t>(width)) == 0) continue;

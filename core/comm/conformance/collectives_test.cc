@@ -351,6 +351,7 @@ TEST_P(ConformanceTest, LargeTensorsArePipelined) {
 TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
   ExpectAllWell(GetParam(), [&](Communicator& c) -> std::string {
     float x = 0;
+    const std::vector<float> each(c.size(), 0);
     const std::vector<int64_t> ones(c.size(), 1), too_many(c.size() + 1, 0), negative(c.size(), -1);
     const Allocate none = [](auto) -> Result<void*> { return nullptr; };
     const Status errors[] = {
@@ -358,7 +359,7 @@ TEST_P(ConformanceTest, ArgumentsAreCheckedBeforeAnythingIsExchanged) {
         c.AllReduce("a", ReduceOp::kSum, DType::kFloat32, -1, &x, &x),
         c.AllReduce("a", ReduceOp::kSum, DType::kFloat32, 1, nullptr, &x),
         c.ReduceScatter("a", ReduceOp::kSum, DType::kFloat32, too_many, &x, &x),
-        c.ReduceScatter("a", ReduceOp::kSum, DType::kFloat32, ones, &x, nullptr),
+        c.ReduceScatter("a", ReduceOp::kSum, DType::kFloat32, ones, each.data(), nullptr),
         c.Broadcast("a", c.size(), 4, &x),
         c.Broadcast("a", 0, 4, nullptr),
         c.AllGatherV("a", {DType::kFloat32, 1}, -1, &x, none),

@@ -10,8 +10,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <string>
 #include <thread>
@@ -100,7 +102,6 @@ struct Operation {
 struct Communicator {
   int rank = 0, size = 0;
   SharedState* shared = nullptr;
-  size_t bytes = 0;
   // Groups with messages to and from each rank.
   std::vector<uint64_t> groups = {};
   std::atomic<bool> is_connected{false}, is_aborted{false}, is_destroyed{false};
@@ -110,9 +111,11 @@ struct Communicator {
   bool had_group = false;
   std::thread connecting;
 
-  ~Communicator() {
+  // The shared memory stays mapped: late work in a stream still looks at it.
+  void End() {
+    is_aborted = true;
+    is_destroyed = true;
     if (connecting.joinable()) connecting.join();
-    if (shared != nullptr) munmap(shared, bytes);
   }
   Mailbox& Box(int from, int to) const { return shared->boxes[from * size + to]; }
 
@@ -200,6 +203,14 @@ std::atomic<int>& QueuedBy(int rank) {
 struct Handle {
   std::shared_ptr<Communicator> communicator;
 };
+
+// Handles stay as long as the process, so that a later use of one is found.
+Handle* NewHandle(std::shared_ptr<Communicator> communicator) {
+  static std::mutex mutex;
+  static auto& handles = *new std::deque<Handle>;  // no leak: leak checkers reach all of them from here
+  const std::lock_guard lock(mutex);
+  return &handles.emplace_back(std::move(communicator));
+}
 
 Communicator& Of(nccl::Comm comm) {
   Communicator& communicator = *reinterpret_cast<Handle*>(comm)->communicator;
@@ -397,10 +408,10 @@ STANDIN_EXPORT Code ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, in
   communicator->rank = rank;
   communicator->size = size;
   communicator->groups.resize(size);
-  communicator->bytes = sizeof(standin::SharedState) + sizeof(standin::Mailbox) * size * size;
-  const int fd = standin::OpenShared(id, communicator->bytes);
+  const size_t bytes = sizeof(standin::SharedState) + sizeof(standin::Mailbox) * size * size;
+  const int fd = standin::OpenShared(id, bytes);
   if (fd < 0) return standin::kSystemError;
-  void* const memory = mmap(nullptr, communicator->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
   if (memory == MAP_FAILED) return standin::kSystemError;
   communicator->shared = static_cast<standin::SharedState*>(memory);
@@ -410,7 +421,7 @@ STANDIN_EXPORT Code ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, in
     if (const Code planted = standin::PlantedError(c->size)) c->error = planted;
     c->is_connected = true;
   });
-  *comm = reinterpret_cast<Comm>(new standin::Handle{std::move(communicator)});
+  *comm = reinterpret_cast<Comm>(standin::NewHandle(std::move(communicator)));
   return lockstep::device::nccl::kInProgress;
 }
 
@@ -423,11 +434,9 @@ STANDIN_EXPORT Code ncclCommGetAsyncError(Comm comm, Code* code) {
   return lockstep::device::nccl::kSuccess;
 }
 
-// The handle stays, so that a later use is found.
 STANDIN_EXPORT Code ncclCommAbort(Comm comm) {
   standin::Communicator& c = standin::Of(comm);
-  c.is_aborted = true;
-  c.is_destroyed = true;
+  c.End();
   const auto end = standin::Clock::now() + std::chrono::seconds(20);
   while (standin::QueuedBy(c.rank) > 0) {
     if (standin::Clock::now() > end) {
@@ -446,7 +455,7 @@ STANDIN_EXPORT Code ncclCommFinalize(Comm comm) {
 STANDIN_EXPORT Code ncclCommDestroy(Comm comm) {
   standin::Communicator& c = standin::Of(comm);
   if (c.num_queued != 0) standin::Die("rank %d destroys a communicator with work in a stream", c.rank);
-  c.is_destroyed = true;
+  c.End();
   return lockstep::device::nccl::kSuccess;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/deadline.h"
@@ -35,10 +36,11 @@ struct Rank {
     }
     return code;
   }
+  void Abort() { (void)api.CommAbort(std::exchange(comm, nullptr)); }
 };
 
 // Runs a part on two ranks. The process is a fork, because a fault may end it.
-testing::Outcome RunRanks(const std::function<std::string(const Rank& rank, int number)>& part) {
+testing::Outcome RunRanks(const std::function<std::string(Rank& rank, int number)>& part) {
   testing::Ranks process(1, [&](int, const testing::Ranks::Report& report) {
     const Library& library = *lockstep_device_library();
     const auto api = nccl::Load({.file = LOCKSTEP_STANDIN_NCCL, .folder = ""});
@@ -59,6 +61,7 @@ testing::Outcome RunRanks(const std::function<std::string(const Rank& rank, int 
         }
         errors[number] = part(rank, number);
         (void)library.synchronize_stream(rank.stream);
+        if (rank.comm != nullptr) rank.Abort();
         (void)library.destroy_stream(rank.stream);
       });
     }
@@ -70,8 +73,8 @@ testing::Outcome RunRanks(const std::function<std::string(const Rank& rank, int 
 }
 
 TEST(StandinNcclTest, MessagesOfOtherLengthsAreFound) {
-  const testing::Outcome outcome = RunRanks([](const Rank& rank, int number) -> std::string {
-    char data[8] = {};
+  const testing::Outcome outcome = RunRanks([](Rank& rank, int number) -> std::string {
+    static char data[8];  // the stream reads it after this function
     if (number == 0) {
       (void)rank.api.Send(data, 4, nccl::Type::kUInt8, 1, rank.comm, rank.stream);
       return "";
@@ -83,7 +86,7 @@ TEST(StandinNcclTest, MessagesOfOtherLengthsAreFound) {
 }
 
 TEST(StandinNcclTest, CallsInAnotherOrderAreFound) {
-  const testing::Outcome outcome = RunRanks([](const Rank& rank, int number) -> std::string {
+  const testing::Outcome outcome = RunRanks([](Rank& rank, int number) -> std::string {
     static char data[2][8];
     for (const size_t bytes : {number == 0 ? 4 : 8, number == 0 ? 8 : 4}) {
       (void)(number == 0 ? rank.api.Send(data[0], bytes, nccl::Type::kUInt8, 1, rank.comm, rank.stream)
@@ -91,26 +94,26 @@ TEST(StandinNcclTest, CallsInAnotherOrderAreFound) {
     }
     if (number == 1) return rank.Await(nccl::kInvalidUsage) == nccl::kInvalidUsage ? "" : "not found";
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    (void)rank.api.CommAbort(rank.comm);
+    rank.Abort();
     return "";
   });
   EXPECT_EQ(outcome.exit_code, 0) << outcome.report;
 }
 
 TEST(StandinNcclTest, AnAbortEndsWorkThatWaits) {
-  const testing::Outcome outcome = RunRanks([](const Rank& rank, int number) -> std::string {
+  const testing::Outcome outcome = RunRanks([](Rank& rank, int number) -> std::string {
     static char data[8];
     if (number == 1) return "";  // never sends
     (void)rank.api.Recv(data, 8, nccl::Type::kUInt8, 1, rank.comm, rank.stream);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    (void)rank.api.CommAbort(rank.comm);
+    rank.Abort();
     return lockstep_device_library()->synchronize_stream(rank.stream) == kSuccess ? "" : "an error of the stream";
   });
   EXPECT_EQ(outcome.exit_code, 0) << outcome.report;
 }
 
 TEST(StandinNcclTest, AGroupThatStaysOpenEndsTheProcess) {
-  const testing::Outcome outcome = RunRanks([](const Rank& rank, int number) -> std::string {
+  const testing::Outcome outcome = RunRanks([](Rank& rank, int number) -> std::string {
     if (number == 0) (void)rank.api.GroupStart();
     return "";
   });
@@ -118,7 +121,7 @@ TEST(StandinNcclTest, AGroupThatStaysOpenEndsTheProcess) {
 }
 
 TEST(StandinNcclTest, ACommunicatorThatWasAbortedIsNotUsedAgain) {
-  const testing::Outcome outcome = RunRanks([](const Rank& rank, int) -> std::string {
+  const testing::Outcome outcome = RunRanks([](Rank& rank, int) -> std::string {
     (void)rank.api.CommAbort(rank.comm);
     Code code;
     (void)rank.api.CommGetAsyncError(rank.comm, &code);
