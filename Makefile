@@ -63,6 +63,7 @@ train: check-workers setup ## train a ranking model on WORKERS workers: on gener
 	  $(python) examples/ranking/train.py --data "$$folder" $(TRAIN)
 
 # The core is built while pip unpacks TensorFlow, which takes one core; the op library then takes its objects from ccache.
+# The core's tests mostly wait, for deadlines and for each other, so they run beside Python's; their output comes last.
 # REDUCED=1 runs the tests that another version of TensorFlow could break (conftest.py defines them), and of a test with
 # several cases every third. `make test-matrix` runs all of their cases. CASES=N runs every N-th case of each test,
 # beginning with number TURN; with TURNS_OF=file, every N-th test of each file.
@@ -73,9 +74,13 @@ test: ## all tests: the core's with ctest, Python's with pytest
 	$(core_tests_build) || core=$$?; \
 	wait $$environment && exit $$core
 	@WERROR=ON tools/setup.sh ops standin
-	@core=0; python=0; \
-	$(core_tests) '' $(if $(REDUCED),-R columnar) || core=$$?; \
+	@core=0; python=0; output=build/core-tf-$(TF)/tests.txt; \
+	$(core_tests) '' $(if $(REDUCED),-R columnar) >"$$output" 2>&1 & core_tests=$$!; \
+	trap 'kill $$core_tests 2>/dev/null' EXIT; \
 	$(python_tests) || python=$$?; \
+	[ $$python = 2 ] && exit 2; \
+	wait $$core_tests || core=$$?; \
+	cat "$$output"; \
 	echo "TensorFlow $(TF): core tests $$([ $$core = 0 ] && echo passed || echo FAILED)," \
 	  "Python tests $$([ $$python = 0 ] && echo passed || echo FAILED)"; \
 	exit $$((core || python))

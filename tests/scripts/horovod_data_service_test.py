@@ -93,6 +93,7 @@ def test_a_training_job_learns_from_a_compute_job_and_ends_it(tmp_path, compute,
     assert len(found) == 2 and found[0] == found[1] > 0.9
 
 
+@pytest.mark.long
 def test_the_jobs_of_different_hosts_work_together(tmp_path):
     """The documentation's lines for several nodes; a stand-in for ssh reaches this machine under their names."""
     (tmp_path / "network").mkdir()

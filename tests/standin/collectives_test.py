@@ -38,7 +38,8 @@ __all__ = [
 pytestmark = pytest.mark.workers
 
 
-@pytest.fixture(scope="module", autouse=True, params=["nccl", "staged"])
+# dense_test.py and named_test.py run some of the staged ones in `make test` too, and the core's tests run all.
+@pytest.fixture(scope="module", autouse=True, params=["nccl", pytest.param("staged", marks=pytest.mark.long)])
 def backend(request, tmp_path_factory):
     """Adds a device to each worker of the module's tests, which exchanges by this backend."""
     with pytest.MonkeyPatch.context() as patch:
