@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/mutex.h"
+
 // Folder telemetry/: what a process has done: counters that are always on, and the timeline that is on if asked for.
 
 namespace lockstep {
@@ -14,7 +16,9 @@ namespace lockstep {
 // The counters of a lane: the collectives of one communicator, by name "ordered", "named" or "named lane of <set>".
 //
 // One thread at a time counts: the one that runs the collective. So a count is a load and a store, without a locked
-// instruction. Any thread may read at any time; numbers that are read together may be one call apart.
+// instruction. Only waits may be counted by several threads: a named lane's driver waits for requests while the lane's
+// staged collectives run on a thread of their own. Any thread may read at any time; numbers that are read together may
+// be one call apart.
 class LaneCounters {
  public:
   LaneCounters(std::string lane, int rank, int size)
@@ -43,6 +47,7 @@ class LaneCounters {
   void AddExchange(int64_t ns) { Add(exchange_ns_, ns); }
   // Counts a wait for a rank, from `begin_ns` of SteadyNs on; no value: for a rank that is not known here.
   void AddWait(std::optional<int> rank, int64_t begin_ns, int64_t ns) {
+    const MutexLock lock(mutex_);
     Add(wait_ns_, ns);
     if (rank) Add(waited_for_ns_[static_cast<size_t>(*rank)], ns);
     if (waits_.ns == 0) waits_.begin_ns = begin_ns;
@@ -59,8 +64,11 @@ class LaneCounters {
     int64_t longest_ns = 0;   // the longest one
     std::optional<int> late;  // the rank for which that was; no value: none, or not known
   };
-  // Returns the waits since the last call of it. For the counting thread.
-  Waits TakeWaits() { return std::exchange(waits_, {}); }
+  // Returns the waits since the last call of it.
+  Waits TakeWaits() {
+    const MutexLock lock(mutex_);
+    return std::exchange(waits_, {});
+  }
 
   int64_t collectives() const { return Read(collectives_); }
   int64_t sent_bytes() const { return Read(sent_bytes_); }
@@ -95,7 +103,8 @@ class LaneCounters {
   Counter exchange_ns_{0};
   Counter wait_ns_{0};
   std::vector<Counter> waited_for_ns_;  // [R]
-  Waits waits_;                         // used by the counting thread
+  Mutex mutex_;                         // held while a wait is counted
+  Waits waits_ LOCKSTEP_GUARDED_BY(mutex_);
 };
 
 }  // namespace lockstep
