@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <bit>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -130,7 +131,7 @@ class Rank {
     for (size_t i = 0; i < wanted.size(); ++i) {
       float number;
       std::memcpy(&number, got.data() + 4 * i, 4);
-      if (std::memcmp(&number, &wanted[i], 4) != 0) {
+      if (std::bit_cast<uint32_t>(number) != std::bit_cast<uint32_t>(wanted[i])) {
         return Internal(
             StrCat(what, " of ", wanted.size(), " numbers: number ", i, " is ", number, ", wanted ", wanted[i]));
       }

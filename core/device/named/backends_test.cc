@@ -1,7 +1,10 @@
+#include <gtest/gtest.h>
+
 #include <string>
 #include <vector>
 
 #include "core/device/named/test_tensors.h"
+#include "core/testing/emulator/fiber.h"
 #include "core/testing/shapes_on_devices.h"
 
 // Makes the tests of named lanes in core/comm/named, which are a part of this program, run with their tensors on
@@ -17,7 +20,16 @@ std::vector<JobShape> Shapes(const std::vector<JobShape>& of_hosts) {
                          {"shm_1_nccl", "shm_2_staged", "shm_3_nccl", "auto_2_ab_nccl", "auto_3_aab_nccl"});
 }
 
+// The thread sanitizer allows no forks beside threads and fibers.
+class ThreadsEndWithTests : public ::testing::EmptyTestEventListener {
+  void OnTestEnd(const ::testing::TestInfo&) override {
+    TakenBefore::OfThisProcess().EndStreams();
+    emulator::FiberPool::Clear();
+  }
+};
+
 [[maybe_unused]] const bool kIsSet = [] {
+  ::testing::UnitTest::GetInstance()->listeners().Append(new ThreadsEndWithTests);  // which owns it
   BackendsOfThisProgram().shapes = &Shapes;
   TensorsOfThisProgram().place = &PlaceOnDevice;
   TensorsOfThisProgram().prepare = [](const ContextOptions& context, NamedLaneOptions& options) {

@@ -272,7 +272,8 @@ TEST_P(NamedOnDeviceTest, ManyBatchesInFlightKeepTheOrderOfStreams) {
     const int ranks = lane.size();
     for (int step = 0; step < kSteps; ++step) {
       for (int i = 0; i < kTensors; ++i) {
-        const auto wanted = static_cast<float>(ranks * (ranks - 1) / 2 + ranks * step * i);
+        const int of_ranks = ranks * (ranks - 1) / 2;
+        const auto wanted = static_cast<float>(of_ranks + ranks * step * i);
         EXPECT_EQ(futures[step * kTensors + i].get().As<float>(), std::vector<float>(4000, wanted));
       }
     }

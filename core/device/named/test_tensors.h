@@ -34,7 +34,7 @@ inline NamedExchangeOptions EmulatedExchange(const ContextOptions& context) {
   return options;
 }
 
-// Memory of the device by its size, and streams, which tests take and give back. They are never freed: that would wait
+// Memory of the device by its size, and streams, which tests take and give back. Memory is never freed: that would wait
 // for the devices of other ranks. A fork of the process has none of its streams.
 class TakenBefore {
  public:
@@ -72,6 +72,13 @@ class TakenBefore {
   void Return(pid_t process, Stream stream) {
     const MutexLock lock(mutex_);
     streams_[process].push_back(stream);
+  }
+  // Ends the streams that were given back, and so their threads.
+  void EndStreams() {
+    const MutexLock lock(mutex_);
+    for (const Stream stream : std::exchange(streams_[getpid()], {})) {
+      EXPECT_EQ(lockstep_device_library()->destroy_stream(stream), kSuccess);
+    }
   }
 
  private:

@@ -154,6 +154,11 @@ void FiberPool::Return(std::vector<std::unique_ptr<Fiber>> fibers) {
   for (auto& fiber : fibers) Pool().push_back(std::move(fiber));
 }
 
+void FiberPool::Clear() {
+  const std::lock_guard lock(pool_mutex);
+  Pool().clear();
+}
+
 bool HasThreadSanitizer() { return __tsan_create_fiber != nullptr; }
 
 void Release(void* address) {

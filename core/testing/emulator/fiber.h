@@ -49,6 +49,8 @@ class FiberPool {
  public:
   static std::vector<std::unique_ptr<Fiber>> Take(int count);
   static void Return(std::vector<std::unique_ptr<Fiber>> fibers);
+  // Frees those that wait. The thread sanitizer takes each for a thread, and lets no process fork beside threads.
+  static void Clear();
 };
 
 // Returns whether this program runs with the thread sanitizer.

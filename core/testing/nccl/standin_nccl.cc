@@ -209,7 +209,8 @@ Handle* NewHandle(std::shared_ptr<Communicator> communicator) {
   static std::mutex mutex;
   static auto& handles = *new std::deque<Handle>;  // no leak: leak checkers reach all of them from here
   const std::lock_guard lock(mutex);
-  return &handles.emplace_back(std::move(communicator));
+  handles.push_back({std::move(communicator)});
+  return &handles.back();
 }
 
 Communicator& Of(nccl::Comm comm) {

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/base/strings.h"
@@ -60,7 +62,7 @@ Status ReduceUntilError(OnHostMemory& rank, int64_t count) {
 
 // Runs `fault` on a thread after the time, while the rank is in a collective.
 std::thread After(std::chrono::microseconds time, std::function<void()> fault) {
-  return std::thread([=] {
+  return std::thread([time, fault = std::move(fault)] {
     std::this_thread::sleep_for(time);
     fault();
   });

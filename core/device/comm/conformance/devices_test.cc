@@ -60,7 +60,8 @@ std::string ManyInFlight(OnHostMemory& rank) {
   }
   const int size = rank.size();
   for (int call = 0; call < kCalls; ++call) {
-    const auto wanted = static_cast<float>(size * (size - 1) / 2 + size * call);
+    const int of_ranks = size * (size - 1) / 2;
+    const auto wanted = static_cast<float>(of_ranks + size * call);
     for (const float got : hosts[call]) {
       if (got != wanted) return StrCat("call ", call, ": got ", got, ", wanted ", wanted);
     }
@@ -137,7 +138,8 @@ TEST_P(DevicesTest, NativeSumsAreNccls) {
       Status s = rank.AllReduce("sum", ReduceOp::kSum, DType::kFloat32, count * size, sums.data(), sums.data());
       if (!s.ok()) return s.ToString();
       for (const float sum : sums) {
-        if (sum != static_cast<float>(size * (size - 1) / 2)) return StrCat("sum ", sum);
+        const int64_t wanted = size * (size - 1) / 2;
+        if (sum != static_cast<float>(wanted)) return StrCat("sum ", sum);
       }
       std::vector<int32_t> all(count * size, rank.rank()), own(count);
       s = rank.ReduceScatter("max", ReduceOp::kMax, DType::kInt32, std::vector<int64_t>(size, count), all.data(),
