@@ -23,6 +23,8 @@ struct TestedTensors {
   std::function<void(NamedWork& work)> place;
   // Gives a rank's lane what it needs for that.
   std::function<void(const ContextOptions& context, NamedLaneOptions& options)> prepare;
+  // Ends what the devices keep running in this process: the thread sanitizer allows no forks beside threads and fibers.
+  std::function<void()> before_forks;
 };
 inline TestedTensors& TensorsOfThisProgram() {
   static TestedTensors tensors;
@@ -172,6 +174,7 @@ inline void RunRanks(const JobShape& shape, const LanePart& part, const NamedLan
 // well.
 inline void RunProcesses(const JobShape& shape, const std::function<std::string(std::unique_ptr<NamedLane> lane)>& part,
                          const std::vector<int>& victims = {}, const Adjust& adjust = {}) {
+  if (TensorsOfThisProgram().before_forks != nullptr) TensorsOfThisProgram().before_forks();
   Job(shape, [&](ContextOptions options) {
     if (adjust) adjust(options);
     auto lane = CreateLane(options);

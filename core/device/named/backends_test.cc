@@ -1,5 +1,3 @@
-#include <gtest/gtest.h>
-
 #include <string>
 #include <vector>
 
@@ -20,18 +18,13 @@ std::vector<JobShape> Shapes(const std::vector<JobShape>& of_hosts) {
                          {"shm_1_nccl", "shm_2_staged", "shm_3_nccl", "auto_2_ab_nccl", "auto_3_aab_nccl"});
 }
 
-// The thread sanitizer allows no forks beside threads and fibers.
-class ThreadsEndWithTests : public ::testing::EmptyTestEventListener {
-  void OnTestEnd(const ::testing::TestInfo&) override {
-    TakenBefore::OfThisProcess().EndStreams();
-    emulator::FiberPool::Clear();
-  }
-};
-
 [[maybe_unused]] const bool kIsSet = [] {
-  ::testing::UnitTest::GetInstance()->listeners().Append(new ThreadsEndWithTests);  // which owns it
   BackendsOfThisProgram().shapes = &Shapes;
   TensorsOfThisProgram().place = &PlaceOnDevice;
+  TensorsOfThisProgram().before_forks = [] {
+    TakenBefore::OfThisProcess().EndStreams();
+    emulator::FiberPool::Clear();
+  };
   TensorsOfThisProgram().prepare = [](const ContextOptions& context, NamedLaneOptions& options) {
     if (!context.device.empty()) options.devices = NamedExchangeOnDevice(EmulatedExchange(context));
   };
