@@ -9,6 +9,7 @@
 
 #include "core/embedding/optimizer/adagrad.h"
 #include "core/embedding/snapshot.h"
+#include "core/testing/oracle.h"
 #include "core/testing/parallel.h"
 
 namespace lockstep {
@@ -77,17 +78,17 @@ class Model {
   }
 
   void Update(const std::vector<int64_t>& keys, const std::vector<float>& gradients, float rate) {
-    std::map<int64_t, std::vector<float>> sums;
+    std::map<int64_t, std::vector<std::vector<float>>> terms;  // by key and element
     for (size_t i = 0; i < keys.size(); ++i) {
-      auto [sum, is_new] =
-          sums.try_emplace(keys[i], gradients.begin() + i * options_.dim, gradients.begin() + (i + 1) * options_.dim);
-      for (int64_t d = 0; !is_new && d < options_.dim; ++d) sum->second[d] += gradients[i * options_.dim + d];
+      auto& of_key = terms.try_emplace(keys[i], options_.dim).first->second;
+      for (int64_t d = 0; d < options_.dim; ++d) of_key[d].push_back(gradients[i * options_.dim + d]);
     }
-    for (const auto& [key, sum] : sums) {
+    for (const auto& [key, of_key] : terms) {
       Entry& entry = entries[key];
       for (int64_t d = 0; entry.admitted && d < options_.dim; ++d) {
-        entry.accumulator[d] += sum[d] * sum[d];
-        entry.row[d] -= sum[d] * rate / std::sqrt(entry.accumulator[d]);
+        const float sum = testing::NaiveBlockSum(of_key[d]);
+        entry.accumulator[d] += sum * sum;
+        entry.row[d] -= sum * rate / std::sqrt(entry.accumulator[d]);
       }
     }
   }

@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "core/base/block_totals.h"
 #include "core/base/elements.h"
 #include "core/base/prefetch.h"
 #include "core/base/strings.h"
@@ -104,6 +105,10 @@ struct Sums {
     }
   }
 
+  [[gnu::always_inline]] void Add(const Sums& other) {
+    for (int v = 0; v < kVectors; ++v) vectors[v] += other.vectors[v];
+  }
+
   [[gnu::always_inline]] void Write(Sum denominator, typename Element::Stored* out) const {
     Sum sums[kCount];
     std::memcpy(sums, vectors, sizeof(sums));
@@ -126,15 +131,20 @@ template <typename Element, int kCount, bool kWeighted, int kVectorBytes>
   sums.Write(example.denominator, pooled);
 }
 
-// Adds the gradients of the examples that have a row's id, kCount elements of each, and writes the sum.
+// Adds the gradients of the examples that have a row's id, kCount elements of each, in blocks (block_totals.h), and
+// writes the sum.
 template <typename Element, int kCount, bool kWeighted, int kVectorBytes>
 [[gnu::always_inline]] inline void AddBlock(std::span<const int32_t> examples, const typename Element::Value* weights,
                                             int64_t dim, const typename Element::Value* __restrict gradients,
                                             typename Element::Stored* __restrict out) {
   using Sum = typename Element::Value;
   Sums<Element, kCount, kVectorBytes> sums;
-  for (size_t i = 0; i < examples.size(); ++i) {
-    sums.template Add<Plain<Sum>, kWeighted>(gradients + examples[i] * dim, kWeighted ? weights[i] : 1);
+  for (size_t i = 0; i < examples.size();) {
+    Sums<Element, kCount, kVectorBytes> block;
+    for (const size_t end = std::min(i + size_t{kBlockTerms}, examples.size()); i < end; ++i) {
+      block.template Add<Plain<Sum>, kWeighted>(gradients + examples[i] * dim, kWeighted ? weights[i] : 1);
+    }
+    sums.Add(block);
   }
   sums.Write(1, out);
 }

@@ -30,8 +30,9 @@
 // A row of zeros is the result for a denominator of 0, and for an example without ids. The definitions follow
 // tf.nn.embedding_lookup_sparse. 16-bit rows are added in float32 and rounded once.
 //
-// Terms are added in the order of the ids, one after another. So results have the same bits, regardless of threads and
-// instruction set. They differ from TensorFlow's only by the order of additions.
+// Rows of an example are added in the order of the ids, one after another; gradients of a row in the same order, in
+// blocks (core/base/block_totals.h). So results have the same bits, regardless of threads and instruction set. They
+// differ from TensorFlow's only by the order of additions.
 //
 // All functions take several lookups and divide the work of all among the threads. They only touch their arguments,
 // which have to pass CheckPooling before. Thread-safe.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/float16.h"
+#include "core/testing/oracle.h"
 #include "core/testing/parallel.h"
 
 namespace lockstep {
@@ -209,6 +210,45 @@ INSTANTIATE_TEST_SUITE_P(
     All, PoolingOf,
     ::testing::Combine(::testing::Values(DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16),
                        ::testing::Values(Combiner::kSum, Combiner::kMean, Combiner::kSqrtN), ::testing::Bool()));
+
+// Row 0 is in most examples, several times in some.
+TEST(PoolGradients, OfAFrequentRowAreAddedInBlocks) {
+  constexpr int64_t kExamples = 700, kDim = 21;
+  for (const bool weighted : {false, true}) {
+    std::mt19937 random(weighted);
+    std::normal_distribution<float> normal;
+    std::vector<int64_t> splits = {0};
+    std::vector<int32_t> places;
+    std::vector<std::vector<std::pair<int64_t, float>>> ids_of(3);  // of each row: example and weight
+    std::vector<float> weights, gradient(kExamples * kDim), sums(3 * kDim);
+    for (int64_t b = 0; b < kExamples; ++b) {
+      for (uint32_t ids = random() % 4; ids > 0; --ids) {
+        places.push_back(random() % 4 == 0 ? 1 + static_cast<int32_t>(random() % 2) : 0);
+        weights.push_back(weighted ? normal(random) : 1);
+        ids_of[places.back()].emplace_back(b, weights.back());
+      }
+      splits.push_back(static_cast<int64_t>(places.size()));
+    }
+    for (float& value : gradient) value = normal(random);
+    Pooling pooling;
+    pooling.dim = kDim;
+    pooling.rows = 3;
+    pooling.splits = splits;
+    pooling.places = places;
+    if (weighted) pooling.weights = weights.data();
+    const PoolGradientsTask task{pooling, gradient.data(), sums.data()};
+    for (const InstructionSet set : {InstructionSet::kBaseline, InstructionSet::kAvx2, InstructionSet::kAvx512}) {
+      if (!IsSupported(set)) continue;
+      PoolGradients({&task, 1}, RunInline, set);
+      for (int64_t i = 0; i < 3 * kDim; ++i) {
+        std::vector<float> terms;
+        for (const auto& [b, weight] : ids_of[i / kDim]) terms.push_back(weight * gradient[b * kDim + i % kDim]);
+        ASSERT_EQ(sums[i], testing::NaiveBlockSum(terms)) << "element " << i << " of " << terms.size() << " terms";
+      }
+    }
+    EXPECT_GT(ids_of[0].size(), 700u);
+  }
+}
 
 TEST(CheckPooling, NamesWhatDoesNotFit) {
   const std::vector<int64_t> splits = {0, 2, 2, 3};

@@ -17,6 +17,7 @@
 #include <numeric>
 #include <string>
 
+#include "core/base/block_totals.h"
 #include "core/base/float16.h"
 #include "core/base/prefetch.h"
 #include "core/base/strings.h"
@@ -266,12 +267,16 @@ void PutInPlace(const char* from, int64_t row_bytes, const int32_t* inverse, int
 // The number of runs of gradients that are fetched ahead.
 constexpr int64_t kRunsAhead = 8;
 
-// Sets sums[inverse[i]] += gradient[i], i in order. The first gradient of a row is copied, so only the sums of rows
-// without any gradient need clearing. `to_sum` converts an element to the type of the sum. Not divided among threads:
-// the caller runs beside other kernels, and the order of the additions is part of the result.
+// Adds the gradients of each distinct row, i in order, in blocks (block_totals.h). The first gradient of a block is
+// copied, so only the sums of rows without any gradient need clearing. `to_sum` converts an element to the type of the
+// sum. Not divided among threads: the caller runs beside other kernels, and the order of the additions is part of the
+// result.
 template <typename T, typename S, typename ToSum>
 void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
-  std::vector<bool> seen(Sum(lookup.send), false);
+  static_assert(kBlockTerms <= std::numeric_limits<uint16_t>::max());
+  std::vector<uint16_t> terms(Sum(lookup.send), 0);  // in the row's last block
+  BlockTotals<S> totals(lookup.width);
+  const auto sum_of = [&](uint32_t row) { return sums + row * lookup.width; };
   const int64_t run = lookup.run > 0 ? lookup.run : lookup.count;
   const T* begin = static_cast<const T*>(lookup.gradient);
   const T* gradient = begin;
@@ -284,19 +289,24 @@ void SumRows(const LookupGradient& lookup, const ToSum& to_sum, S* sums) {
         PrefetchForRead(begin + kRunsAhead * lookup.stride, run * lookup.width * int64_t{sizeof(T)});
       }
     }
-    S* sum = sums + lookup.inverse[i] * lookup.width;
+    const auto row = static_cast<uint32_t>(lookup.inverse[i]);
+    S* const sum = sum_of(row);
     // NOLINTBEGIN(clang-analyzer-cplusplus.NewDelete): if there is an i, there is a row for it.
-    if (seen[lookup.inverse[i]]) {
+    if (terms[row] == kBlockTerms) {
+      totals.Take(row, sum);
+      terms[row] = 0;
+    }
+    if (terms[row]++ > 0) {
       for (int64_t d = 0; d < lookup.width; ++d) sum[d] += to_sum(gradient[d]);
     } else {
       for (int64_t d = 0; d < lookup.width; ++d) sum[d] = to_sum(gradient[d]);
-      seen[lookup.inverse[i]] = true;
     }
     // NOLINTEND(clang-analyzer-cplusplus.NewDelete)
   }
-  for (size_t u = 0; u < seen.size(); ++u) {
-    if (!seen[u]) std::fill_n(sums + u * lookup.width, lookup.width, S{0});
+  for (uint32_t row = 0; row < terms.size(); ++row) {
+    if (terms[row] == 0) std::fill_n(sum_of(row), lookup.width, S{0});
   }
+  totals.AddTo(sum_of);
 }
 
 // Sums types that need no conversion.

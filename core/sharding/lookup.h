@@ -22,8 +22,9 @@
 // Route drops a rank's duplicates (N ids become U distinct ones), sorts them by owner and sends each owner the wanted
 // local rows. So an owner gets the M rows that all ranks ask of it, in rank order. Combine sends the rows back the way
 // the ids came and puts one at the position of each id. The gradient of combine goes the way of the ids again: a rank
-// sums its gradients per distinct id, in the order of the ids, and the owner gets M gradients in rank order. So a
-// sparse update that adds in order sums every row in rank order, regardless of the ranks' speed.
+// sums its gradients per distinct id, in the order of the ids and in blocks (core/base/block_totals.h), and the owner
+// gets M gradients in rank order. So a sparse update that adds in order sums every row in rank order, regardless of the
+// ranks' speed.
 //
 // Each step takes a list of lookups and makes one exchange for all of them. The part that a rank can do and check by
 // itself is a function of its own. If it fails, the caller declines the exchange (comm/collective/communicator.h), so
@@ -175,7 +176,7 @@ struct GradientSums {
 
 // Sums the gradients of each id. INVALID_ARGUMENT if the arguments do not fit together or the type is not floating
 // point. Uses the communicator only for its memory and size; nothing is exchanged. Gradients of one id are added in the
-// order of the ids, in float32 for 16-bit types, so the sums have the same bits in every run.
+// order of the ids, in blocks and in float32 for 16-bit types, so the sums have the same bits in every run.
 Result<GradientSums> SumGradients(Communicator& communicator, std::span<const LookupGradient> lookups);
 
 // Sends the sums to the owners in one exchange for all lookups. `lookups` and `sums` are as in SumGradients. `out` has

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "core/base/float16.h"
 #include "core/sharding/placement.h"
+#include "core/testing/oracle.h"
 #include "core/testing/thread_communicator.h"
 
 namespace lockstep {
@@ -340,6 +342,46 @@ TEST(Gradient, OfEachRowIsTheSumOverRanksInRankOrder) {
       });
     }
   }
+}
+
+// One id has five sixths of all places, as the most frequent ids of real data have.
+TEST(Gradient, OfAFrequentRowIsAddedInBlocks) {
+  constexpr int64_t kIds = 1500, kWidth = 3;
+  testing::RunOnThreads(2, [](Communicator& communicator) {
+    std::mt19937 random(communicator.rank());
+    std::normal_distribution<float> normal;
+    std::vector<int64_t> ids(kIds);
+    std::vector<float> gradient(kIds * kWidth);
+    for (int64_t& id : ids) id = random() % 6 == 0 ? 1 + random() % 30 : 7;
+    for (float& value : gradient) value = normal(random);
+    Lookup lookup(communicator, {{"user", 40, kWidth}}, {ids});
+    ASSERT_EQ(lookup.Route(), OkStatus());
+    std::vector<float> served(kWidth * lookup.local_rows[0].size());
+    const LookupGradient one{lookup.splits[0].send,
+                             lookup.splits[0].recv,
+                             DType::kFloat32,
+                             kWidth,
+                             gradient.data(),
+                             lookup.inverse[0].data(),
+                             kIds,
+                             served.data()};
+    const Result<GradientSums> sums = SumGradients(communicator, {&one, 1});
+    ASSERT_EQ(sums.status(), OkStatus());
+    const auto* const got = reinterpret_cast<const float*>(sums->sums[0]->data());
+    const auto most = static_cast<int32_t>(lookup.inverse[0][std::find(ids.begin(), ids.end(), 7) - ids.begin()]);
+    for (int32_t row = 0; row < 31; ++row) {
+      for (int64_t d = 0; d < kWidth; ++d) {
+        std::vector<float> terms;
+        for (int64_t i = 0; i < kIds; ++i) {
+          if (lookup.inverse[0][i] == row) terms.push_back(gradient[i * kWidth + d]);
+        }
+        if (terms.empty()) continue;
+        EXPECT_EQ(got[row * kWidth + d], testing::NaiveBlockSum(terms)) << "row " << row;
+        EXPECT_EQ(terms.size() > 4 * 256, row == most);
+      }
+    }
+    ASSERT_EQ(communicator.Barrier("end"), OkStatus());
+  });
 }
 
 TEST(Gradient, OfSixteenBitsIsSummedInFloat) {

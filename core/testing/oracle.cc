@@ -186,6 +186,17 @@ std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std:
   return result;
 }
 
+float NaiveBlockSum(const std::vector<float>& terms) {
+  constexpr size_t kTerms = 256;
+  float total = 0;
+  for (size_t begin = 0; begin < terms.size(); begin += kTerms) {
+    float block = terms[begin];
+    for (size_t i = begin + 1; i < std::min(begin + kTerms, terms.size()); ++i) block += terms[i];
+    total = begin == 0 ? block : total + block;
+  }
+  return total;
+}
+
 std::string FirstDifference(DType dtype, std::string_view got, std::string_view wanted) {
   if (got.size() != wanted.size()) return StrCat(got.size(), " bytes, wanted ", wanted.size());
   // The usual case first: all bytes are equal. A difference in bits below may still be two NaNs.

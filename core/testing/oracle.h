@@ -29,6 +29,10 @@ std::string RandomTensor(DType dtype, int64_t count, uint64_t seed);
 // bool, sum and max are "or", product and min are "and".
 std::string NaiveReduce(std::string_view op, DType dtype, const std::vector<std::string>& tensors);
 
+// Returns the sum of floats as the gradients of a row are added: blocks of 256 terms, each in order, and the sums of
+// the blocks in order. There is at least one term.
+float NaiveBlockSum(const std::vector<float>& terms);
+
 // Returns "" if all elements are equal bit for bit, or both NaN. Otherwise it names the first difference, as "element 3
 // is 1.5, wanted 2", or different lengths. Zeros of different signs differ.
 std::string FirstDifference(DType dtype, std::string_view got, std::string_view wanted);

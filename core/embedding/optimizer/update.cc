@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "core/base/block_totals.h"
 #include "core/base/prefetch.h"
 
 namespace lockstep {
@@ -130,7 +131,9 @@ class Distinct {
     numbers_.reserve(positions.size());
     gradients_.reserve(positions.size());
     sum_of_.reserve(positions.size());
+    terms_.reserve(positions.size());
     sums_.reserve(positions.size() / 2 * static_cast<size_t>(dim_));  // a sum has at least two terms
+    BlockTotals<float> totals(dim_);
     for (size_t i = 0; i < positions.size(); ++i) {
       // The positions of a part are spread over the batch.
       constexpr size_t kAhead = 12;
@@ -140,8 +143,9 @@ class Distinct {
         PrefetchForRead(table.gradients + positions[i + kAhead] * dim_, std::min(dim_ * 4, kPrefetchedBytes));
         PrefetchForRead(numbers + positions[i + kAhead]);
       }
-      Add(numbers[positions[i]], table.gradients + positions[i] * dim_);
+      Add(numbers[positions[i]], table.gradients + positions[i] * dim_, totals);
     }
+    totals.AddTo([this](uint32_t found) { return sums_.data() + sum_of_[found]; });
     for (size_t i = 0; i < sum_of_.size(); ++i) {
       if (sum_of_[i] != kNoSum) gradients_[i] = sums_.data() + sum_of_[i];
     }
@@ -151,7 +155,7 @@ class Distinct {
   const std::vector<const float*>& gradients() const { return gradients_; }
 
  private:
-  void Add(uint32_t number, const float* gradient) {
+  void Add(uint32_t number, const float* gradient, BlockTotals<float>& totals) {
     const size_t mask = slots_.size() - 1;
     for (size_t i = HashAgain(number) >> shift_;; i = (i + 1) & mask) {
       if (slots_[i] == kFree) {
@@ -159,6 +163,7 @@ class Distinct {
         numbers_.push_back(number);
         gradients_.push_back(gradient);
         sum_of_.push_back(kNoSum);
+        terms_.push_back(1);
         slots_[i] = static_cast<uint32_t>(numbers_.size());
         return;
       }
@@ -168,7 +173,15 @@ class Distinct {
         sum_of_[found] = static_cast<int64_t>(sums_.size());
         sums_.insert(sums_.end(), gradients_[found], gradients_[found] + dim_);
       }
-      AddTo(sums_.data() + sum_of_[found], gradient, dim_);
+      float* const sum = sums_.data() + sum_of_[found];
+      if (terms_[found] == kBlockTerms) {
+        totals.Take(found, sum);
+        std::copy_n(gradient, dim_, sum);
+        terms_[found] = 1;
+        return;
+      }
+      AddTo(sum, gradient, dim_);
+      ++terms_[found];
       return;
     }
   }
@@ -196,6 +209,7 @@ class Distinct {
   std::vector<uint32_t> numbers_;
   std::vector<const float*> gradients_;
   std::vector<int64_t> sum_of_;  // where the row's sum begins in sums_, or kNoSum for a row with one gradient
+  std::vector<uint16_t> terms_;  // in the last block of the row's sum
   std::vector<float> sums_;
 };
 

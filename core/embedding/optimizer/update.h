@@ -23,8 +23,9 @@
 // Letters: N positions, U <= N distinct rows among them, D dimension of a row.
 //
 // Results equal the results of TensorFlow's kernels (ResourceSparseApply...) up to the rounding of a float. The
-// gradients of one row are summed in float32 in the order of the positions; the rule is applied once to the sum. For
-// given inputs the result has the same bits, regardless of threads, instruction set and machine.
+// gradients of one row are summed in float32 in the order of the positions, in blocks (core/base/block_totals.h); the
+// rule is applied once to the sum. For given inputs the result has the same bits, regardless of threads, instruction
+// set and machine.
 //
 // Rows may be 16-bit. They are computed in float32 and rounded stochastically: up or down with the probability that
 // gives the right expected value. Otherwise small updates would never change a weight. The random bits are a function

@@ -18,6 +18,7 @@
 #include "core/embedding/optimizer/momentum.h"
 #include "core/embedding/optimizer/rms_prop.h"
 #include "core/embedding/optimizer/sgd.h"
+#include "core/testing/oracle.h"
 #include "core/testing/parallel.h"
 
 namespace lockstep {
@@ -234,6 +235,24 @@ TEST_P(UpdateTest, HasTheSameBitsEverywhere) {
       ASSERT_EQ(one.weights, many.weights) << c.name;
       ASSERT_EQ(one.slots, many.slots) << c.name;
     }
+  }
+}
+
+// A row's weight is the negative sum of its gradients here.
+TEST_P(UpdateTest, GradientsOfAFrequentRowAreAddedInBlocks) {
+  constexpr int64_t kRows = 3, kDim = 18, kPositions = 2000;
+  const Gradients gradients = RandomGradients(kPositions, kRows, kDim, 3);
+  std::vector<float> weights(kRows * kDim, 0);
+  const UpdateTarget target{RowView::Contiguous(weights.data(), kDim * 4), {}, kDim};
+  ApplyUpdate(target, *SgdOptions{1.0f}.Rule(DType::kFloat32, GetParam()), gradients.numbers, gradients.values.data(),
+              RunInline);
+  for (int64_t i = 0; i < kRows * kDim; ++i) {
+    std::vector<float> terms;
+    for (int64_t p = 0; p < kPositions; ++p) {
+      if (gradients.numbers[p] == i / kDim) terms.push_back(gradients.values[p * kDim + i % kDim]);
+    }
+    ASSERT_EQ(weights[i], -testing::NaiveBlockSum(terms)) << "element " << i << " of " << terms.size() << " terms";
+    EXPECT_TRUE(i >= kDim || terms.size() > 1000) << "row 0 is frequent";
   }
 }
 
