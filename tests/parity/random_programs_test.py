@@ -17,7 +17,7 @@ import pytest
 from tests.parity import random_jobs
 
 # `make test` runs SHORT programs, in a minute on two cores. `make test-long` runs LONG, in hours.
-SHORT, LONG, OF_A_JOB = {"graph": 12, "keras": 4}, 2000, 30
+SHORT, LONG, OF_A_JOB = {"graph": 8, "keras": 4}, 2000, 30
 SHRINKING_S = 60.0
 
 

@@ -46,6 +46,7 @@ class Counter {
 _LOCK = "const MutexLock lock(mutex_);"
 
 
+@pytest.mark.long  # make lint runs it
 @pytest.mark.skipif(shutil.which("clang-tidy") is None, reason="make lint installs clang-tidy, which is not here")
 def test_an_access_without_its_lock_is_an_error(tmp_path):
     cases = {

@@ -54,7 +54,7 @@ def rows(output: str) -> tuple[int, int]:
     [
         ("tensorflow2_keras_dlrm.py", "horovodrun"),
         ("tensorflow2_custom_loop.py", "horovodrun"),  # without hvd.init()
-        ("tensorflow2_custom_loop.py", "hybridbackend.run"),
+        pytest.param("tensorflow2_custom_loop.py", "hybridbackend.run", marks=pytest.mark.long),
         ("tensorflow1_session.py", "hybridbackend.run"),
     ],
 )

@@ -51,7 +51,7 @@ def results(values: dict[str, Any]) -> dict[str, np.ndarray]:
 
 # Promise (gpu.md): dense models train on GPUs as in plain TensorFlow.
 @pytest.mark.parametrize("case", [case for case in dense_cases.CASES if case != "wire"])
-@pytest.mark.parametrize("workers", [2, 1, 3])
+@pytest.mark.parametrize("workers", [2, 1, pytest.param(3, marks=pytest.mark.long)])
 def test_trains_as_plain_tensorflow(workers, case):
     wanted = plain()[case]
     assert not isinstance(wanted, str), wanted
@@ -68,7 +68,9 @@ def test_trains_as_plain_tensorflow(workers, case):
 # TensorFlow's own kernels run on the device in both jobs: on CPUs, oneDNN's kernels have other bits.
 # Promise (gpu.md): collectives on GPUs of one host have the bits of the CPU's collectives.
 @pytest.mark.parametrize("case", dense_cases.CASES)
-@pytest.mark.parametrize(("workers", "backend"), [(2, "nccl"), (3, "nccl"), (2, "staged")])
+@pytest.mark.parametrize(
+    ("workers", "backend"), [(2, "nccl"), pytest.param(3, "nccl", marks=pytest.mark.long), (2, "staged")]
+)
 def test_has_the_bits_of_collectives_on_cpus(workers, backend, case):
     of_devices, of_cpus = values_of(case, workers, backend), values_of(case, workers, "host")
     for device, cpu in zip(map(results, of_devices), map(results, of_cpus), strict=True):

@@ -32,13 +32,17 @@ def devices(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("size", "part", "backend"),
-    [(2, named_test.all_of_two, "nccl"), (4, named_test.all_ops, "nccl"), (2, named_test.all_of_two, "staged")],
+    [
+        (2, named_test.all_of_two, "nccl"),
+        pytest.param(4, named_test.all_ops, "nccl", marks=pytest.mark.long),
+        (2, named_test.all_of_two, "staged"),
+    ],
 )
 def test_named_collectives_agree_with_numpy(size, part, backend):
     call_workers(part, size, timeout_s=120, environment={"LOCKSTEP_COMM_DEVICE": backend})
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_collectives_of_horovod(size):
     assert len(set(call_workers(collectives_test.everything, size, timeout_s=240))) == 1
 

@@ -84,6 +84,7 @@ def test_a_killed_worker_ends_the_job_by_name_and_the_next_start_resumes(films, 
     assert again["compared_auc"] == pytest.approx(report["compared_auc"], abs=1e-6)
 
 
+@pytest.mark.long  # python/lockstep/_src/engine/failure_report_test.py has shorter programs
 def test_without_a_launcher_the_survivor_ends_by_itself_and_names_the_killed_worker(films, tmp_path):
     flags = ("--data", films, *SMALL, "--checkpoint-every", 5, "--steps", 10**6, "--run-dir", tmp_path / "run")
     logs = [tmp_path / f"{rank}.log" for rank in range(2)]

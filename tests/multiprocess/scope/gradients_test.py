@@ -11,7 +11,7 @@ from tests.multiprocess.scope import gradients_worker as worker
 # A job of three workers has shares of different sizes of the tables' rows.
 JOBS = [
     *((kind, 2) for kind in worker.KINDS),
-    ("static", 3),
+    pytest.param("static", 3, marks=pytest.mark.long),
     *(pytest.param(kind, 1, marks=pytest.mark.long) for kind in worker.KINDS),
 ]
 

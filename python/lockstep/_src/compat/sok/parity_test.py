@@ -215,9 +215,9 @@ def rows_of(number):
 @pytest.mark.parametrize(
     ("workers", "library", "names"),
     [
-        pytest.param(2, "keras", OPTIMIZERS[::2], marks=pytest.mark.newest_only),
-        (1, "tf1", OPTIMIZERS[1::2]),
-        pytest.param(2, "keras", OPTIMIZERS[1::2], marks=pytest.mark.long),
+        pytest.param(2, "keras", OPTIMIZERS[::3], marks=pytest.mark.newest_only),
+        (1, "tf1", OPTIMIZERS[1::3]),
+        pytest.param(2, "keras", OPTIMIZERS, marks=pytest.mark.long),
         pytest.param(3, "tf1", OPTIMIZERS, marks=pytest.mark.long),
         pytest.param(2, "legacy", OPTIMIZERS, marks=pytest.mark.long),
     ],

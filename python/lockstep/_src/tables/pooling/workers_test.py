@@ -163,9 +163,9 @@ def compare(cases: list[Case]) -> None:
 # The letters are the workers' hosts. On two hosts, ids first travel inside the host.
 JOBS = [
     pytest.param("a", CASES[::7], marks=pytest.mark.long),
-    ("aa", CASES[::5]),
+    ("aa", CASES[::9]),
     pytest.param("aaa", CASES[::9], marks=pytest.mark.long),
-    pytest.param("aab", CASES[1::6], marks=pytest.mark.newest_only),
+    pytest.param("aab", CASES[1::9], marks=pytest.mark.newest_only),
     pytest.param("aa", CASES, marks=pytest.mark.long),
 ]
 
