@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/testing/ranks.h"
+#include "core/testing/standin_nccl_file.h"
 
 namespace lockstep::device::nccl {
 namespace {
@@ -22,8 +23,8 @@ std::string LoadAlone(const NcclPlace& place, const char* version = nullptr) {
 }
 
 TEST(NcclApiTest, OnlyTheFileOfTheVariableIsTried) {
-  EXPECT_EQ(LoadAlone({.file = LOCKSTEP_STANDIN_NCCL, .folder = "/nowhere"}),
-            std::string(LOCKSTEP_STANDIN_NCCL) + " (LOCKSTEP_NCCL)");
+  EXPECT_EQ(LoadAlone({.file = testing::StandinNcclFile(), .folder = "/nowhere"}),
+            std::string(testing::StandinNcclFile()) + " (LOCKSTEP_NCCL)");
   const std::string error = LoadAlone({.file = "/nowhere/a.so", .folder = "/no/wheel"});
   EXPECT_NE(error.find("FAILED_PRECONDITION: NCCL cannot be loaded: /nowhere/a.so (LOCKSTEP_NCCL): "),
             std::string::npos)
@@ -39,7 +40,7 @@ TEST(NcclApiTest, EveryPlaceIsNamedWithItsReason) {
 }
 
 TEST(NcclApiTest, OldVersionsAreRefused) {
-  const std::string error = LoadAlone({.file = LOCKSTEP_STANDIN_NCCL, .folder = "", .system = false}, "21503");
+  const std::string error = LoadAlone({.file = testing::StandinNcclFile(), .folder = "", .system = false}, "21503");
   EXPECT_NE(error.find("version 2.15.3, wanted 2.16.0 or later"), std::string::npos) << error;
 }
 

@@ -16,6 +16,7 @@
 #include "core/comm/options.h"
 #include "core/device/library.h"
 #include "core/device/named/named_exchange_on_device.h"
+#include "core/testing/standin_nccl_file.h"
 
 extern "C" const lockstep::device::Library* lockstep_device_library();
 
@@ -27,7 +28,7 @@ inline NamedExchangeOptions EmulatedExchange(const ContextOptions& context) {
   NamedExchangeOptions options;
   options.devices.library = lockstep_device_library();
   options.devices.backend = context.device;
-  options.devices.nccl.file = LOCKSTEP_STANDIN_NCCL;  // defined by the build
+  options.devices.nccl.file = testing::StandinNcclFile();
   options.devices.nccl.system = false;
   options.devices.stall_timeout_s = context.stall_timeout_s;
   options.devices.start_timeout_s = context.rendezvous_timeout_s;

@@ -7,6 +7,7 @@
 #include "core/device/comm/conformance/on_host_memory.h"
 #include "core/device/library.h"
 #include "core/testing/job.h"
+#include "core/testing/standin_nccl_file.h"
 
 extern "C" const lockstep::device::Library* lockstep_device_library();
 
@@ -18,7 +19,7 @@ inline CommOptions EmulatedOptions(const ContextOptions& options) {
   CommOptions emulated;
   emulated.library = lockstep_device_library();
   emulated.backend = options.device;
-  emulated.nccl.file = LOCKSTEP_STANDIN_NCCL;  // defined by the build
+  emulated.nccl.file = testing::StandinNcclFile();
   emulated.nccl.system = false;
   emulated.channels = options.device_channels;
   emulated.stall_timeout_s = options.stall_timeout_s;

@@ -13,6 +13,7 @@
 #include "core/device/comm/conformance/emulated_job.h"
 #include "core/device/comm/nccl_api.h"
 #include "core/testing/ranks.h"
+#include "core/testing/standin_nccl_file.h"
 
 // The stand-in NCCL finds the faults that NCCL answers with a hang or with wrong data. Its ranks are threads here.
 
@@ -43,7 +44,7 @@ struct Rank {
 testing::Outcome RunRanks(const std::function<std::string(Rank& rank, int number)>& part) {
   testing::Ranks process(1, [&](int, const testing::Ranks::Report& report) {
     const Library& library = *lockstep_device_library();
-    const auto api = nccl::Load({.file = LOCKSTEP_STANDIN_NCCL, .folder = ""});
+    const auto api = nccl::Load({.file = testing::StandinNcclFile(), .folder = ""});
     if (!api.ok()) return report(api.status().ToString()), 1;
     nccl::UniqueId id;
     (void)(*api)->GetUniqueId(&id);
