@@ -72,6 +72,7 @@ def test_the_suite_of_conformance_passes():
         assert _run_on(hosts, _all_of(["ConformanceTest", "ReductionsConformanceTest"], _SHAPES), 4) >= 12
 
 
+@pytest.mark.long
 def test_lanes_by_name_and_adaptive_sums_do_what_they_do_on_one_host():
     with Cluster(2) as hosts:
         assert _run_on(hosts, _all_of(_LANES, _SHAPES), 4) >= 30

@@ -18,7 +18,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     ("folder", "line"),
     [
         ("tensorflow", "-np 2 --tf1 python tensorflow_mnist.py --steps 600"),
-        ("tensorflow2", "-np 2 python tensorflow2_mnist.py --steps 400"),
+        # horovod_data_service_test.py runs its sibling.
+        pytest.param("tensorflow2", "-np 2 python tensorflow2_mnist.py --steps 400", marks=pytest.mark.long),
         # Only this example could fail with another Keras.
         pytest.param("tensorflow2", "-np 2 python tensorflow2_keras_mnist.py --epochs 2", marks=pytest.mark.oldest),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from tests.soak import compare, jobs, program
 
-STEPS = 200
+STEPS = 130
 DEADLINE_S = 500
 SAVES_POSITION = {"LOCKSTEP_SAVE_DATA_POSITION": "1"}
 
