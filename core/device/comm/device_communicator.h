@@ -64,8 +64,8 @@ struct CommOptions {
 // The contract is Communicator's (core/comm/collective/communicator.h): the same calls on all ranks, the same results
 // bit for bit unless `native_sums` is set, the same errors. The host's communicator is the control plane. The calling
 // thread compares the calls over it before it puts anything into the stream, so it waits for the peers' threads to make
-// the same call; it does not wait for any device. (With 'staged' it does not wait at all: a thread of the communicator
-// does, and errors come with the ticket.)
+// the same call; it does not wait for any device. With 'staged' it does not wait at all: a thread of the communicator
+// waits, and errors come with the ticket.
 //
 // Errors of a call are returned by it, or by its ticket if the call was put into the stream. A thread watches the
 // peers while calls run. If one died, left, is stopped or late, or has given up, it ends NCCL's kernels, and all
@@ -99,9 +99,8 @@ class DeviceCommunicator {
   // Exchange the counts of the next AllGatherV or AllToAllV of this name, over the host's communicator: collectives
   // that wait for all ranks. A caller that knows the counts leaves them out, on all ranks. GatherCounts returns the
   // number of items of each rank, [R]; ExchangeCounts the numbers that come from each rank, [R].
-  virtual Result<std::vector<int64_t>> GatherCounts(std::string_view name, Item item, int64_t count) = 0;
-  virtual Result<std::vector<int64_t>> ExchangeCounts(std::string_view name, Item item,
-                                                      std::span<const int64_t> send_counts) = 0;
+  Result<std::vector<int64_t>> GatherCounts(std::string_view name, Item item, int64_t count);
+  Result<std::vector<int64_t>> ExchangeCounts(std::string_view name, Item item, std::span<const int64_t> send_counts);
   // counts: [R], the same on all ranks. in: [counts[rank()], width]; out: [sum(counts), width].
   // A rank that has no memory for what it receives passes null for `out`: it takes part without receiving, and the
   // others get their items.
@@ -130,6 +129,13 @@ class DeviceCommunicator {
 
  protected:
   explicit DeviceCommunicator(Communicator& host) : host_(host) {}
+
+  // Communicator::Compare over the host's communicator. An error that broke it breaks this communicator.
+  virtual Result<std::vector<int64_t>> Compare(const Call& call, std::span<const int64_t> values) = 0;
+
+  // Returns the call of an exchange of items, of which each rank has its own number.
+  static Call ExchangeCall(CallKind kind, std::string_view name, Item item);
+  static Status CheckWidth(std::string_view call, std::string_view name, Item item);
 
   Communicator& host_;
 };

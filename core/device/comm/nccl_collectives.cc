@@ -4,9 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/base/strings.h"
 #include "core/comm/collective/arguments.h"
-#include "core/comm/collective/arrivals.h"
 #include "core/device/comm/nccl_communicator.h"
 
 // The collectives: what is put into a channel's stream. All of it is in the order of the stream, so a step reads what
@@ -31,15 +29,6 @@ std::vector<int64_t> Offsets(std::span<const int64_t> counts) {
   std::vector<int64_t> offsets(counts.size());
   std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), int64_t{0});
   return offsets;
-}
-
-Call ExchangeCall(CallKind kind, std::string_view name, Item item) {
-  return {.kind = kind, .name = name, .dtype = item.dtype, .width = item.width, .count_agrees = false};
-}
-
-Status CheckWidth(std::string_view call, std::string_view name, Item item) {
-  if (item.width >= 0) return OkStatus();
-  return InvalidArgument(StrCat(call, " '", name, "': items of width ", item.width));
 }
 
 }  // namespace
@@ -186,27 +175,6 @@ Result<Ticket> NcclCommunicator::Broadcast(std::string_view name, int root, int6
                return api_->Broadcast(data, data, static_cast<size_t>(bytes), nccl::Type::kUInt8, root, comm,
                                       channel.stream);
              }));
-}
-
-Result<std::vector<int64_t>> NcclCommunicator::GatherCounts(std::string_view name, Item item, int64_t count) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckWidth("allgather", name, item));
-  if (count < 0) return InvalidArgument(StrCat("allgather '", name, "': ", count, " items"));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int64_t> counts,
-                            Compare(ExchangeCall(CallKind::kAllGatherV, name, item), std::span(&count, 1)));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAnnounced(name, counts, item.bytes()).WithPrefix("allgather "));
-  return counts;
-}
-
-Result<std::vector<int64_t>> NcclCommunicator::ExchangeCounts(std::string_view name, Item item,
-                                                              std::span<const int64_t> send_counts) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckWidth("alltoall", name, item));
-  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("alltoall", name, size(), send_counts, 0, nullptr));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
-                            Compare(ExchangeCall(CallKind::kAllToAllV, name, item), send_counts));
-  std::vector<int64_t> counts;
-  for (int r = 0; r < size(); ++r) counts.push_back(all[r * size() + rank()]);
-  LOCKSTEP_RETURN_IF_ERROR(CheckAnnounced(name, counts, item.bytes()).WithPrefix("alltoall "));
-  return counts;
 }
 
 // turn.values: [R], whether each rank has memory for what it receives.

@@ -70,9 +70,6 @@ class NcclCommunicator final : public DeviceCommunicator {
   Result<Ticket> ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
                                const void* in, void* out, Stream after) override;
   Result<Ticket> Broadcast(std::string_view name, int root, int64_t bytes, void* data, Stream after) override;
-  Result<std::vector<int64_t>> GatherCounts(std::string_view name, Item item, int64_t count) override;
-  Result<std::vector<int64_t>> ExchangeCounts(std::string_view name, Item item,
-                                              std::span<const int64_t> send_counts) override;
   Result<Ticket> AllGatherV(std::string_view name, Item item, std::span<const int64_t> counts, const void* in,
                             void* out, Stream after) override;
   Result<Ticket> AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
@@ -123,8 +120,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   Result<std::shared_ptr<PendingCall>> Prepare(const Call& call, Channel& channel, int64_t scratch_bytes);
   // Makes step 4, or breaks the communicator if `enqueued` is an error: the peers wait for this rank then.
   Result<Ticket> End(Turn turn, const Status& enqueued);
-  // Compares calls, and breaks this communicator if the host's is broken.
-  Result<std::vector<int64_t>> Compare(const Call& call, std::span<const int64_t> values);
+  Result<std::vector<int64_t>> Compare(const Call& call, std::span<const int64_t> values) override;
   Status CheckHost(const Status& status);
 
   // Put work into the channel's stream.

@@ -182,6 +182,15 @@ Status StagedCommunicator::OnLane(const std::function<Status()>& collective) {
   return done.get_future().get();
 }
 
+Result<std::vector<int64_t>> StagedCommunicator::Compare(const Call& call, std::span<const int64_t> values) {
+  std::vector<int64_t> all;
+  LOCKSTEP_RETURN_IF_ERROR(OnLane([&]() -> Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(all, host_.Compare(call, values));
+    return OkStatus();
+  }));
+  return all;
+}
+
 Result<Ticket> StagedCommunicator::AllReduce(std::string_view name, ReduceOp op, DType dtype, int64_t count,
                                              const void* in, void* out, Stream after) {
   LOCKSTEP_RETURN_IF_ERROR(CheckReduction("allreduce", name, op, dtype).status());
@@ -217,37 +226,6 @@ Result<Ticket> StagedCommunicator::Broadcast(std::string_view name, int root, in
       {CallKind::kBroadcast, name, data, sends ? bytes : 0, data, sends ? 0 : bytes, /*in_place=*/true,
        [=, this](std::string_view of, const void*, void* copy) { return host_.Broadcast(of, root, bytes, copy); }},
       after);
-}
-
-Result<std::vector<int64_t>> StagedCommunicator::GatherCounts(std::string_view name, Item item, int64_t count) {
-  if (count < 0 || item.width < 0) {
-    return InvalidArgument(StrCat("allgather '", name, "': ", count, " items of width ", item.width));
-  }
-  const Call call = {
-      .kind = CallKind::kAllGatherV, .name = name, .dtype = item.dtype, .width = item.width, .count_agrees = false};
-  std::vector<int64_t> counts;
-  LOCKSTEP_RETURN_IF_ERROR(OnLane([&]() -> Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(counts, host_.Compare(call, std::span(&count, 1)));
-    return OkStatus();
-  }));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAnnounced(name, counts, item.bytes()).WithPrefix("allgather "));
-  return counts;
-}
-
-Result<std::vector<int64_t>> StagedCommunicator::ExchangeCounts(std::string_view name, Item item,
-                                                                std::span<const int64_t> send_counts) {
-  if (item.width < 0) return InvalidArgument(StrCat("alltoall '", name, "': items of width ", item.width));
-  LOCKSTEP_RETURN_IF_ERROR(CheckCounts("alltoall", name, size(), send_counts, 0, nullptr));
-  const Call call = {
-      .kind = CallKind::kAllToAllV, .name = name, .dtype = item.dtype, .width = item.width, .count_agrees = false};
-  std::vector<int64_t> all, counts;
-  LOCKSTEP_RETURN_IF_ERROR(OnLane([&]() -> Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(all, host_.Compare(call, send_counts));
-    return OkStatus();
-  }));
-  for (int r = 0; r < size(); ++r) counts.push_back(all[r * size() + rank()]);
-  LOCKSTEP_RETURN_IF_ERROR(CheckAnnounced(name, counts, item.bytes()).WithPrefix("alltoall "));
-  return counts;
 }
 
 // Receives what was announced, or nothing without memory on the device: the exchange continues without this rank then.

@@ -42,9 +42,6 @@ class StagedCommunicator final : public DeviceCommunicator {
   Result<Ticket> ReduceScatter(std::string_view name, ReduceOp op, DType dtype, std::span<const int64_t> counts,
                                const void* in, void* out, Stream after) override;
   Result<Ticket> Broadcast(std::string_view name, int root, int64_t bytes, void* data, Stream after) override;
-  Result<std::vector<int64_t>> GatherCounts(std::string_view name, Item item, int64_t count) override;
-  Result<std::vector<int64_t>> ExchangeCounts(std::string_view name, Item item,
-                                              std::span<const int64_t> send_counts) override;
   Result<Ticket> AllGatherV(std::string_view name, Item item, std::span<const int64_t> counts, const void* in,
                             void* out, Stream after) override;
   Result<Ticket> AllToAllV(std::string_view name, Item item, std::span<const int64_t> send_counts,
@@ -80,6 +77,7 @@ class StagedCommunicator final : public DeviceCommunicator {
   Result<Pinned> Pin(int64_t bytes);
   // Runs a collective of the host on the lane, and waits for it.
   Status OnLane(const std::function<Status()>& collective);
+  Result<std::vector<int64_t>> Compare(const Call& call, std::span<const int64_t> values) override;
   Status CheckHost(const Status& status);
   Status MakeGate();
   Status AwaitCopy(const PendingCall& call) const;
