@@ -104,7 +104,7 @@ struct Communicator {
   SharedState* shared = nullptr;
   // Groups with messages to and from each rank.
   std::vector<uint64_t> groups = {};
-  std::atomic<bool> is_connected{false}, is_aborted{false}, is_destroyed{false};
+  std::atomic<bool> is_connected{false}, has_ended{false};  // has_ended: aborted or destroyed
   std::atomic<int> error{nccl::kSuccess};
   std::atomic<int> num_queued{0};
   Clock::time_point busy_until = {};  // in the first group
@@ -113,8 +113,7 @@ struct Communicator {
 
   // The shared memory stays mapped: late work in a stream still looks at it.
   void End() {
-    is_aborted = true;
-    is_destroyed = true;
+    has_ended = true;
     if (connecting.joinable()) connecting.join();
   }
   Mailbox& Box(int from, int to) const { return shared->boxes[from * size + to]; }
@@ -165,7 +164,7 @@ struct Communicator {
     }
     std::vector<size_t> sent(size), received(size);
     for (int idle = 0;;) {
-      if (is_aborted || error != nccl::kSuccess) return;
+      if (has_ended || error != nccl::kSuccess) return;
       bool is_open = false, has_moved = false;
       for (int peer = 0; peer < size; ++peer) {
         if (sent[peer] < sends[peer].size()) {
@@ -215,7 +214,7 @@ Handle* NewHandle(std::shared_ptr<Communicator> communicator) {
 
 Communicator& Of(nccl::Comm comm) {
   Communicator& communicator = *reinterpret_cast<Handle*>(comm)->communicator;
-  if (communicator.is_destroyed) Die("rank %d uses a communicator that was destroyed or aborted", communicator.rank);
+  if (communicator.has_ended) Die("rank %d uses a communicator that was destroyed or aborted", communicator.rank);
   return communicator;
 }
 const std::shared_ptr<Communicator>& SharedOf(nccl::Comm comm) {
@@ -418,7 +417,7 @@ STANDIN_EXPORT Code ncclCommInitRankConfig(Comm* comm, int size, UniqueId id, in
   communicator->shared = static_cast<standin::SharedState*>(memory);
   ++communicator->shared->arrived;
   communicator->connecting = std::thread([c = communicator.get()] {
-    while (c->shared->arrived < c->size && !c->is_aborted) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    while (c->shared->arrived < c->size && !c->has_ended) std::this_thread::sleep_for(std::chrono::microseconds(100));
     if (const Code planted = standin::PlantedError(c->size)) c->error = planted;
     c->is_connected = true;
   });
