@@ -45,6 +45,11 @@ Result<Bucket> AllocateBucket(tf::OpKernelContext* context, const tf::OpInputLis
   return bucket;
 }
 
+Status CopyPieces(const DevicePlace& place, const std::vector<device::Piece>& pieces) {
+  return ToStatus(place, place.library->copy_pieces(place.stream, pieces.data(), static_cast<int64_t>(pieces.size())),
+                  "copy_pieces");
+}
+
 // Puts copies of the inputs into the bucket, or of the bucket into `outputs`, into TensorFlow's stream.
 Status Pack(const DevicePlace& place, const tf::OpInputList& inputs, const Bucket& bucket) {
   std::vector<device::Piece> pieces;
@@ -53,8 +58,7 @@ Status Pack(const DevicePlace& place, const tf::OpInputList& inputs, const Bucke
     pieces.push_back(
         {Data(inputs[i]), bucket.at(i), static_cast<int64_t>(inputs[i].TotalBytes()), end - bucket.offsets[i]});
   }
-  return ToStatus(place, place.library->copy_pieces(place.stream, pieces.data(), static_cast<int64_t>(pieces.size())),
-                  "copy_pieces");
+  return CopyPieces(place, pieces);
 }
 
 Status Unpack(const DevicePlace& place, const Bucket& bucket, const std::vector<tf::Tensor*>& outputs) {
@@ -63,8 +67,7 @@ Status Unpack(const DevicePlace& place, const Bucket& bucket, const std::vector<
     const auto bytes = static_cast<int64_t>(outputs[i]->TotalBytes());
     pieces.push_back({bucket.at(static_cast<int>(i)), Data(*outputs[i]), bytes, bytes});
   }
-  return ToStatus(place, place.library->copy_pieces(place.stream, pieces.data(), static_cast<int64_t>(pieces.size())),
-                  "copy_pieces");
+  return CopyPieces(place, pieces);
 }
 
 // Returns a tensor that shows a part of the bucket, and keeps the whole bucket.
