@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/capi/device_place.h"
+#include "core/testing/standin_nccl_file.h"
 
 namespace {
 
@@ -31,9 +32,9 @@ TEST(DescribeDevicesTest, DescribesTheDevicesOfTheLibrary) {
 
 // nccl_api_test.cc has the errors of a missing NCCL: the system of this test may have one.
 TEST(DescribeDevicesTest, DescribesTheNcclOfItsPlace) {
-  lockstep_set_nccl(LOCKSTEP_STANDIN_NCCL, "");
-  EXPECT_STREQ(lockstep_describe_nccl(),
-               "{\"version\": 22707, \"place\": \"" LOCKSTEP_STANDIN_NCCL " (LOCKSTEP_NCCL)\"}");
+  const std::string file = lockstep::testing::StandinNcclFile();
+  lockstep_set_nccl(file.c_str(), "");
+  EXPECT_EQ(lockstep_describe_nccl(), "{\"version\": 22707, \"place\": \"" + file + " (LOCKSTEP_NCCL)\"}");
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "core/base/strings.h"
 #include "core/device/check/exchanges.h"
 #include "core/device/check/process.h"
+#include "core/testing/standin_nccl_file.h"
 
 // The program device_check and its script, over the emulator and the stand-in for NCCL.
 
@@ -25,10 +26,10 @@ namespace lockstep::device {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 // The limit of runs in which a part hangs. A job may take a seventh of it.
 constexpr int kSeconds = LOCKSTEP_SANITIZED ? 600 : 100;
@@ -60,7 +61,7 @@ void WriteProgram(const fs::path& path, const std::string& text) {
 }
 
 // A folder of the test's own.
-class DeviceCheckTest : public testing::Test {
+class DeviceCheckTest : public ::testing::Test {
  protected:
   DeviceCheckTest() {
     std::string name = fs::temp_directory_path() / "device_check.XXXXXX";
@@ -77,7 +78,7 @@ class DeviceCheckTest : public testing::Test {
         StrCat(variables, " " LOCKSTEP_DEVICE_CHECK " ", library, " --small --json ", json().string(), " ", words));
   }
   // Runs its collectives.
-  Ran Collectives(const std::string& variables, const std::string& nccl = LOCKSTEP_STANDIN_NCCL,
+  Ran Collectives(const std::string& variables, const std::string& nccl = testing::StandinNcclFile(),
                   int seconds = 600) const {
     return Check(StrCat("--only collectives --seconds ", seconds, " --nccl ", nccl), variables);
   }
@@ -88,7 +89,7 @@ class DeviceCheckTest : public testing::Test {
 TEST_F(DeviceCheckTest, CollectivesThatEqualTheCpusPass) {
   const Ran ran = Collectives("");
   EXPECT_EQ(ran.code, 0) << ran.printed;
-  EXPECT_THAT(ran.printed, AllOf(HasSubstr(StrCat("NCCL: 22707 (", LOCKSTEP_STANDIN_NCCL)),
+  EXPECT_THAT(ran.printed, AllOf(HasSubstr(StrCat("NCCL: 22707 (", testing::StandinNcclFile())),
                                  HasSubstr("collectives, nccl, 1 rank: equal to the CPU's\n"),
                                  HasSubstr("collectives, nccl, 2 ranks: equal to the CPU's\n"),
                                  HasSubstr("collectives, staged, 2 ranks: equal to the CPU's\n")));
@@ -153,7 +154,7 @@ TEST_F(DeviceCheckTest, NcclThatIsBrokenOrOldOrNotWhereItWasNamedIsAFailure) {
   std::ofstream(folder_ / "libnccl.so.2") << "no library";
   for (const auto& [nccl, variables, text] :
        {std::tuple(folder_.string(), "", "file too short"),
-        std::tuple(std::string(LOCKSTEP_STANDIN_NCCL), "LOCKSTEP_STANDIN_NCCL_VERSION=21503", "version 2.15.3"),
+        std::tuple(std::string(testing::StandinNcclFile()), "LOCKSTEP_STANDIN_NCCL_VERSION=21503", "version 2.15.3"),
         std::tuple(std::string("/nowhere/libnccl.so.2"), "", "No such file or directory")}) {
     const Ran ran = Collectives(variables, nccl);
     EXPECT_EQ(ran.code, 1) << ran.printed;
@@ -165,7 +166,7 @@ TEST_F(DeviceCheckTest, NcclThatIsBrokenOrOldOrNotWhereItWasNamedIsAFailure) {
 // Promise (gpu.md): a part that hangs ends in time, and the JSON names it beside the results of the other parts.
 TEST_F(DeviceCheckTest, AJobThatHangsIsKilledAndTheOthersRun) {
   const Deadline start = Deadline::After(0);
-  const Ran ran = Collectives("LOCKSTEP_STANDIN_NCCL_HANG=1", LOCKSTEP_STANDIN_NCCL, kSeconds);
+  const Ran ran = Collectives("LOCKSTEP_STANDIN_NCCL_HANG=1", testing::StandinNcclFile(), kSeconds);
   EXPECT_LT(start.Elapsed(), 0.7 * kSeconds);
   EXPECT_EQ(ran.code, 1) << ran.printed;
   EXPECT_THAT(Read(json()), AllOf(HasSubstr("\"failures\": [\"nccl, 1 rank: rank 0: killed: no end within "),
@@ -284,19 +285,19 @@ TEST_F(DeviceCheckScriptTest, ThePackNeedsOnlyTheCLibrary) {
     if (file.path().extension() == ".sh") continue;
     std::istringstream needed(Shell("objdump -p " + file.path().string() + " | awk '/NEEDED/ {print $2}'").printed);
     for (std::string name; needed >> name;) {
-      EXPECT_THAT(name, testing::AnyOf("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0",
-                                       StartsWith("ld-linux-")))
+      EXPECT_THAT(name, ::testing::AnyOf("libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0",
+                                         StartsWith("ld-linux-")))
           << file.path();
     }
   }
   EXPECT_LE(bytes, uintmax_t{16} << 20);
   // The packed program runs.
   const Ran ran = Shell(StrCat(pack.string(), "/lockstep_device_check ", LOCKSTEP_EMULATED_LIBRARY,
-                               " --small --only collectives --seconds 600 --nccl ", LOCKSTEP_STANDIN_NCCL));
+                               " --small --only collectives --seconds 600 --nccl ", testing::StandinNcclFile()));
   EXPECT_EQ(ran.code, 0) << ran.printed;
 
   // The script refuses what is too large, or needs more.
-  fs::copy_file(LOCKSTEP_STANDIN_NCCL, folder_ / library.filename(), fs::copy_options::overwrite_existing);
+  fs::copy_file(testing::StandinNcclFile(), folder_ / library.filename(), fs::copy_options::overwrite_existing);
   EXPECT_THAT(make().printed, HasSubstr("liblockstep_cuda13.so needs libraries that another machine may lack: lib"));
 }
 
