@@ -4,9 +4,9 @@
 #include "core/device/comm/conformance/emulated_job.h"
 #include "core/testing/shapes_on_devices.h"
 
-// The conformance tests of core/comm are a part of this program, and run on devices here: each test on the shapes that
-// it names for hosts, as far as they have at most 4 ranks. So the results of both backends equal the oracle bit for
-// bit, and faults have the errors that they have on CPUs.
+// The conformance tests of core/comm are a part of this program, and run on devices here. Each test runs on the shapes
+// that it names for hosts, as far as they have at most 4 ranks. So the results of both backends equal the oracle bit
+// for bit, and faults have the errors that they have on CPUs.
 //
 // `make test` takes some of these shapes: each number of ranks, each of the host's communicators and each backend of
 // devices. Pairs that have code of their own are among them. These are NCCL's watch on one host and on several, and

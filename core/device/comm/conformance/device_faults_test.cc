@@ -242,7 +242,7 @@ TEST_P(DeviceFaultsTest, AnAbortFreesTheDevicesThatWait) {
             if (rank.rank() == victim) {
               std::this_thread::sleep_for(std::chrono::milliseconds(300));
               rank.Abort(Internal("the kernel was cancelled"));
-              // NCCL is aborted on another thread. A device that goes on before may still do its part, and all is well.
+              // NCCL is aborted on another thread. A device that continues earlier may do its part, which is no error.
               std::this_thread::sleep_for(std::chrono::milliseconds(500));
               is_released = true;
             }
